@@ -1,0 +1,43 @@
+# One virtual environment serves every target. It is brought up to date whenever pyproject.toml changes.
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY)  ## watch locks survive failing nodes
+	@$(BIN)/redsync demo $(ARGS)
+
+test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## style, types, architecture, documentation
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mkdocs build --strict  # with --quiet it would overlook warnings
+
+bench: $(READY)  ## measure against bare sockets; ARGS go to the benchmark
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(READY)  ## build the documentation into site/
+	@$(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
+clean:  ## remove all that was made here
+	@rm -rf .venv site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find redsync tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml
+	@echo "preparing .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
+	@touch $@

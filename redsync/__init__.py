@@ -1,0 +1,82 @@
+"""redsync: distributed synchronizers over independent Redis masters.
+
+```python
+from redsync import Client
+
+client = Client(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+with client.get_lock("report:2026") as hold:
+    ...
+```
+
+Names are loaded when they are first used: the pytest plugin imports this package in every test run.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redsync._core.events import HoldLost, NodeChanged
+    from redsync._core.quorum import Choice, Vote
+    from redsync._drivers.nodes import NodeStatus
+    from redsync.client import Client
+    from redsync.exceptions import (
+        AcquireTimeout,
+        ClientClosedError,
+        ConfigurationError,
+        KeyTypeError,
+        LeaseLostError,
+        NotOwnedError,
+        OverReleaseError,
+        QuorumError,
+        RedsyncError,
+    )
+    from redsync.lock import Hold, Holder, Lock, LockInfo
+
+__all__ = [
+    "AcquireTimeout",
+    "Choice",
+    "Client",
+    "ClientClosedError",
+    "ConfigurationError",
+    "Hold",
+    "HoldLost",
+    "Holder",
+    "KeyTypeError",
+    "LeaseLostError",
+    "Lock",
+    "LockInfo",
+    "NodeChanged",
+    "NodeStatus",
+    "NotOwnedError",
+    "OverReleaseError",
+    "QuorumError",
+    "RedsyncError",
+    "Vote",
+]
+
+_HOMES = {
+    "Choice": "redsync._core.quorum",
+    "Client": "redsync.client",
+    "Hold": "redsync.lock",
+    "HoldLost": "redsync._core.events",
+    "Holder": "redsync.lock",
+    "Lock": "redsync.lock",
+    "LockInfo": "redsync.lock",
+    "NodeChanged": "redsync._core.events",
+    "NodeStatus": "redsync._drivers.nodes",
+    "Vote": "redsync._core.quorum",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

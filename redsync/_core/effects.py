@@ -1,0 +1,180 @@
+"""Effects as data: all that a protocol can ask of the world, and the only places where one yields.
+
+A protocol is a generator (`Steps[T]`) that makes every decision and performs nothing. It yields an effect, the driver
+performs it and sends the reply in:
+
+| effect | what the driver does | reply |
+|---|---|---|
+| `Broadcast` | sends a command to every node, waits for the verdict or the timeout | `Tally` |
+| `Tell` | sends a command to every node and waits for nothing | None |
+| `Wait` | sleeps until a wake-up or an instant | `Wakeup` |
+| `Signal` | wakes the sleepers of this process that wait for a key | None |
+| `Notify` | hands an event to the application | None |
+
+Two promises of every driver carry the protocols' correctness:
+
+* **Steps are atomic.** Between two yields a protocol runs alone: no other protocol of the same client runs at the same
+  time, in whatever thread. What protocols share (the table of holds) therefore needs no lock of its own, and a protocol
+  is read as one reads asyncio code: the state can change at a yield, and nowhere else.
+* **Order per owner.** Each node executes the commands of one owner in the order in which they were yielded, over one
+  connection. A late acquire is always followed by its release.
+
+An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield; the driver then goes
+on performing the protocol's clean-up effects to the end. Protocols are never closed half-way.
+
+The traps below contain the only bare `yield`s; everything else says `yield from`, so that reply types are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from redsync._core.events import Event
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Judge, Tally, Verdict
+from redsync._core.scripts import Script
+
+__all__ = ["Broadcast", "Command", "Effect", "Notify", "Reply", "Signal", "Steps", "Tell", "Wait", "Wakeup"]
+
+T = TypeVar("T")
+
+Arg: TypeAlias = bytes | int
+
+
+class Command(NamedTuple):
+    """A script with what it is called on; the same for every node.
+
+    Attributes:
+        script: What the node executes.
+        keys: The script's KEYS.
+        args: The script's ARGV.
+    """
+
+    script: Script
+    keys: tuple[bytes, ...]
+    args: tuple[Arg, ...]
+
+
+class Broadcast(NamedTuple):
+    """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
+
+    Attributes:
+        command: What to send, or a function that makes it at the instant of sending: after everything this owner's
+            lane sent before, and before everything it sends later. None from that function sends nothing.
+        lane: The lane that carries it.
+        owner: Whose command it is; None for one on behalf of several owners.
+        judge: Tells a granting reply from a refusing one.
+        timeout: How long the round may wait for nodes, in seconds from sending.
+        fresh: Whether it asks for a new claim: nodes that lost their memory are kept out of the vote.
+        owed_to: Bit set of the nodes that must get it in any case: one that can't be reached gets it as soon as it is
+            back, unless that is after `owed_until`.
+        owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes.
+        decide: Replaces the plain count of votes, see `Tally`.
+        listen: Keep wake-ups for this key from before the sending on, so that none is missed before the `Wait`.
+    """
+
+    command: Command | Callable[[], Command | None]
+    lane: int
+    owner: Owner | None
+    judge: Judge
+    timeout: float
+    fresh: bool = False
+    owed_to: int = 0
+    owed_until: float = 0.0
+    decide: Callable[[Tally], Verdict] | None = None
+    listen: bytes | None = None
+
+
+class Tell(NamedTuple):
+    """Send a command to all nodes and resume at once; attributes as for `Broadcast`."""
+
+    command: Command
+    lane: int
+    owner: Owner | None
+    owed_to: int = 0
+    owed_until: float = 0.0
+
+
+class Wait(NamedTuple):
+    """Sleep until the instant `until` or a wake-up for `key`, whichever comes first.
+
+    Nodes wake a waiter one by one, as a release reaches them: the wait ends when `enough` nodes have signalled, or
+    `grace` after the first one did.
+
+    Attributes:
+        until: The latest instant, seconds on the driver's clock.
+        lane: The lane whose connections deliver the wake-ups.
+        key: What the nodes' messages say; None for a plain sleep.
+        enough: How many nodes' signals end the wait at once.
+        grace: How long to wait for further signals after the first, in seconds.
+        unless: For a key that is signalled within this process: looked at once more when the driver has begun to
+            listen; if true the wait ends at once. So no `Signal` slips in between the protocol's look and its sleep.
+    """
+
+    until: float
+    lane: int = 0
+    key: bytes | None = None
+    enough: int = 1
+    grace: float = 0.0
+    unless: Callable[[], bool] | None = None
+
+
+class Signal(NamedTuple):
+    """Wake everybody in this process who waits for that key on that lane."""
+
+    lane: int
+    key: bytes
+
+
+class Notify(NamedTuple):
+    """Hand an event to the application: logs, listeners, callbacks. Their errors are logged, never thrown in."""
+
+    event: Event
+
+
+class Wakeup(NamedTuple):
+    """The end of a wait. A hint that waiting may be over, never proof.
+
+    Attributes:
+        at: The instant, seconds on the driver's clock.
+        signals: How many nodes signalled; 0 when the instant came first.
+    """
+
+    at: float
+    signals: int
+
+
+Effect: TypeAlias = Broadcast | Tell | Wait | Signal | Notify
+Reply: TypeAlias = Tally | Wakeup | None
+Steps: TypeAlias = Generator[Effect, Reply, T]
+"""A protocol: yields effects, gets replies, returns T. Always run by a driver or driven with `yield from`."""
+
+
+def broadcast(effect: Broadcast) -> Steps[Tally]:
+    """Ask all nodes and return what they said."""
+    reply = yield effect
+    assert isinstance(reply, Tally), f"a Broadcast is answered by a Tally, not {reply!r}"
+    return reply
+
+
+def tell(effect: Tell) -> Steps[None]:
+    """Tell all nodes something and go on."""
+    yield effect
+
+
+def wait(effect: Wait) -> Steps[Wakeup]:
+    """Sleep and return what ended the sleep."""
+    reply = yield effect
+    assert isinstance(reply, Wakeup), f"a Wait is answered by a Wakeup, not {reply!r}"
+    return reply
+
+
+def notify(event: Event) -> Steps[None]:
+    """Hand an event to the application."""
+    yield Notify(event)
+
+
+def signal(lane: int, key: bytes) -> Steps[None]:
+    """Wake sleepers of this process."""
+    yield Signal(lane, key)

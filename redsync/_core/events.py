@@ -1,0 +1,46 @@
+"""What a client tells its listeners: frozen values, safe to keep and to hand to other threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+
+__all__ = ["Event", "HoldLost", "NodeChanged"]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLost:
+    """A hold ended before its owner released it.
+
+    Attributes:
+        name: The synchronizer's name.
+        owner: The owner as nodes store it.
+        reason: A sentence that says what ended the hold.
+        state: The hold itself.
+    """
+
+    name: str | bytes
+    owner: str
+    reason: str
+    state: HoldState
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node went up, down, suspect or quarantined.
+
+    Attributes:
+        node: The node's address.
+        state: "up", "down", "suspect" or "quarantined".
+        reason: Why, as a sentence; empty for "up".
+    """
+
+    node: str
+    state: str
+    reason: str
+
+
+Event: TypeAlias = HoldLost | NodeChanged

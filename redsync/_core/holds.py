@@ -1,0 +1,161 @@
+"""What this client believes to hold: one record per key and owner, for all synchronizers alike.
+
+Invariants:
+
+* A record is in the table from the step in which a quorum granted the claim until the step that begins its last
+  release. Whoever sends a renewal looks at `live` at the instant of sending; whoever releases ends `live` before it
+  sends: the two can't overtake each other, because one lane carries both.
+* `valid_until` only ever moves forward, and only while the hold is not lost.
+* `lost` is set once and never taken back. A lost hold stays in the table until its owner has released each of its
+  acquisitions, so that each of them is told.
+
+Guarded by the atomicity of protocol steps (see `effects`); single attributes may be read from anywhere at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+
+__all__ = ["HoldState", "HoldTable"]
+
+
+class HoldState:
+    """One owner's hold of one key.
+
+    Attributes:
+        name: The synchronizer's name as the caller gave it.
+        keys: The keys on the nodes.
+        owner: Who holds.
+        count: How many acquisitions are not yet released.
+        lease: For how long the nodes keep the claim, in seconds, from each renewal on.
+        renewed: Whether the watchdog renews it.
+        valid_until: Until when holding may be believed.
+        renew_at: When the watchdog renews it next.
+        ends_at: When `max_hold` ends it, whatever the renewals say.
+        touched: Bit set of the nodes that may keep the claim.
+        live: Whether renewals may be sent.
+        lost: Why the hold ended before its release; None while it did not.
+        on_lost: What to call when it is lost.
+        fencing_token: The token of a fenced lock.
+        watchers: How many sleep until it ends.
+    """
+
+    __slots__ = (
+        "count",
+        "ends_at",
+        "fencing_token",
+        "keys",
+        "lease",
+        "live",
+        "lost",
+        "name",
+        "on_lost",
+        "owner",
+        "renew_at",
+        "renewed",
+        "touched",
+        "valid_until",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        name: str | bytes,
+        keys: LockKeys,
+        owner: Owner,
+        *,
+        count: int,
+        lease: float,
+        renewed: bool,
+        valid_until: float,
+        renew_at: float,
+        ends_at: float,
+        touched: int,
+    ) -> None:
+        self.name = name
+        self.keys = keys
+        self.owner = owner
+        self.count = count
+        self.lease = lease
+        self.renewed = renewed
+        self.valid_until = min(valid_until, ends_at)
+        self.renew_at = renew_at if renewed else math.inf
+        self.ends_at = ends_at
+        self.touched = touched
+        self.live = True
+        self.lost: str | None = None
+        self.on_lost: list[Callable[[], None]] = []
+        self.fencing_token: int | None = None
+        self.watchers = 0
+
+    def valid(self, now: float) -> bool:
+        """Whether holding may be believed at that instant."""
+        return self.live and self.lost is None and now < self.valid_until
+
+    @property
+    def end_key(self) -> bytes:
+        """The key that is signalled within this process when the hold ends."""
+        return b"end " + self.owner.wire + b" " + self.keys.lock
+
+    def lengthen(self, valid_until: float) -> None:
+        """Believe until that instant, if it is later than before and within `ends_at`."""
+        self.valid_until = max(self.valid_until, min(valid_until, self.ends_at))
+
+    @property
+    def due(self) -> float:
+        """When somebody has to look at it: for its renewal, or to tell that it is lost."""
+        return min(self.renew_at, self.valid_until)
+
+
+class HoldTable:
+    """All holds of one client.
+
+    Attributes:
+        watched_until: The instant at which the watchdog will look next by itself; an earlier due calls the alarm.
+    """
+
+    def __init__(self, alarm: Callable[[], None]) -> None:
+        """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
+        self._holds: dict[tuple[bytes, Owner], HoldState] = {}
+        self._alarm = alarm
+        self.watched_until = math.inf
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def __iter__(self) -> Iterator[HoldState]:
+        return iter(list(self._holds.values()))
+
+    def get(self, key: bytes, owner: Owner) -> HoldState | None:
+        """Return the hold of that key by that owner, lost or not."""
+        return self._holds.get((key, owner))
+
+    def add(self, state: HoldState) -> None:
+        """Take up a new hold."""
+        self._holds[state.keys.lock, state.owner] = state
+        self.watch(state)
+
+    def watch(self, state: HoldState) -> None:
+        """See to it that the watchdog looks in time, after a hold's due has changed."""
+        if min(state.renew_at, state.valid_until) < self.watched_until:
+            self._alarm()
+
+    def remove(self, state: HoldState) -> None:
+        """Forget a hold whose last acquisition is being released; no renewal is sent from here on."""
+        state.live = False
+        self._holds.pop((state.keys.lock, state.owner), None)
+
+    def clear(self) -> None:
+        """Forget everything, as the child of a fork does: it holds nothing."""
+        for state in self._holds.values():
+            state.live = False
+            state.lost = "this process is a fork of the holder"
+        self._holds.clear()
+
+    def next_due(self) -> float:
+        """Return the earliest instant at which a hold needs a look; infinity when none does."""
+        return min((state.due for state in self._holds.values() if state.lost is None), default=math.inf)

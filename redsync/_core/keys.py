@@ -1,0 +1,76 @@
+"""The names of keys and channels, derived in this one place.
+
+A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that on a cluster all of one lock's
+keys fall into one slot; a key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share).
+The queue of `{x}` is spelled apart from that of `x`: two names never share a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redsync.exceptions import ConfigurationError
+
+__all__ = ["LockKeys", "encode_name", "wake_channel"]
+
+MAX_NAME = 512
+
+
+def encode_name(name: str | bytes) -> bytes:
+    """Return a synchronizer's name as bytes.
+
+    Raises:
+        TypeError: It is neither str nor bytes.
+        ValueError: It is empty or longer than 512 bytes as UTF-8.
+    """
+    if not isinstance(name, (str, bytes)):
+        raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
+    raw = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
+    if not 1 <= len(raw) <= MAX_NAME:
+        raise ValueError(f"a name has 1 to {MAX_NAME} bytes, this one has {len(raw)}")
+    return raw
+
+
+def encode_prefix(prefix: str) -> bytes:
+    """Return the prefix of all keys as bytes.
+
+    Raises:
+        ConfigurationError: It is not text or longer than 512 bytes.
+    """
+    if not isinstance(prefix, str) or len(prefix.encode()) > MAX_NAME:
+        raise ConfigurationError(f"a prefix is a text of at most {MAX_NAME} bytes, not {prefix!r:.80}")
+    return prefix.encode()
+
+
+def wake_channel(client_id: str, lane: int) -> bytes:
+    """Return the channel over which nodes wake the waiters of one lane of one client."""
+    return f"redsync:wake:{client_id}:{lane}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class LockKeys:
+    """The keys of one lock.
+
+    Attributes:
+        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout.
+        queue: Sorted set of waiting owners by arrival, node time in ms.
+        places: Hash waiting owner -> "expiry wake-channel": until when its place is kept and how to wake it.
+        channel: Redisson's channel for releases of this lock.
+        all: The keys in the order in which the lock's scripts take them.
+    """
+
+    lock: bytes
+    queue: bytes
+    places: bytes
+    channel: bytes
+    all: tuple[bytes, bytes, bytes]
+
+    @classmethod
+    def of(cls, prefix: bytes, name: bytes) -> LockKeys:
+        """Return the keys of the lock with that name."""
+        lock = prefix + name
+        tagged = b"{" in lock
+        ours = b":" + lock if tagged else b"{" + lock + b"}"
+        redissons = lock if tagged else b"{" + lock + b"}"
+        queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
+        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places))

@@ -1,0 +1,45 @@
+"""Who holds: identities that are never mistaken for one another.
+
+An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and is never reused, unlike
+the thread ids of an operating system: a new thread can't inherit the holds of one that ended. The wire form is that of
+Redisson's RLock, so that Java and Python share locks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redsync._core.keys import wake_channel
+
+__all__ = ["LANES", "Owner"]
+
+LANES = 4
+"""How many lanes a client has. An owner's serial chooses its lane for good, which keeps its commands in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owner:
+    """One thread or task of one client. Compared by identity: the driver keeps exactly one object per owner.
+
+    Attributes:
+        client_id: The client's UUID as text.
+        serial: The thread's or task's number within its process, from 1.
+        lane: The index of the lane that carries all of this owner's commands.
+        wire: The owner as nodes store it, UTF-8.
+        channel: The channel over which nodes wake this owner.
+    """
+
+    client_id: str
+    serial: int
+    lane: int
+    wire: bytes
+    channel: bytes
+
+    @classmethod
+    def of(cls, client_id: str, serial: int) -> Owner:
+        """Return a new owner with that identity."""
+        lane = serial % LANES
+        return cls(client_id, serial, lane, f"{client_id}:{serial}".encode(), wake_channel(client_id, lane))
+
+    def __str__(self) -> str:
+        return f"{self.client_id}:{self.serial}"

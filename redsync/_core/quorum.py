@@ -1,0 +1,194 @@
+"""Counting votes: when a round over N independent nodes is won, lost, or still open.
+
+A *round* sends one command to every node. Each node casts one vote: GRANTED or REFUSED when it answered, FAILED when
+it did not (error, timeout, kept out after a restart). The *tally* of a round has a three-valued verdict:
+
+* WON as soon as a quorum of nodes GRANTED;
+* LOST as soon as a quorum of GRANTED has become impossible;
+* PENDING otherwise.
+
+The quorum is `n // 2 + 1` of the *configured* nodes, never of those that happen to answer: two quorums then always
+share a node, also for even N, and that shared node is the whole safety argument.
+
+A LOST round is either *busy* (enough nodes answered, they refused) or *without quorum* (more than `n - quorum` nodes
+FAILED). The two are never merged: busy is an answer, no quorum is an outage.
+
+Votes that come after the verdict are not counted: a protocol that was resumed with a tally may read it without it
+changing under its eyes. Not thread-safe: the driver that fills a tally guards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "quorum_of"]
+
+
+class Choice(Enum):
+    """What one node said in one round."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Verdict(Enum):
+    """What a tally amounts to."""
+
+    PENDING = "pending"
+    WON = "won"
+    LOST = "lost"
+
+
+# Module-level names spare the hot path an attribute look-up on the enum classes.
+_GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
+_PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
+
+Judge: TypeAlias = Callable[[Any], bool]
+"""Tells whether a script's reply grants (True) or refuses (False); raises on a reply of no known shape."""
+
+
+def quorum_of(nodes: int) -> int:
+    """Return how many of `nodes` configured nodes make a quorum.
+
+    Raises:
+        ValueError: There is no node.
+    """
+    if nodes < 1:
+        raise ValueError("a quorum needs at least one node")
+    return nodes // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One node's vote, for people and error handlers to read.
+
+    Attributes:
+        node: The node's address, `host:port` or a path.
+        choice: GRANTED, REFUSED or FAILED.
+        detail: What the node replied, or why it FAILED, as text.
+    """
+
+    node: str
+    choice: Choice
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.node} {self.choice.value}{': ' if self.detail else ''}{self.detail}"
+
+
+class Tally:
+    """The votes of one round so far.
+
+    Attributes:
+        nodes: The addresses of the configured nodes.
+        quorum: How many GRANTED win.
+        granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
+        choices: Each node's choice, None while it has not voted.
+        replies: Each node's reply, or the reason (text) for which it FAILED.
+        verdict: WON, LOST or PENDING; once it is not PENDING nothing in the tally changes any more.
+        sent: Bit set of the nodes to which the command was handed, so of all nodes that may ever execute it.
+        sent_at: The instant before the first byte was sent, seconds on the driver's clock.
+        at: The instant at which the protocol was resumed, seconds on the driver's clock.
+    """
+
+    __slots__ = (
+        "_decide",
+        "_judge",
+        "at",
+        "choices",
+        "failed",
+        "granted",
+        "nodes",
+        "quorum",
+        "refused",
+        "replies",
+        "sent",
+        "sent_at",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        judge: Judge,
+        decide: Callable[[Tally], Verdict] | None = None,
+    ) -> None:
+        n = len(nodes)
+        self.nodes: Final = nodes
+        self.quorum: Final = n // 2 + 1
+        self.granted = self.refused = self.failed = 0
+        self.choices: list[Choice | None] = [None] * n
+        self.replies: list[Any] = [None] * n
+        self.verdict = _PENDING
+        self.sent = 0
+        self.sent_at = self.at = 0.0
+        self._judge = judge
+        self._decide = decide
+
+    def record(self, node: int, reply: object) -> bool:
+        """Count the reply of the node with that index; True when this very vote decided the round."""
+        if self.verdict is not _PENDING or self.choices[node] is not None:
+            return False
+        try:
+            granted = self._judge(reply)
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+            return self.fail(node, f"unexpected reply {reply!r:.80}")
+        self.replies[node] = reply
+        if granted:
+            self.choices[node] = _GRANTED
+            self.granted += 1
+        else:
+            self.choices[node] = _REFUSED
+            self.refused += 1
+        return self._decided()
+
+    def fail(self, node: int, reason: str) -> bool:
+        """Count the node as FAILED for that reason; True when this very vote decided the round."""
+        if self.verdict is not _PENDING or self.choices[node] is not None:
+            return False
+        self.replies[node] = reason
+        self.choices[node] = _FAILED
+        self.failed += 1
+        return self._decided()
+
+    def close(self, reason: str) -> None:
+        """End the round: whoever has not voted FAILED for that reason. After it the verdict is never PENDING."""
+        for node, choice in enumerate(self.choices):
+            if choice is None and self.verdict is _PENDING:
+                self.fail(node, reason)
+        if self.verdict is _PENDING:
+            # Only a custom decision can leave a full tally open: nothing more will come, so it was not won.
+            self.verdict = _LOST
+
+    def _decided(self) -> bool:
+        if self._decide is not None:
+            self.verdict = self._decide(self)
+        elif self.granted >= self.quorum:
+            self.verdict = _WON
+        elif len(self.nodes) - self.refused - self.failed < self.quorum:
+            self.verdict = _LOST
+        return self.verdict is not _PENDING
+
+    @property
+    def won(self) -> bool:
+        """Whether a quorum GRANTED."""
+        return self.verdict is _WON
+
+    @property
+    def without_quorum(self) -> bool:
+        """Whether so many nodes FAILED that the others could not have granted: an outage, not contention."""
+        return self.failed > len(self.nodes) - self.quorum
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """What each node said; a node whose vote was not waited for is left out of the count but listed."""
+        return tuple(
+            Vote(node, choice, reply if choice is _FAILED else f"{reply!r:.60}")
+            if choice is not None
+            else Vote(node, _FAILED, "not waited for")
+            for node, choice, reply in zip(self.nodes, self.choices, self.replies, strict=True)
+        )

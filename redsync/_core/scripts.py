@@ -1,0 +1,49 @@
+"""The Lua scripts as values: a name, a source, a digest.
+
+Each script is one file in `redsync/_lua`; a line `-- include: name` is replaced by the snippet `_lua/_name.lua`, so
+that what several scripts do alike (waking a waiter) is written once. Every script is idempotent: a duplicate, a resend
+or a missed node cannot corrupt anything, because counts are set and never added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+__all__ = ["Script"]
+
+_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+
+
+def _read(file_name: str) -> str:
+    return files("redsync").joinpath("_lua", file_name).read_text("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script that nodes execute atomically.
+
+    Attributes:
+        name: The file's name without `.lua`.
+        source: What the node gets, UTF-8.
+        sha: The SHA-1 by which the node knows it, hexadecimal ASCII.
+    """
+
+    name: str
+    source: bytes = field(repr=False)
+    sha: bytes = field(repr=False)
+
+    @classmethod
+    def load(cls, name: str) -> Script:
+        """Return the script in `_lua/<name>.lua`."""
+        text = _INCLUDE.sub(lambda match: _read(f"_{match[1]}.lua"), _read(f"{name}.lua"))
+        source = text.encode()
+        return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
+
+    @classmethod
+    def shipped(cls) -> list[Script]:
+        """Return all scripts of the package, for a node to load before their first use."""
+        names = sorted(entry.name for entry in files("redsync").joinpath("_lua").iterdir())
+        return [cls.load(name[:-4]) for name in names if name.endswith(".lua") and not name.startswith("_")]

@@ -1,0 +1,107 @@
+"""The arithmetic of leases: how long a claim may be trusted, and how long to wait before trying again.
+
+All instants are seconds on the driver's clock, all durations seconds. A claim that was asked for at `sent_at` with a
+lease is trusted until
+
+    valid_until = sent_at + lease - (lease * drift_factor + DRIFT_MIN)
+
+that is, the Redlock page's "TTL - (T2 - T1) - CLOCK_DRIFT" written as an instant. `sent_at` is taken before the first
+byte leaves, and each node starts its own TTL later than that: the client always stops believing before a node forgets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "retry_delay"]
+
+DRIFT_MIN = 0.002
+"""Seconds added to the drift allowance: the nodes' expiry resolution and rounding, as in the Redis documentation."""
+
+MAX_LEASE = 366 * 86400.0
+"""The longest lease in seconds: more is a mistake in units, and would outlive every operator."""
+
+_NODE_TIMEOUT_SHARE = 0.05
+_SHORTEST_NODE_TIMEOUT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A client's time settings, and what follows from them.
+
+    Attributes:
+        lease: The default lease in seconds.
+        node_timeout: The longest that a round waits for a node, in seconds, while its verdict is open.
+        drift_factor: By how much, at most, the clocks of client and nodes run at different rates.
+    """
+
+    lease: float
+    node_timeout: float = 0.25
+    drift_factor: float = 0.01
+
+    def drift(self, lease: float) -> float:
+        """Return the allowance in seconds for clocks that run at different rates during a lease."""
+        return lease * self.drift_factor + DRIFT_MIN
+
+    def valid_until(self, sent_at: float, lease: float) -> float:
+        """Return the instant until which a claim asked for at `sent_at` may be trusted."""
+        return sent_at + lease - self.drift(lease)
+
+    def round_timeout(self, lease: float) -> float:
+        """Return how long a round about a claim with that lease may wait for a node, in seconds.
+
+        Small against the lease, so that waiting for a hung node cannot eat the validity; but never so small that a
+        healthy loopback round trip on a busy machine fails.
+        """
+        return min(self.node_timeout, max(lease * _NODE_TIMEOUT_SHARE, _SHORTEST_NODE_TIMEOUT))
+
+    def check_lease(self, lease: float) -> float:
+        """Return `lease` if a claim can live on it.
+
+        Raises:
+            ValueError: It is not a positive, finite number, is used up by its own drift allowance, or is longer
+                than `MAX_LEASE`.
+        """
+        if not math.isfinite(lease) or lease <= 0:
+            raise ValueError(f"a lease is a positive number of seconds, not {lease!r}")
+        if lease <= self.drift(lease):
+            raise ValueError(f"a lease of {lease:g} s is used up by its drift allowance of {self.drift(lease):g} s")
+        if lease > MAX_LEASE:
+            raise ValueError(f"a lease of {lease:g} s is longer than a year: leases are given in seconds")
+        return float(lease)
+
+
+def check_timeout(blocking: bool, timeout: float | None) -> float | None:
+    """Return how long an acquire may wait in seconds: 0.0 for one try, None for ever.
+
+    The contract is that of `threading.RLock.acquire`, except that None means the same as -1.
+
+    Raises:
+        ValueError: A timeout with a non-blocking call, a negative one other than -1, or not a number.
+    """
+    endless = timeout is None or timeout == -1
+    if not blocking:
+        if not endless:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        return 0.0
+    if timeout is None or endless:
+        return None
+    if not math.isfinite(timeout) or timeout < 0:
+        raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait for ever; not {timeout!r}")
+    return float(timeout)
+
+
+def retry_delay(attempt: int, luck: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
+    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by bad luck.
+
+    Random over a span that doubles with each attempt: contenders that met once are spread further apart each time.
+
+    Args:
+        attempt: How many tries have failed, from 1.
+        luck: A random number in [0, 1).
+        shortest: The span after the first failure, in seconds.
+        longest: The longest span, in seconds.
+    """
+    span = min(longest, shortest * 2.0 ** min(attempt, 30))
+    return span * (0.25 + 0.75 * luck)

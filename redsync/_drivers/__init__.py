@@ -1,0 +1,1 @@
+"""The drivers: they perform effects and know nothing of locks."""

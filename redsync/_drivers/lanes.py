@@ -1,0 +1,487 @@
+"""Lanes: one connection per node, shared by the owners that are assigned to it.
+
+Who may do what, for any number of threads:
+
+* **Sending**: a thread puts its parcel into the outbox; the first to come flushes for all until the outbox is empty, so
+  commands of several threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives
+  every node the same order, which is each owner's own.
+* **Reading**: one thread at a time leads, that is polls the sockets and hands out replies and wake-ups; those that came
+  after it sleep on gates of their own. A leader whose own wish came true passes the lead on. Nobody reads when nobody
+  waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or the
+  maintenance, takes them.
+* `_mutex` guards tallies, mailboxes, followers, the lead, `_flushing`, what is owed, and the table of links. It is held
+  for arithmetic only, never over a system call.
+
+A link that breaks fails all it had pending; of those, what is owed to its node waits in `_owed` for the next link. The
+table of links is replaced link by link: None where there is no connection, so no caller ever waits for one.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import hiredis
+
+from redsync._drivers.links import Link
+from redsync._drivers.nodes import Node, describe_error, pack
+from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
+from redsync._drivers.wakers import Waker
+
+__all__ = ["Lane"]
+
+_GIVE_UP = 10.0
+"""Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
+
+_OWED_LIMIT = 10_000
+"""Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
+
+
+class Lane:
+    """One connection per node.
+
+    Attributes:
+        links: The link to each node, None where there is none.
+        closed: Nobody may wait any longer.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Callable[[], float],
+        node_timeout: float,
+        on_broken: Callable[[Node, str], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._nodes: Final = nodes
+        self._clock: Final = clock
+        self._node_timeout: Final = node_timeout
+        self._on_broken: Final = on_broken
+        self._on_change: Final = on_change
+        self.links: Final[list[Link | None]] = [None] * len(nodes)
+        self.closed = False
+        self._mutex: Final = threading.Lock()
+        self._outbox: Final[deque[Parcel | tuple[Link, Parcel]]] = deque()
+        self._flushing = False
+        self._leading = False
+        self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
+        self._mailboxes: Final[dict[bytes, Mailbox]] = {}
+        self._bells: Final[dict[bytes, list[Mailbox]]] = {}
+        self._owed: Final[list[deque[Parcel]]] = [deque() for _ in nodes]
+        self._poller: Final = select.epoll()
+        self._by_fd: Final[dict[int, Link]] = {}
+        self._look_at = 0.0
+        self._waker: Final = Waker()
+        self._poller.register(self._waker.fileno, select.EPOLLIN)
+
+    # Sending.
+
+    def send(self, parcel: Parcel) -> None:
+        """Send a parcel to all nodes, in the order of the calls; never blocks."""
+        self._outbox.append(parcel)
+        self._flush()
+
+    def _flush(self) -> None:
+        mine = False
+        try:
+            while self._outbox:
+                with self._mutex:
+                    if self._flushing:
+                        # That thread looks at the outbox once more after it has ended.
+                        return
+                    self._flushing = mine = True
+                while self._outbox:
+                    self._dispatch()
+                self._flushing = mine = False
+        finally:
+            if mine:
+                self._flushing = False
+
+    def _dispatch(self) -> None:
+        """Write what is in the outbox to every link; only one thread at a time is in here."""
+        outbox = self._outbox
+        item = outbox.popleft()
+        if isinstance(item, tuple):
+            self._resend(*item)
+            return
+        batch = [item]
+        while outbox and isinstance(outbox[0], Parcel):
+            batch.append(outbox.popleft())  # type: ignore[arg-type]  # just looked at; nobody else takes from it
+        batch = [parcel for parcel in batch if parcel.make() or self._close(parcel, "nothing to send")]
+        if not batch:
+            return
+        data = batch[0].data if len(batch) == 1 else b"".join([parcel.data for parcel in batch])
+        now = self._clock()
+        for node in self._nodes:
+            link = self.links[node.index]
+            if link is None:
+                with self._mutex:
+                    link = self.links[node.index]
+                    if link is None:
+                        for parcel in batch:
+                            self._miss(node, parcel, node.excuse, now)
+            if link is None:
+                continue
+            if link.suspect or node.quarantined_until > now:
+                self._post_some(link, batch, now)
+            else:
+                self._post(link, batch, data, now)
+
+    def _post_some(self, link: Link, batch: Sequence[Parcel], now: float) -> None:
+        """Write to a node that may not get everything: a suspect one only what it is owed, a young one nothing new."""
+        node = link.node
+        for parcel in batch:
+            if link.suspect and not parcel.owed_to & node.bit:
+                reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
+            elif parcel.fresh and (unfit := node.unfit(now)):
+                reason = unfit
+            else:
+                self._post(link, [parcel], parcel.data, now)
+                continue
+            with self._mutex:
+                self._miss(node, parcel, reason, now)
+
+    def _post(self, link: Link, batch: Sequence[Parcel], data: bytes, now: float) -> None:
+        pending = link.pending
+        if not pending:
+            link.since = now
+        bit = link.node.bit
+        try:
+            for parcel in batch:
+                if parcel.tally is not None:
+                    parcel.tally.sent |= bit
+            pending.extend(batch)
+            link.write(data)
+        except OSError as error:
+            self._discard(link, describe_error(error))
+        except BaseException:
+            self._discard(link, "an interruption left a command half sent")
+            raise
+        if link.fileno < 0:
+            self._receive(link)
+            self._waker.wake()
+        if link.backlog:
+            self._poller.modify(link.fileno, select.EPOLLIN | select.EPOLLOUT)
+        if link.broken is not None:
+            # Another thread broke it meanwhile and may have missed what was appended since.
+            self._discard(link, link.broken)
+
+    def _resend(self, link: Link, parcel: Parcel) -> None:
+        """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
+        overtaken = any(
+            (later.key == parcel.key and later.owner is parcel.owner) or parcel.owner is None for later in link.pending
+        )
+        late = parcel.tally is not None and parcel.done and not parcel.owed_to
+        load = Parcel(lambda: None, None)
+        load.data = pack(b"SCRIPT", b"LOAD", parcel.script.source)
+        now = self._clock()
+        if overtaken or late or link.broken is not None:
+            self._post(link, [load], load.data, now)
+            with self._mutex:
+                self._fail(link.node, parcel, "NOSCRIPT: the node had forgotten the script")
+        else:
+            self._post(link, [load, parcel], load.data + parcel.data, now)
+
+    def _miss(self, node: Node, parcel: Parcel, reason: str, now: float) -> None:
+        """Note, with the mutex held, that a node does not get a parcel now."""
+        self._fail(node, parcel, reason)
+        if parcel.owed_to & node.bit and parcel.owed_until > now:
+            owed = self._owed[node.index]
+            owed.append(parcel)
+            while len(owed) > _OWED_LIMIT or owed[0].owed_until <= now:
+                owed.popleft()
+
+    def _fail(self, node: Node, parcel: Parcel, reason: str) -> None:
+        if parcel.tally is not None and parcel.tally.fail(node.index, reason):
+            parcel.done = True
+            self._awaken(parcel)
+
+    def _close(self, parcel: Parcel, reason: str) -> bool:
+        with self._mutex:
+            if parcel.tally is not None:
+                parcel.tally.close(reason)
+            parcel.done = True
+            self._awaken(parcel)
+        return False
+
+    def _awaken(self, sleeper: Sleeper) -> None:
+        """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""
+        if sleeper.leads:
+            self._waker.wake()
+        sleeper.wake()
+
+    # Waiting and reading.
+
+    def wait(self, sleeper: Sleeper, deadline: float) -> None:
+        """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
+        try:
+            while not sleeper.done and (sleeper.lasts or not self.closed):
+                left = deadline - self._clock()
+                if left <= 0:
+                    return
+                gate = None
+                with self._mutex:
+                    if sleeper.done or (self.closed and not sleeper.lasts):
+                        return
+                    if not self._leading:
+                        self._leading = sleeper.leads = True
+                    if not sleeper.leads:
+                        gate = sleeper.gate = threading.Lock()
+                        gate.acquire()
+                        self._followers[sleeper] = None
+                if gate is None:
+                    self._lead(sleeper, deadline)
+                else:
+                    gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        finally:
+            self._step_down(sleeper)
+
+    def _step_down(self, sleeper: Sleeper) -> None:
+        """Stop following, and pass the lead on if this thread has it or was just given it."""
+        with self._mutex:
+            sleeper.gate = None
+            self._followers.pop(sleeper, None)
+            if not sleeper.leads:
+                return
+            sleeper.leads = False
+            while self._followers:
+                heir = next(iter(self._followers))
+                del self._followers[heir]
+                if not heir.done:
+                    heir.leads = True
+                    heir.wake()
+                    return
+            self._leading = False
+
+    def _lead(self, sleeper: Sleeper, deadline: float) -> None:
+        poll, clock = self._poller.poll, self._clock
+        while not sleeper.done and (sleeper.lasts or not self.closed):
+            now = clock()
+            left = deadline - now
+            if left <= 0:
+                return
+            self._serve(poll(left))
+            if now >= self._look_at:
+                self._look_for_suspects()
+
+    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
+        for fd, events in ready:
+            link = self._by_fd.get(fd)
+            if link is None:
+                if fd == self._waker.fileno:
+                    self._waker.drain()
+                continue
+            if events & select.EPOLLOUT:
+                self._unclog(link)
+            if events & ~select.EPOLLOUT:
+                self._receive(link)
+
+    def _unclog(self, link: Link) -> None:
+        try:
+            link.flush()
+        except OSError as error:
+            self._discard(link, describe_error(error))
+            return
+        if not link.backlog and link.broken is None:
+            self._poller.modify(link.fileno, select.EPOLLIN)
+            if link.backlog:
+                # Another thread left something behind after the flush; its own request may have come before ours.
+                self._poller.modify(link.fileno, select.EPOLLIN | select.EPOLLOUT)
+
+    def _receive(self, link: Link) -> None:
+        """Hand out what has arrived on a link; only the leader is in here, or who flushes a link without a socket."""
+        again: list[Parcel] = []
+        try:
+            replies = link.replies()
+            if replies is None:
+                self._discard(link, "closed the connection")
+                return
+            if replies:
+                with self._mutex:
+                    self._hand_out(link, replies, again)
+        except (OSError, hiredis.HiredisError) as error:
+            self._discard(link, describe_error(error))
+        except IndexError:
+            self._discard(link, "sent a reply to no command")
+        except BaseException:
+            self._discard(link, "an interruption left replies half read")
+            raise
+        for parcel in again:
+            self._outbox.append((link, parcel))
+            self._flush()
+
+    def _hand_out(self, link: Link, replies: Sequence[Any], again: list[Parcel]) -> None:
+        pending, index = link.pending, link.node.index
+        link.since = self._clock()
+        link.suspect = False
+        for reply in replies:
+            if type(reply) is hiredis.PushNotification:
+                mailbox = self._mailboxes.get(reply[-1]) if reply[0] == b"message" else None
+                if mailbox is not None:
+                    mailbox.signal(link.node.bit)
+                continue
+            parcel = pending.popleft()
+            if isinstance(reply, hiredis.ReplyError):
+                text = str(reply)
+                if text.startswith("NOSCRIPT") and not parcel.healed & link.node.bit and parcel.key:
+                    parcel.healed |= link.node.bit
+                    again.append(parcel)
+                    continue
+                link.node.last_error = text[:200]
+                self._fail(link.node, parcel, text[:200])
+            elif parcel.tally is not None and parcel.tally.record(index, reply):
+                parcel.done = True
+                parcel.wake()
+
+    def _look_for_suspects(self) -> None:
+        """Find links that owe replies for too long; the sockets have just been read, so nothing lies unread."""
+        now = self._clock()
+        self._look_at = now + self._node_timeout / 4
+        for link in self.links:
+            if link is None or not link.pending:
+                continue
+            silence = now - link.since
+            if silence > self._node_timeout and not link.suspect:
+                link.suspect = True
+                link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
+                self._on_change()
+            if silence > _GIVE_UP:
+                # Whatever was written to it still gets there, releases behind the acquires that they undo.
+                self._discard(link, f"no answer for {silence:.0f} s")
+
+    # Links.
+
+    def install(self, link: Link) -> None:
+        """Take a new link into use. What is owed to its node goes first, before any new claim."""
+        index, now = link.node.index, self._clock()
+        with self._mutex:
+            owed = [parcel for parcel in self._owed[index] if parcel.owed_until > now]
+            self._owed[index].clear()
+            if owed:
+                link.since = now
+                link.pending.extend(owed)
+                link.keep(b"".join([parcel.data for parcel in owed]))
+            self.links[index] = link
+            if link.fileno >= 0:
+                self._by_fd[link.fileno] = link
+                self._poller.register(link.fileno, select.EPOLLIN | (select.EPOLLOUT if owed else 0))
+        if link.fileno < 0:
+            self._receive(link)
+        elif owed:
+            self._unclog(link)
+
+    def _discard(self, link: Link, reason: str) -> None:
+        """Stop using a link. May be called by several threads and again: each pending parcel is settled once."""
+        link.broken = link.broken or reason
+        node, now = link.node, self._clock()
+        with self._mutex:
+            first = self.links[node.index] is link
+            if first:
+                self.links[node.index] = None
+                if self._by_fd.pop(link.fileno, None) is not None:
+                    self._poller.unregister(link.fileno)
+            while link.pending:
+                self._miss(node, link.pending.popleft(), link.broken, now)
+        if first:
+            link.shut()
+            self._on_broken(node, link.broken)
+
+    def tend(self) -> bool:
+        """Read and write what is possible at once, unless a leader does anyway; True while replies are owed to us."""
+        keeper = Sleeper()
+        with self._mutex:
+            if not self._leading:
+                self._leading = keeper.leads = True
+        if keeper.leads:
+            try:
+                self._serve(self._poller.poll(0))
+                self._look_for_suspects()
+            finally:
+                self._step_down(keeper)
+        return any(link is not None and link.pending for link in self.links)
+
+    # Wake-ups.
+
+    def listen(self, key: bytes) -> None:
+        """Keep wake-ups for that key from now on; forget those of before."""
+        with self._mutex:
+            self._mailboxes[key] = Mailbox()
+
+    def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> int:
+        """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
+        bell = Mailbox()
+        with self._mutex:
+            self._bells.setdefault(key, []).append(bell)
+        try:
+            if not unless():
+                self.wait(bell, until)
+        finally:
+            with self._mutex:
+                self._bells[key].remove(bell)
+                if not self._bells[key]:
+                    del self._bells[key]
+        return bell.signals
+
+    def ring(self, key: bytes) -> None:
+        """End the sleep of everybody who sleeps for that key."""
+        with self._mutex:
+            for bell in self._bells.get(key, ()):
+                bell.signal(1)
+                self._awaken(bell)
+
+    def doze(self, key: bytes | None, until: float, enough: int, grace: float) -> int:
+        """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
+
+        Returns how many nodes signalled.
+        """
+        with self._mutex:
+            mailbox = self._mailboxes.get(key) if key is not None else None
+        if mailbox is None:
+            self.wait(Sleeper(), until)
+            return 0
+        self.wait(mailbox, until)
+        with self._mutex:
+            mailbox.needed = enough
+            mailbox.done = mailbox.signals.bit_count() >= enough
+            patient = mailbox.signals and not mailbox.done
+        if patient:
+            self.wait(mailbox, min(until, self._clock() + grace))
+        return mailbox.signals.bit_count()
+
+    def deafen(self, key: bytes) -> None:
+        """Forget the wake-ups for that key."""
+        with self._mutex:
+            self._mailboxes.pop(key, None)
+
+    # The end.
+
+    def end_round(self, parcel: Parcel, reason: str) -> None:
+        """Let who has not voted fail, so that the parcel's tally is decided."""
+        self._close(parcel, reason)
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        with self._mutex:
+            self.closed = True
+            for follower in list(self._followers):
+                follower.wake()
+        self._waker.wake()
+
+    def dispose(self) -> None:
+        """End all connections. Only after everybody has left."""
+        for link in list(self.links):
+            if link is not None:
+                self._discard(link, "the client was closed")
+        self._poller.close()
+        self._waker.close()
+
+    def forget(self) -> None:
+        """Give up the copies of the parent's sockets in the child of a fork."""
+        for link in self.links:
+            if link is not None:
+                link.forget()
+        self._poller.close()
+        self._waker.close()

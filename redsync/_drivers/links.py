@@ -1,0 +1,207 @@
+"""Links: one connection of one lane to one node, non-blocking and pipelined.
+
+A link knows bytes and the order of replies: `pending` holds, oldest first, what was sent and is not answered. The n-th
+reply belongs to the n-th command, whatever pushes come in between. That pairing must never slip, so whoever is
+interrupted between noting a command and sending it breaks the link rather than leaving it in doubt.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from redsync._drivers.nodes import NOTHING, Channel, Node, describe_error
+from redsync._drivers.parcels import Parcel
+
+__all__ = ["CallLink", "Link", "SocketLink", "make_link"]
+
+_READ_SIZE = 65536
+_BACKLOG_LIMIT = 4 << 20
+"""Bytes that may wait for a node that does not read: a hung node gets nothing but releases, this is plenty."""
+
+
+class Link(ABC):
+    """What all links have.
+
+    Attributes:
+        node: The node at the other end.
+        pending: What was sent and is not answered, oldest first. Appended to by the one thread that flushes the lane,
+            taken from by the one that reads.
+        since: When the node last answered, or was sent something after it owed nothing, seconds on the client's clock.
+        suspect: It owes replies for longer than the node timeout.
+        broken: Why it can't be used any more; None while it can.
+        backlog: Whether bytes wait for the node to read.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node: Final = node
+        self.pending: Final[deque[Parcel]] = deque()
+        self.since = 0.0
+        self.suspect = False
+        self.broken: str | None = None
+        self.backlog = False
+
+    fileno = -1
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send, or keep for later what the node does not take now; raises OSError when the link is broken."""
+
+    @abstractmethod
+    def keep(self, data: bytes) -> None:
+        """Keep bytes for the next `flush`."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what was kept, as far as the node takes it."""
+
+    @abstractmethod
+    def replies(self) -> list[Any] | None:
+        """Return the complete replies that have arrived; None when the node closed the connection."""
+
+    @abstractmethod
+    def shut(self) -> None:
+        """End the connection; what was written still reaches the node. The socket closes with its last user."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Give up this process's copy of a socket that belongs to the parent of a fork, and touch nothing else."""
+
+
+class SocketLink(Link):
+    """A link over a real socket."""
+
+    def __init__(self, node: Node, channel: Channel) -> None:
+        super().__init__(node)
+        assert channel.sock is not None
+        self._connection = channel.connection
+        self._sock: Final = channel.sock
+        self._gets: Final = channel.reader.gets
+        self._feed: Final = channel.reader.feed
+        self._kept = bytearray()
+        # Guards `_kept`, and the TLS state of a socket that is read and written by two threads.
+        self._lock: Final = threading.Lock()
+        self._secure: Final = isinstance(self._sock, ssl.SSLSocket)
+        self._sock.setblocking(False)
+        self.fileno = self._sock.fileno()
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            if self._kept:
+                self._append(data)
+                return
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                sent = 0
+            if sent < len(data):
+                self._append(data[sent:])
+
+    def keep(self, data: bytes) -> None:
+        with self._lock:
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        if len(self._kept) + len(data) > _BACKLOG_LIMIT:
+            raise ConnectionError(f"does not read: more than {_BACKLOG_LIMIT} bytes wait for it")
+        self._kept += data
+        self.backlog = True
+
+    def flush(self) -> None:
+        with self._lock:
+            try:
+                while self._kept:
+                    sent = self._sock.send(self._kept)
+                    del self._kept[:sent]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            self.backlog = False
+
+    def replies(self) -> list[Any] | None:
+        data = self._read()
+        if data is None:
+            return []
+        if not data:
+            return None
+        self._feed(data)
+        gets = self._gets
+        found = []
+        reply = gets()
+        while reply is not NOTHING:
+            found.append(reply)
+            reply = gets()
+        return found
+
+    def _read(self) -> bytes | None:
+        if not self._secure:
+            try:
+                return self._sock.recv(_READ_SIZE)
+            except BlockingIOError:
+                return None
+        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it.
+        parts = []
+        with self._lock:
+            try:
+                while part := self._sock.recv(_READ_SIZE):
+                    parts.append(part)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return b"".join(parts) if parts else None
+        return b"".join(parts)
+
+    def shut(self) -> None:
+        # Not close(): another thread may be about to read, and the number of a closed descriptor is soon another's.
+        with suppress(OSError):  # ENOTCONN: the node was quicker.
+            self._sock.shutdown(2)
+
+    def forget(self) -> None:
+        os.close(self._sock.detach())
+        self._connection._sock = None
+
+    def __del__(self) -> None:
+        self._sock.close()
+        self._connection._sock = None
+
+
+class CallLink(Link):
+    """A link to a node without a socket (fakeredis): each command is a call, answered at once."""
+
+    def __init__(self, node: Node, channel: Channel) -> None:
+        super().__init__(node)
+        self._channel = channel
+        self._answers: deque[Any] = deque()
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._answers.append(self._channel.call(data))
+        except RedisError as error:
+            raise ConnectionError(describe_error(error)) from error
+
+    def keep(self, data: bytes) -> None:
+        self.write(data)
+
+    def flush(self) -> None:
+        """There is never anything left to send."""
+
+    def replies(self) -> list[Any] | None:
+        found = []
+        while self._answers:
+            found.append(self._answers.popleft())
+        return found
+
+    def shut(self) -> None:
+        self._channel.close()
+
+    def forget(self) -> None:
+        self._answers.clear()
+
+
+def make_link(node: Node, channel: Channel) -> Link:
+    """Return the link that fits the connection."""
+    return SocketLink(node, channel) if channel.raw else CallLink(node, channel)

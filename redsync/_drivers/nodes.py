@@ -1,0 +1,316 @@
+"""Nodes: how to reach them, what they said of themselves, and whether they may vote.
+
+redis-py makes and authenticates the connections, so that all its options work: URLs, TLS, unix sockets, ACL, credential
+providers, Sentinel. We take the pool's connection class and arguments, never a connection of the pool, and replace what
+would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the handshake the
+socket is ours.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import hiredis
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from redsync._core.events import NodeChanged
+from redsync.exceptions import ConfigurationError
+
+__all__ = ["NOTHING", "Channel", "Node", "NodeInfo", "NodeStatus", "describe_error", "make_nodes", "pack"]
+
+NOTHING: Final = object()
+"""What our readers give when no reply is complete."""
+
+_DROPPED = ("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class")
+
+
+def pack(*parts: bytes | int | str) -> bytes:
+    """Return a command in RESP."""
+    packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node said of itself when it was connected.
+
+    Attributes:
+        run_id: Identity of the server's process, None if it does not tell (fakeredis).
+        version: For people, such as "valkey 9.1.2".
+        uptime: Seconds since its start, None if it does not tell.
+        pushes: Whether it wakes waiters by messages; else they poll.
+    """
+
+    run_id: str | None
+    version: str
+    uptime: float | None
+    pushes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """The state of one node as this client sees it.
+
+    Attributes:
+        address: `host:port`, or a path for a unix socket.
+        state: "up"; "down": no connection; "suspect": owes replies for longer than `node_timeout`; "quarantined":
+            restarted a moment ago, takes part in renewals but in no new grant.
+        version: The server and its version, None while it was never reached.
+        uptime: Seconds since the server started, None if unknown.
+        last_error: The last trouble with it, None if there was none.
+    """
+
+    address: str
+    state: str
+    version: str | None
+    uptime: float | None
+    last_error: str | None
+
+
+class Node:
+    """One configured node.
+
+    Written by the thread that connects it and by lanes that lose it; every attribute is replaced as a whole, so
+    readers need no lock.
+
+    Attributes:
+        index: Its place in the client's list, and its bit in bit sets of nodes.
+        address: `host:port` or a path.
+        url: A URL that names it to another process; None if it can't be reached from there.
+        info: What it said at the last connect.
+        connected_at: When that was, seconds on the client's clock.
+        connected: Whether its lanes are connected.
+        excuse: Why it is not connected.
+        quarantined_until: Until when it is kept out of new grants.
+        last_error: The last trouble, for people.
+        tried: Whether a connect has succeeded or failed yet; before, there is nothing to tell.
+    """
+
+    def __init__(self, index: int, pool: Any, address: str, url: str | None) -> None:
+        self.index: Final = index
+        self.bit: Final = 1 << index
+        self.address: Final = address
+        self.url: Final = url
+        self._pool: Final = pool
+        self.info: NodeInfo | None = None
+        self.connected = False
+        self.connected_at = 0.0
+        self.excuse = "not connected yet"
+        self.quarantined_until = 0.0
+        self.last_error: str | None = None
+        self.tried = False
+        self._told = "up"
+
+    def open(self, timeout: float) -> Channel:
+        """Connect and authenticate; blocks for at most some `timeout`s.
+
+        Raises:
+            OSError, RedisError: It could not be reached, or refused us.
+        """
+        kwargs = {key: value for key, value in self._pool.connection_kwargs.items() if key not in _DROPPED}
+        kwargs.update(
+            protocol=3,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            health_check_interval=0,
+            decode_responses=False,
+        )
+        if "maint_notifications_config" in kwargs:
+            kwargs["maint_notifications_config"] = _NO_MAINTENANCE
+        connection = self._pool.connection_class(**kwargs)
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return Channel(connection)
+
+    def unfit(self, now: float) -> str | None:
+        """Return why the node takes no part in new grants at that instant, None if it does."""
+        left = self.quarantined_until - now
+        if left <= 0:
+            return None
+        return f"restarted, may have lost its memory: takes part in new grants again in {left:.1f} s (restart_guard)"
+
+    def status(self, now: float, suspect: bool) -> NodeStatus:
+        """Return the node's state at that instant."""
+        info = self.info
+        uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
+        state = self._state(now, suspect)
+        return NodeStatus(
+            self.address,
+            state,
+            None if info is None else info.version,
+            uptime if self.connected else None,
+            self.last_error,
+        )
+
+    def change(self, now: float, suspect: bool) -> NodeChanged | None:
+        """Return the change of state since the last call, None if there was none."""
+        state = self._state(now, suspect)
+        if state == self._told or not self.tried:
+            return None
+        self._told = state
+        reason = {
+            "up": "",
+            "down": self.excuse,
+            "suspect": self.last_error or "",
+            "quarantined": self.unfit(now) or "",
+        }[state]
+        return NodeChanged(self.address, state, reason)
+
+    def _state(self, now: float, suspect: bool) -> str:
+        if not self.connected:
+            return "down"
+        if suspect:
+            return "suspect"
+        return "quarantined" if self.unfit(now) else "up"
+
+
+class Channel:
+    """A fresh connection to a node, still blocking: greets the node, then hands its socket over."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection: Final = connection
+        sock = connection._sock
+        self.sock: Final[socket.socket | None] = sock if isinstance(sock, socket.socket) else None
+        self.reader: Final = hiredis.Reader(notEnoughData=NOTHING)
+
+    @property
+    def raw(self) -> bool:
+        """Whether there is a real socket; fakeredis has none and is called instead."""
+        return self.sock is not None
+
+    def ask(self, *commands: bytes) -> list[Any]:
+        """Send commands in one write and return their replies; errors are returned as values, pushes dropped."""
+        if self.sock is None:
+            return [self.call(command) for command in commands]
+        self.sock.sendall(b"".join(commands))
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            reply = self.reader.gets()
+            if reply is NOTHING:
+                data = self.sock.recv(65536)
+                if not data:
+                    raise ConnectionError("closed the connection during the handshake")
+                self.reader.feed(data)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+        return replies
+
+    def call(self, command: bytes) -> Any:
+        """Send one command through redis-py and return its reply, or its error as a value."""
+        self.connection.send_packed_command([command], check_health=False)
+        try:
+            return self.connection.read_response()
+        except RedisError as error:
+            if not self.connection.is_connected:
+                raise
+            return hiredis.ReplyError(f"{_code_of(error)}{error}")
+
+    def subscribe(self, channel: bytes) -> bool:
+        """Ask for the messages of a channel on this very connection; False if the node does not allow it."""
+        if self.sock is None:
+            return False
+        # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
+        reply = self.ask(pack("SUBSCRIBE", channel) + pack("PING"))[0]
+        if not isinstance(reply, hiredis.ReplyError):
+            return True
+        self.ask(b"")  # The PING's reply follows the error.
+        return False
+
+    def greet(self) -> NodeInfo:
+        """Ask the node who it is."""
+        if not self.raw:
+            return NodeInfo(None, "fakeredis", None, pushes=False)
+        reply = self.ask(pack("INFO", "server"))[0]
+        if isinstance(reply, hiredis.ReplyError):
+            raise ConnectionError(f"INFO was refused: {reply}")
+        text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        server = fields.get("server_name", "redis")
+        version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
+        return NodeInfo(fields.get("run_id"), f"{server} {version}", float(fields["uptime_in_seconds"]), pushes=True)
+
+    def close(self) -> None:
+        """Close it without a word."""
+        self.connection.disconnect()
+
+
+def _code_of(error: RedisError) -> str:
+    """Return the error code that redis-py cut off the text, with a space."""
+    code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
+    name = code.get(type(error).__name__, "")
+    return f"{name} " if name and not str(error).startswith(name) else ""
+
+
+def _no_maintenance() -> Any:
+    try:
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:
+        return None
+    return MaintNotificationsConfig(enabled=False)
+
+
+_NO_MAINTENANCE = _no_maintenance()
+
+
+def make_nodes(nodes: Sequence[Any], client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a caller named by URLs or by redis-py clients.
+
+    Raises:
+        ConfigurationError: None at all, the same one twice, or something that is neither.
+    """
+    if isinstance(nodes, (str, bytes)) or not nodes:
+        raise ConfigurationError("a client needs a list of at least one node: URLs or redis.Redis instances")
+    made = [_make_node(index, node, client_class) for index, node in enumerate(nodes)]
+    addresses = [node.address for node in made]
+    twice = {address for address in addresses if addresses.count(address) > 1}
+    if twice:
+        raise ConfigurationError(f"{min(twice)} is listed more than once: every node must be another server")
+    return made
+
+
+def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
+    if isinstance(node, str):
+        try:
+            pool: Any = redis.ConnectionPool.from_url(node)
+        except ValueError as error:
+            raise ConfigurationError(f"{node!r} is no URL of a node: {error}") from error
+    elif isinstance(node, client_class):
+        pool = node.connection_pool
+    else:
+        raise ConfigurationError(
+            f"a node is a URL or a {client_class.__module__.split('.')[0]}.{client_class.__name__}, not {node!r}"
+        )
+    kwargs = pool.connection_kwargs
+    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return Node(index, pool, address, node if isinstance(node, str) else _url_of(pool))
+
+
+def _url_of(pool: Any) -> str | None:
+    """Return a URL for a pool that was made without one; None if no URL can say how to connect."""
+    kwargs = pool.connection_kwargs
+    if kwargs.get("credential_provider") is not None or not issubclass(pool.connection_class, redis.Connection):
+        return None
+    if "fakeredis" in pool.connection_class.__module__ or type(pool) is not redis.ConnectionPool:
+        return None
+    user, password = kwargs.get("username") or "", kwargs.get("password")
+    login = f"{quote(user)}:{quote(password)}@" if password else ""
+    scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
+    return f"{scheme}://{login}{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db', 0)}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one short line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:200]

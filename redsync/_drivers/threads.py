@@ -1,0 +1,310 @@
+"""The driver for threads: runs protocols in their callers' threads.
+
+* **Steps are atomic**: `_monitor` is held while a protocol's own code runs, and never while an effect is performed.
+* **Owners are threads**, numbered per process and never reused; the number of a thread lives in a `threading.local`.
+* **Interruptions** are thrown into the protocol, whose clean-up effects are then performed to the end.
+* **One more thread** per client does what nobody waits for, see `maintenance`.
+* **fork**: the child gets a new client id, new locks and new connections, and holds nothing. What it inherited of its
+  parent's sockets it closes without a word to the nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, assert_never
+
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.events import Event, HoldLost
+from redsync._core.holds import HoldTable
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
+from redsync._core.runner import Session
+from redsync._core.timing import Timing
+from redsync._drivers.lanes import Lane
+from redsync._drivers.maintenance import Maintenance
+from redsync._drivers.nodes import Node, NodeStatus
+from redsync._drivers.parcels import Parcel
+from redsync.exceptions import ClientClosedError
+
+__all__ = ["ThreadRunner", "clock"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("redsync.watchdog")
+
+# A suspended machine's leases go on running on the nodes, so where possible they go on running here.
+clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+
+_serials = itertools.count(1)
+_CLOSING_PATIENCE = 2.0
+"""Seconds that `close` waits for other threads to leave what they are doing."""
+
+
+class _Identity(threading.local):
+    """Per thread: its owner, and for which client id that is."""
+
+    owner: Owner | None = None
+
+
+class ThreadRunner:
+    """Runs the protocols of one client in the threads that call.
+
+    Attributes:
+        session: What the client's synchronizers share.
+        client_id: The UUID under which this process's holds are kept; a forked child has another.
+        nodes: The configured nodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[Node],
+        timing: Timing,
+        restart_guard: float,
+        listeners: Sequence[Callable[[Event], object]],
+        watchdog: Callable[[Session, float], Steps[None]],
+        farewell: Callable[[Session], Steps[None]],
+    ) -> None:
+        """Make a runner that does not connect yet.
+
+        Args:
+            nodes: The configured nodes.
+            timing: The client's time settings.
+            restart_guard: Seconds for which a node that was just started is kept out of new grants.
+            listeners: Called with each event.
+            watchdog: The protocol that the maintenance runs for as long as the client lives.
+            farewell: The protocol that gives back what is held when the client is closed.
+        """
+        self.nodes: Final = tuple(nodes)
+        self._addresses: Final = tuple(node.address for node in nodes)
+        self._timing: Final = timing
+        self._restart_guard: Final = restart_guard
+        self._listeners: Final = tuple(listeners)
+        self._watchdog: Final = watchdog
+        self._farewell: Final = farewell
+        self.closed = False
+        self._opening: threading.Lock
+        self._start()
+        _runners.add(self)
+
+    def _start(self) -> None:
+        """Begin with an identity, locks and connections of our own: at creation, and in the child of a fork."""
+        self.client_id = str(uuid.uuid4())
+        self._identity = _Identity()
+        self._monitor = threading.Lock()
+        self._opening = threading.Lock()
+        self._ready = False
+        # One entry per thread that is inside `run`; a deque's append and pop are atomic.
+        self._active: deque[None] = deque()
+        self._maintenance = Maintenance(
+            nodes=self.nodes,
+            client_id=self.client_id,
+            clock=clock,
+            node_timeout=self._timing.node_timeout,
+            restart_guard=self._restart_guard,
+            tell=self._tell_listeners,
+        )
+        self._maintenance.on_abandoned = self.close
+        self._lanes: list[Lane] = self._maintenance.lanes
+        self.session = Session(len(self.nodes), self._timing, HoldTable(self._maintenance.alarm), random.random)
+
+    def connect(self) -> None:
+        """Start the maintenance and give the first connections a moment, if that has not been done.
+
+        Raises:
+            ClientClosedError: The client was closed.
+            ConfigurationError: Two nodes are the same server.
+        """
+        with self._opening:
+            if self.closed:
+                raise ClientClosedError
+            if not self._ready:
+                self._maintenance.start(self._watch)
+                self._ready = True
+
+    def _watch(self) -> None:
+        self._drive(self._watchdog(self.session, clock()), self._perform_watchdog)
+
+    # What facades see.
+
+    def owner(self) -> Owner:
+        """Return the calling thread's owner."""
+        owner = self._identity.owner
+        if owner is None:
+            owner = self._identity.owner = Owner.of(self.client_id, next(_serials))
+        return owner
+
+    def now(self) -> float:
+        """Return the instant in seconds; a suspended machine's time goes on."""
+        return clock()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Perform the protocol's effects until it returns; its errors come out."""
+        if not self._ready:
+            # The first call in the child of a fork, or one after close().
+            self.connect()
+        listening: list[tuple[Lane, bytes]] = []
+        self._active.append(None)
+        try:
+            return self._drive(steps, lambda effect: self._perform(effect, listening))
+        finally:
+            self._active.pop()
+            for lane, key in listening:
+                lane.deafen(key)
+
+    def statuses(self) -> list[NodeStatus]:
+        """Return the state of every node."""
+        return self._maintenance.statuses()
+
+    def close(self) -> None:
+        """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent."""
+        with self._opening:
+            if self.closed:
+                return
+            self.closed, started = True, self._ready
+            self._ready = False
+        if not started:
+            return
+        self._maintenance.release_waiters()
+        deadline = clock() + _CLOSING_PATIENCE
+        while self._active and clock() < deadline:
+            time.sleep(0.001)
+        self._drive(self._farewell(self.session), lambda effect: self._perform(effect, []))
+        self._maintenance.stop()
+
+    def abandon(self) -> None:
+        """Let the maintenance thread close; safe in a finalizer, which may interrupt anything."""
+        self._maintenance.abandon()
+
+    # Driving.
+
+    def _drive(self, steps: Steps[T], perform: Callable[[Effect], Reply]) -> T:
+        monitor = self._monitor
+        try:
+            with monitor:
+                effect = next(steps)
+            while True:
+                try:
+                    reply = perform(effect)
+                except BaseException as error:
+                    with monitor:
+                        effect = steps.throw(error)
+                else:
+                    with monitor:
+                        effect = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _perform(self, effect: Effect, listening: list[tuple[Lane, bytes]]) -> Reply:
+        match effect:
+            case Broadcast():
+                if effect.listen is not None:
+                    listening.append((self._lanes[effect.lane], effect.listen))
+                return self._broadcast(effect)
+            case Tell(command, lane, owner, owed_to, owed_until):
+                self._lanes[lane].send(Parcel(command, owner, owed_to=owed_to, owed_until=owed_until))
+                return None
+            case Wait():
+                return self._wait(effect)
+            case Signal(lane, key):
+                self._lanes[lane].ring(key)
+                return None
+            case Notify(event):
+                self._notify(event)
+                return None
+            case _:
+                assert_never(effect)
+
+    def _broadcast(self, effect: Broadcast) -> Tally:
+        lane = self._lanes[effect.lane]
+        tally = Tally(self._addresses, effect.judge, effect.decide)
+        parcel = Parcel(
+            effect.command,
+            effect.owner,
+            tally,
+            fresh=effect.fresh,
+            owed_to=effect.owed_to,
+            owed_until=effect.owed_until,
+        )
+        if effect.listen is not None:
+            lane.listen(effect.listen)
+        tally.sent_at = clock()
+        lane.send(parcel)
+        if not parcel.done:
+            lane.wait(parcel, tally.sent_at + effect.timeout)
+            if not parcel.done:
+                lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
+        tally.at = clock()
+        return tally
+
+    def _wait(self, effect: Wait) -> Wakeup:
+        lane = self._lanes[effect.lane]
+        if effect.unless is not None and effect.key is not None:
+            signals = lane.sleep(effect.key, effect.until, effect.unless)
+        else:
+            signals = lane.doze(effect.key, effect.until, effect.enough, effect.grace)
+        if self.closed:
+            raise ClientClosedError
+        return Wakeup(clock(), signals)
+
+    def _perform_watchdog(self, effect: Effect) -> Reply:
+        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        if not isinstance(effect, Wait):
+            return self._perform(effect, [])
+        self._maintenance.sleep(effect.until)
+        return Wakeup(clock(), 0)
+
+    # Telling.
+
+    def _notify(self, event: Event) -> None:
+        if isinstance(event, HoldLost):
+            log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
+            for callback in event.state.on_lost:
+                self._call(callback)
+        self._tell_listeners(event)
+
+    def _tell_listeners(self, event: Event) -> None:
+        for listener in self._listeners:
+            self._call(listener, event)
+
+    def _call(self, function: Callable[..., object], *args: Any) -> None:
+        try:
+            function(*args)
+        except Exception:
+            # The application's own callback failed; the hold, the watchdog and the other listeners go on.
+            logging.getLogger("redsync").exception("%r raised", function)
+
+    # fork.
+
+    def restart_after_fork(self) -> None:
+        """Begin anew in the child of a fork: another identity, no holds, connections of its own."""
+        holds, maintenance = self.session.holds, self._maintenance
+        holds.clear()
+        maintenance.forget()
+        for node in self.nodes:
+            node.connected = False
+        self._start()
+
+
+_runners: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for runner in list(_runners):
+        runner.restart_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

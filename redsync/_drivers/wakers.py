@@ -1,0 +1,39 @@
+"""Wakers: interrupt a thread that sleeps in a poll, from any thread, without blocking."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["Waker"]
+
+
+class Waker:
+    """A pipe to oneself: readable after `wake` until `drain`.
+
+    Attributes:
+        fileno: What to poll for reading.
+    """
+
+    def __init__(self) -> None:
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self.fileno: Final = self._near.fileno()
+
+    def wake(self) -> None:
+        """Make it readable. Does nothing once it is closed: who would have been woken is gone."""
+        with suppress(BlockingIOError, OSError):  # A full pipe is readable already.
+            self._far.send(b"\0")
+
+    def drain(self) -> None:
+        """Make it unreadable again."""
+        with suppress(BlockingIOError):
+            while self._near.recv(4096):
+                pass
+
+    def close(self) -> None:
+        """Free the descriptors."""
+        self._near.close()
+        self._far.close()

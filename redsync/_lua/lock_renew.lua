@@ -1,0 +1,24 @@
+-- Purpose: lengthen many claims at once. A claim that this node forgot is created again ("healed") so that it counts
+-- from the next renewal on; it never counts in this one, or a lock that had expired could be won back.
+-- KEYS[i] lock i: hash owner -> hold count
+-- ARGV[3i-2] its owner   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
+-- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 held by another owner, or no memory left
+--        to heal it | -1 the key holds another type
+local reply = {}
+for i, key in ipairs(KEYS) do
+  local owner, count, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+  local held = redis.pcall('hget', key, owner)
+  if type(held) == 'string' then
+    if held ~= count then redis.pcall('hset', key, owner, count) end
+    if redis.call('pttl', key) < tonumber(lease) then redis.call('pexpire', key, lease) end
+    reply[i] = 2
+  elseif held then
+    reply[i] = -1
+  elseif redis.call('exists', key) == 0 and type(redis.pcall('hset', key, owner, count)) == 'number' then
+    redis.call('pexpire', key, lease)
+    reply[i] = 1
+  else
+    reply[i] = 0
+  end
+end
+return reply

@@ -1,0 +1,490 @@
+"""The reentrant lock: acquire, release, extend, look.
+
+An acquire that finds no hold of this owner asks for a *new* claim and wins with a quorum of GRANTED. One that finds a
+hold is a *re-entry* and wins only with a quorum of nodes that had the claim already: it never re-wins a lost lock.
+
+Whatever the reason a round was not won for, its claims are undone on all nodes before anything else happens. Then:
+
+* *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
+  until the deadline;
+* *split vote* (contenders hold a minority each, so nobody can win): try again after a short random pause that grows;
+* *held*: sleep until a node wakes us, the holder's time is up, or a jittered second has passed. Each try queues in the
+  same atomic step in which a node refuses it, so a release can't slip through between the try and the sleep.
+
+The lock lets newcomers barge: whoever asks while it is free gets it, waiter or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, tell, wait
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._core.timing import retry_delay
+from redsync._protocols.lease import EXPIRED, abandon, lose, milliseconds, renew, renew_at, tell_end
+from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError
+
+__all__ = ["Demand", "Look", "acquire", "check", "extend", "farewell", "force_release", "holder", "release", "survey"]
+
+ACQUIRE = Script.load("lock_acquire")
+RELEASE = Script.load("lock_release")
+FORCE_RELEASE = Script.load("lock_force_release")
+INSPECT = Script.load("lock_inspect")
+
+_WRONG_TYPE, _EXISTING = -1, 2
+_REFUSAL = 3  # elements of a refusal
+
+_PLACE_KEPT = 5.0
+"""Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
+
+_GRACE = 0.003
+"""Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
+
+_LAST_TRY = 0.03
+"""Seconds that a try may take when the caller's time is already up, so that timeouts are kept within 50 ms."""
+
+
+def _is_granted(reply: Any) -> bool:
+    if reply[0] > 0:
+        return True
+    if len(reply) != _REFUSAL:
+        raise ValueError("a refusal tells the remaining time and the holder")
+    return False
+
+
+def _is_existing(reply: Any) -> bool:
+    return bool(reply[0] == _EXISTING)
+
+
+def _had(reply: Any) -> bool:
+    return bool(reply[0] == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an acquire wants.
+
+    Attributes:
+        name: The lock's name, for messages.
+        keys: The lock's keys.
+        owner: For whom.
+        lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
+        timeout: Seconds to wait; 0.0 for one try, None for ever.
+        max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
+        on_lost: What to call when the hold is lost.
+        count: How many holds to take at once.
+    """
+
+    name: str | bytes
+    keys: LockKeys
+    owner: Owner
+    lease: float | None = None
+    timeout: float | None = None
+    max_hold: float | None = None
+    on_lost: Callable[[HoldState], None] | None = None
+    count: int = 1
+
+
+def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+    """Take the lock; return the hold, or None when others held it all the time.
+
+    Raises:
+        LeaseLostError: The owner held it, and that hold is lost.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        KeyTypeError: The key holds a value of another type.
+    """
+    state = session.holds.get(demand.keys.lock, demand.owner)
+    if state is not None:
+        yield from _reenter(session, demand, state, now)
+        return state
+    return (yield from _acquire_new(session, demand, now))
+
+
+class _Attempt:
+    """What one acquire has done so far: enough to undo it at any point."""
+
+    def __init__(self, session: Session, demand: Demand, now: float) -> None:
+        self.session, self.demand = session, demand
+        self.lease = demand.lease if demand.lease is not None else session.timing.lease
+        self.started = now
+        self.waits = demand.timeout != 0
+        self.deadline = math.inf if demand.timeout is None else now + demand.timeout
+        self.wake_key = demand.owner.wire + b" " + demand.keys.lock if self.waits else None
+        self.touched = 0
+        self.claimed_until = now
+
+    def ask(self, now: float) -> Steps[Tally]:
+        """Ask all nodes for a new claim, or else for a place in the queue."""
+        demand, owner = self.demand, self.demand.owner
+        patience = self.session.timing.round_timeout(self.lease)
+        place = waited = 0
+        if self.waits:
+            patience = min(patience, max(self.deadline - now, _LAST_TRY))
+            place, waited = milliseconds(_PLACE_KEPT), milliseconds(now - self.started)
+        args = (owner.wire, demand.count, milliseconds(self.lease), place, waited, owner.channel)
+        tally = yield from broadcast(
+            Broadcast(
+                Command(ACQUIRE, demand.keys.all, args),
+                owner.lane,
+                owner,
+                _is_granted,
+                patience,
+                fresh=True,
+                listen=self.wake_key,
+            )
+        )
+        self.touched |= tally.sent
+        self.claimed_until = max(self.claimed_until, tally.at + self.lease, tally.at + _PLACE_KEPT * self.waits)
+        return tally
+
+    def undo(self, *, leave: bool) -> Steps[None]:
+        """Drop what any node may have granted, and our place in the queues if `leave`."""
+        keys, owner = self.demand.keys, self.demand.owner
+        # Before the first tally came back, every node may have been sent to.
+        owed_to = self.touched or (1 << self.session.nodes) - 1
+        yield from tell(abandon(keys, owner, leave=leave, owed_to=owed_to, owed_until=self.claimed_until + self.lease))
+
+
+def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+    attempt = _Attempt(session, demand, now)
+    failures = splits = 0
+    settled = False
+    try:
+        while True:
+            tally = yield from attempt.ask(now)
+            now = tally.at
+            if tally.won and now < session.timing.valid_until(tally.sent_at, attempt.lease):
+                return _hold(session, demand, attempt, tally)
+            foreign = _type_error(demand.name, tally)
+            over = now >= attempt.deadline or foreign is not None
+            yield from attempt.undo(leave=over and attempt.waits)
+            settled = over
+            # A round that was won too late tells as little as one without answers: the nodes are too slow now.
+            mute = tally.without_quorum or tally.won
+            if foreign is not None:
+                raise foreign
+            if over:
+                if mute:
+                    raise _no_quorum(demand.name, tally)
+                return None
+            if mute:
+                failures += 1
+                pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
+            elif _is_split(tally):
+                splits += 1
+                pause = retry_delay(splits, session.luck(), longest=0.05)
+            else:
+                failures = splits = 0
+                pause = _patience(tally, session.luck())
+            wake = yield from wait(
+                Wait(min(attempt.deadline, now + pause), demand.owner.lane, attempt.wake_key, session.quorum, _GRACE)
+            )
+            now = wake.at
+    except BaseException:
+        if not settled:
+            # Interrupted: a claim may be on its way to any node, and a place in any queue.
+            yield from attempt.undo(leave=attempt.waits)
+        raise
+
+
+def _hold(session: Session, demand: Demand, attempt: _Attempt, tally: Tally) -> HoldState:
+    state = HoldState(
+        demand.name,
+        demand.keys,
+        demand.owner,
+        count=demand.count,
+        lease=attempt.lease,
+        renewed=demand.lease is None,
+        valid_until=session.timing.valid_until(tally.sent_at, attempt.lease),
+        renew_at=renew_at(tally.sent_at, attempt.lease),
+        ends_at=math.inf if demand.max_hold is None else tally.sent_at + demand.max_hold,
+        touched=attempt.touched,
+    )
+    _listen(state, demand)
+    session.holds.add(state)
+    return state
+
+
+def _listen(state: HoldState, demand: Demand) -> None:
+    callback = demand.on_lost
+    if callback is not None:
+        state.on_lost.append(lambda: callback(state))
+
+
+def _refusals(tally: Tally) -> list[Any]:
+    """Return the replies of the nodes that refused: [code, remaining ms, holder]."""
+    return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
+
+
+def _is_split(tally: Tally) -> bool:
+    """Whether no other owner can have a quorum: then nobody holds the lock, and waiting for a release is vain."""
+    holders = Counter(reply[2] for reply in _refusals(tally))
+    unheard = len(tally.nodes) - tally.granted - tally.refused
+    return max(holders.values(), default=0) + unheard < tally.quorum
+
+
+def _patience(tally: Tally, luck: float) -> float:
+    """Return for how many seconds to wait for a wake-up: until the holder's time is up on a quorum, or a second."""
+    remaining = sorted(reply[1] for reply in _refusals(tally))
+    expiry = remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
+    jittered = 0.5 + luck
+    return jittered if expiry < 0 else min(expiry + 0.001 + 0.02 * luck, jittered)
+
+
+def _type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
+    """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
+    refusals = _refusals(tally)
+    foreign = sum(reply[0] == _WRONG_TYPE for reply in refusals)
+    if not foreign or foreign < min(len(refusals), len(tally.nodes) - tally.quorum + 1):
+        return None
+    sentence = f"the key of lock {name!r} holds a value of another type: choose another name or prefix"
+    return KeyTypeError(name, sentence, tally.votes)
+
+
+def _no_quorum(name: str | bytes, tally: Tally) -> QuorumError:
+    answered = len(tally.nodes) - tally.failed
+    sentence = f"lock {name!r}: {answered} of {len(tally.nodes)} nodes answered, {tally.quorum} are needed"
+    return QuorumError(name, sentence, tally.votes)
+
+
+def _lost(state: HoldState) -> LeaseLostError:
+    return LeaseLostError(
+        state.name, f"the hold of lock {state.name!r} was lost: {state.lost}; stop the work it protected"
+    )
+
+
+def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> Steps[None]:
+    """Take further holds of a lock that this owner holds; whatever happens, the holds it had are not touched."""
+    yield from check(session, state, now)
+    deadline = math.inf if demand.timeout is None else now + demand.timeout
+    lease = state.lease if demand.lease is None else demand.lease
+    failures = 0
+    while True:
+        args = (demand.owner.wire, state.count + demand.count, milliseconds(lease), 0, 0, b"")
+        tally = yield from broadcast(
+            Broadcast(
+                Command(ACQUIRE, demand.keys.all, args),
+                demand.owner.lane,
+                demand.owner,
+                _is_existing,
+                session.timing.round_timeout(lease),
+            )
+        )
+        now = tally.at
+        state.touched |= tally.sent
+        if tally.refused > len(tally.nodes) - tally.quorum:
+            yield from lose(session, state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
+        yield from check(session, state, now)
+        if tally.won:
+            state.count += demand.count
+            state.lengthen(session.timing.valid_until(tally.sent_at, lease))
+            _listen(state, demand)
+            session.holds.watch(state)
+            return
+        if now >= deadline:
+            raise _no_quorum(demand.name, tally)
+        failures += 1
+        pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
+        now = (yield from wait(Wait(min(deadline, now + pause, state.valid_until), demand.owner.lane))).at
+
+
+def check(session: Session, state: HoldState, now: float) -> Steps[None]:
+    """Return if the hold may be believed at that instant.
+
+    Raises:
+        LeaseLostError: It may not, now or any more.
+    """
+    if state.lost is None and now >= state.valid_until:
+        yield from lose(session, state, EXPIRED)
+    if state.lost is not None:
+        raise _lost(state)
+
+
+def release(session: Session, state: HoldState, now: float, holds: int = 1) -> Steps[None]:
+    """Give that many holds back, all of them in one command.
+
+    Raises:
+        LeaseLostError: It had been lost; the holds are given back all the same.
+    """
+    state.count -= holds
+    if state.lost is None and now >= state.valid_until:
+        yield from lose(session, state, EXPIRED)
+    if not state.count:
+        session.holds.remove(state)
+    if state.lost is not None:
+        raise _lost(state)
+    owed_until = state.valid_until + session.timing.drift(state.lease)
+    try:
+        tally = yield from broadcast(
+            Broadcast(
+                Command(RELEASE, state.keys.all, (state.owner.wire, state.count, state.keys.channel)),
+                state.owner.lane,
+                state.owner,
+                _had,
+                session.timing.round_timeout(state.lease),
+                owed_to=state.touched,
+                owed_until=owed_until,
+            )
+        )
+    except BaseException:
+        # Interrupted, perhaps before a byte was sent: renewals have ended, so nothing may be left on the nodes.
+        if not state.live:
+            yield from tell(abandon(state.keys, state.owner, leave=True, owed_to=state.touched, owed_until=owed_until))
+        raise
+    if not state.live:
+        yield from tell_end(state)
+    if tally.won:
+        return
+    # Too few nodes could be reached: they get the release later, or the claim expires there. That is no loss while
+    # the claim was still to be believed.
+    if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
+        reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
+        if state.live:
+            yield from lose(session, state, reason)
+        state.lost = state.lost or reason
+        raise _lost(state)
+
+
+def farewell(session: Session) -> Steps[None]:
+    """Give back everything that any owner of this client holds, without a word about what was lost."""
+    for state in session.holds:
+        session.holds.remove(state)
+        if state.lost is None:
+            owed_until = state.valid_until + session.timing.drift(state.lease)
+            command = Command(RELEASE, state.keys.all, (state.owner.wire, 0, state.keys.channel))
+            yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, owed_until))
+        yield from tell_end(state)
+
+
+def extend(session: Session, state: HoldState, lease: float | None, now: float) -> Steps[None]:
+    """Lengthen a hold now, on a quorum.
+
+    Raises:
+        LeaseLostError: It is lost.
+        QuorumError: Too few nodes answered; the hold stays as it was.
+    """
+    yield from check(session, state, now)
+    wanted = state.lease if lease is None else lease
+    confirmed, tally = yield from renew(session, [state], lambda _: wanted)
+    yield from check(session, state, tally.at)
+    if not confirmed:
+        raise _no_quorum(state.name, tally)
+    session.holds.watch(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one node knows of a lock.
+
+    Attributes:
+        kind: The type of the value at the key, "none" if there is none.
+        remaining: Seconds until the node forgets the claim; None when it never does or has none.
+        owner: The holder, None if it is free or not a lock.
+        count: The hold count.
+        waiters: The waiting owners, longest first; 100 at most.
+    """
+
+    kind: str
+    remaining: float | None
+    owner: str | None
+    count: int
+    waiters: tuple[str, ...]
+
+    @classmethod
+    def read(cls, reply: Any) -> Look:
+        """Return what a reply of `lock_inspect` says."""
+        kind, remaining_ms, holder, waiters = reply
+        owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
+        return cls(
+            kind.decode(),
+            remaining_ms / 1000 if remaining_ms >= 0 else None,
+            owner,
+            count,
+            tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
+        )
+
+
+def look(
+    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict] | None = None
+) -> Steps[Tally]:
+    """Ask all nodes what they know of a lock; `Look.read` reads each reply."""
+    return (
+        yield from broadcast(
+            Broadcast(
+                Command(INSPECT, (keys.lock, keys.queue), ()),
+                owner.lane,
+                owner,
+                lambda reply: Look.read(reply).owner is not None,
+                session.timing.node_timeout,
+                decide=decide,
+            )
+        )
+    )
+
+
+def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
+    """Ask all nodes what they know of a lock, and wait for each that answers."""
+
+    def decide(tally: Tally) -> Verdict:
+        return Verdict.PENDING if None in tally.choices else Verdict.WON
+
+    return (yield from look(session, keys, owner, decide))
+
+
+def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:
+    """Return who holds the lock on a quorum of nodes, None if nobody does.
+
+    Raises:
+        QuorumError: Too few nodes answered to tell.
+    """
+
+    def owners(tally: Tally) -> Counter[str]:
+        replies = zip(tally.replies, tally.choices, strict=True)
+        return Counter(str(Look.read(reply).owner) for reply, choice in replies if choice is Choice.GRANTED)
+
+    def decide(tally: Tally) -> Verdict:
+        unheard = len(tally.nodes) - tally.granted - tally.refused - tally.failed
+        most = max(owners(tally).values(), default=0)
+        if most >= tally.quorum:
+            return Verdict.WON
+        return Verdict.PENDING if most + unheard >= tally.quorum else Verdict.LOST
+
+    tally = yield from look(session, keys, owner, decide)
+    if tally.without_quorum:
+        raise _no_quorum(name, tally)
+    found = owners(tally).most_common(1)
+    # Who holds it on a minority may hold it on the silent nodes too: then it can't be had, so it counts as held.
+    return found[0][0] if found and found[0][1] + tally.failed >= tally.quorum else None
+
+
+def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
+    """Take the lock away from whoever holds it; return whether a node still had a holder.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have freed it.
+        KeyTypeError: The key holds a value of another type.
+    """
+    tally = yield from broadcast(
+        Broadcast(
+            Command(FORCE_RELEASE, keys.all, (keys.channel,)),
+            owner.lane,
+            owner,
+            lambda reply: bool(reply[0] != _WRONG_TYPE),
+            session.timing.node_timeout,
+        )
+    )
+    foreign = _type_error(name, tally)
+    if foreign is not None:
+        raise foreign
+    if not tally.won:
+        raise _no_quorum(name, tally)
+    return any(reply[0] == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)

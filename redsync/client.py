@@ -1,0 +1,286 @@
+"""The client: nodes in, synchronizers out. The only place that joins facades and drivers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import redis
+
+from redsync._core.events import Event
+from redsync._core.keys import LockKeys, encode_name, encode_prefix
+from redsync._core.quorum import Choice, Tally
+from redsync._core.timing import Timing
+from redsync._drivers.nodes import NodeStatus, make_nodes
+from redsync._drivers.threads import ThreadRunner
+from redsync._protocols import lock as lock_protocol
+from redsync._protocols.lease import watchdog
+from redsync.decorator import locked_decorator
+from redsync.exceptions import ConfigurationError, QuorumError
+from redsync.lock import Hold, Holder, Lock, LockInfo
+
+__all__ = ["Client"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_shared: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
+_shared_guard = threading.Lock()
+
+
+class Client:
+    """Makes synchronizers over N independent Redis masters, for threads.
+
+    All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process
+    and let all threads share it. Connections come and go by themselves: a client whose nodes are all down is no error,
+    its operations are, until a quorum of the nodes is back.
+
+    Args:
+        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used but not
+            their connections. Every node must be another server, without replication between them. One is allowed.
+        prefix: What the names of all keys begin with.
+        lease: For how many seconds nodes keep a claim that the watchdog renews: how long others wait for what a
+            crashed holder left behind.
+        node_timeout: The longest wait for a node in seconds, while the others have not decided.
+        drift_factor: By how much, at most, clocks run at different rates.
+        restart_guard: For how many seconds after its start a node takes no part in new grants, because it may have
+            forgotten claims that are still believed. None: the lease if there is more than one node, else 0.
+        listeners: Called with each event, in whatever thread it happens; they must be quick.
+
+    Raises:
+        ConfigurationError: No node, the same server twice, or settings that contradict each other.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str | redis.Redis],
+        *,
+        prefix: str = "redsync:",
+        lease: float = 30.0,
+        node_timeout: float = 0.25,
+        drift_factor: float = 0.01,
+        restart_guard: float | None = None,
+        listeners: Sequence[Callable[[Event], object]] = (),
+    ) -> None:
+        made = make_nodes(nodes, redis.Redis)
+        timing = _timing(lease, node_timeout, drift_factor)
+        if restart_guard is None:
+            restart_guard = lease if len(made) > 1 else 0.0
+        elif not 0 <= restart_guard < float("inf"):
+            raise ConfigurationError(f"restart_guard is a number of seconds from 0 on, not {restart_guard!r}")
+        self._prefix = encode_prefix(prefix)
+        self._options = {
+            "prefix": prefix,
+            "lease": lease,
+            "node_timeout": node_timeout,
+            "drift_factor": drift_factor,
+            "restart_guard": restart_guard,
+        }
+        self._urls = tuple(node.url for node in made)
+        self._runner = ThreadRunner(
+            nodes=made,
+            timing=timing,
+            restart_guard=restart_guard,
+            listeners=listeners,
+            watchdog=watchdog,
+            farewell=lock_protocol.farewell,
+        )
+        try:
+            self._runner.connect()
+        except ConfigurationError:
+            self.close()
+            raise
+        # Forgotten without close(): the maintenance thread closes, for a finalizer may run in the middle of anything.
+        weakref.finalize(self, self._runner.abandon).atexit = False
+        with _shared_guard:
+            _shared.setdefault(self._identity(), self)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
+
+        Raises:
+            ConfigurationError: No URLs, or a number that is none.
+        """
+        urls = [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
+        if not urls:
+            raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
+        options: dict[str, Any] = {}
+        if "REDSYNC_PREFIX" in os.environ:
+            options["prefix"] = os.environ["REDSYNC_PREFIX"]
+        for option in ("lease", "restart_guard"):
+            text = os.environ.get(f"REDSYNC_{option.upper()}")
+            if text is None:
+                continue
+            try:
+                options[option] = float(text)
+            except ValueError:
+                message = f"REDSYNC_{option.upper()} is a number of seconds, not {text!r}"
+                raise ConfigurationError(message) from None
+        return cls(urls, **options)
+
+    # Synchronizers.
+
+    def get_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> Lock:
+        """Return the reentrant lock of that name; all objects of one name are the same lock.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called with the hold when it is lost, in the thread that notices.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def locked(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_busy: str | Callable[..., Any] = "raise",
+        **options: Any,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function so that it runs under the lock whose name its arguments make.
+
+        `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `f(user_id=7)` runs.
+
+        Args:
+            name: The lock's name; fields in braces are the function's parameters, as for `str.format`.
+            timeout: How long to wait, in seconds; 0 for one try, None for ever.
+            on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
+                None, or a function that is called with the same arguments instead.
+            **options: As for `get_lock`.
+
+        Raises:
+            ValueError: A field that is no parameter, or an `on_busy` of no known kind.
+            TypeError: The function is a coroutine function, whose lock an `AsyncClient` must take.
+        """
+        return locked_decorator(self.get_lock, name, timeout, on_busy, options)
+
+    # Looking.
+
+    @property
+    def id(self) -> str:
+        """The client's UUID; another one in the child of a fork."""
+        return self._runner.client_id
+
+    @property
+    def quorum(self) -> int:
+        """How many nodes must grant."""
+        return self._runner.session.quorum
+
+    @property
+    def prefix(self) -> bytes:
+        """What the names of all keys begin with."""
+        return self._prefix
+
+    @property
+    def runner(self) -> ThreadRunner:
+        """What runs the protocols; not for applications."""
+        return self._runner
+
+    def nodes(self) -> list[NodeStatus]:
+        """Return the state of every node as this client sees it; asks nobody."""
+        return self._runner.statuses()
+
+    def inspect(self, name: str | bytes) -> LockInfo:
+        """Return who holds a lock and who waits for it, by what the nodes say now.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+        """
+        keys = LockKeys.of(self._prefix, encode_name(name))
+        runner = self._runner
+        tally = runner.run(lock_protocol.survey(runner.session, keys, runner.owner()))
+        if tally.without_quorum:
+            raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
+        return _lock_info(name, tally)
+
+    # The end.
+
+    def close(self) -> None:
+        """Release what is held in all threads, stop the maintenance, close the connections; idempotent.
+
+        Threads that wait for a lock get `ClientClosedError`, as does every operation from now on.
+        """
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if None in self._urls:
+            raise TypeError("a client can be pickled only if all its nodes can be named by URLs")
+        return _client_of, (type(self), self._urls, self._options)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return type(self), self._urls, tuple(self._options.items())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {len(self._urls)} nodes>"
+
+
+def _client_of(kind: type[Client], urls: tuple[str, ...], options: dict[str, Any]) -> Client:
+    """Return this process's client for those nodes and options: what was unpickled shares its connections."""
+    with _shared_guard:
+        client = _shared.get((kind, urls, tuple(options.items())))
+    return client if client is not None and not client.runner.closed else kind(list(urls), **options)
+
+
+def _timing(lease: float, node_timeout: float, drift_factor: float) -> Timing:
+    if not 0 <= drift_factor < 1:
+        raise ConfigurationError(f"drift_factor is a number from 0 to 1, not {drift_factor!r}")
+    if not 0 < node_timeout < float("inf"):
+        raise ConfigurationError(f"node_timeout is a positive number of seconds, not {node_timeout!r}")
+    timing = Timing(lease, node_timeout, drift_factor)
+    try:
+        timing.check_lease(lease)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return timing
+
+
+def _lock_info(name: str | bytes, tally: Tally) -> LockInfo:
+    looks = [
+        lock_protocol.Look.read(reply)
+        for reply, choice in zip(tally.replies, tally.choices, strict=True)
+        if choice is not None and choice is not Choice.FAILED
+    ]
+    by_owner: dict[str, list[lock_protocol.Look]] = {}
+    for look in looks:
+        if look.owner is not None:
+            by_owner.setdefault(look.owner, []).append(look)
+    holders = []
+    for owner, held in by_owner.items():
+        if len(held) >= tally.quorum:
+            lasting = sorted(
+                (float("inf") if look.remaining is None else look.remaining for look in held), reverse=True
+            )
+            remaining = lasting[tally.quorum - 1]
+            count = max(look.count for look in held)
+            holders.append(Holder(owner, None, None, count, None if remaining == float("inf") else remaining))
+    kinds = {look.kind for look in looks} - {"none"}
+    kind = "none" if not kinds else "lock" if kinds == {"hash"} else min(kinds - {"hash"})
+    waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters)
+    return LockInfo(name, kind, tuple(holders), tuple(waiters), tally.votes)

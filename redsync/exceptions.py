@@ -1,0 +1,116 @@
+"""What can go wrong, organised by what the caller should do about it.
+
+```
+RedsyncError
+├── AcquireTimeout        (TimeoutError)      others hold it: try later, or wait longer
+├── NotOwnedError         (RuntimeError)      the code released or extended what it does not hold: fix the code
+│   └── LeaseLostError                        the hold ended before its release: stop the protected work
+├── QuorumError           (ConnectionError)   too few nodes answered: look at `.votes`, mend the nodes
+├── OverReleaseError      (ValueError)        more permits given back than taken: fix the code
+├── KeyTypeError          (TypeError)         the key is in use for something else: choose another name or prefix
+├── ConfigurationError    (ValueError)        the settings contradict themselves or the nodes: fix the settings
+└── ClientClosedError     (RuntimeError)      an operation after `close()`: fix the code
+```
+
+Each error keeps what it knows as attributes and writes its own sentence from them, so that programs never parse text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redsync._core.quorum import Vote
+
+__all__ = [
+    "AcquireTimeout",
+    "ClientClosedError",
+    "ConfigurationError",
+    "KeyTypeError",
+    "LeaseLostError",
+    "NotOwnedError",
+    "OverReleaseError",
+    "QuorumError",
+    "RedsyncError",
+]
+
+
+class RedsyncError(Exception):
+    """Base of every error that redsync raises on purpose."""
+
+
+class ConfigurationError(RedsyncError, ValueError):
+    """The settings contradict themselves or the nodes; the message says which, and what to change."""
+
+
+class ClientClosedError(RedsyncError, RuntimeError):
+    """The client was closed before or during the operation."""
+
+    def __init__(self, message: str = "this client is closed: create a new Client, or close it later") -> None:
+        super().__init__(message)
+
+
+class OverReleaseError(RedsyncError, ValueError):
+    """More permits were given back than this client holds; nothing was changed."""
+
+
+class _NamedError(RedsyncError):
+    """An error about one synchronizer and, where nodes were asked, about what each of them said.
+
+    Attributes:
+        name: The synchronizer's name as the caller gave it.
+        votes: What each node said, in the order of the client's nodes; empty when no node was asked.
+    """
+
+    def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:
+        super().__init__(name, sentence, tuple(votes))
+        self.name = name
+        self.sentence = sentence
+        self.votes = tuple(votes)
+
+    def __str__(self) -> str:
+        if not self.votes:
+            return self.sentence
+        return f"{self.sentence} [{'; '.join(str(vote) for vote in self.votes)}]"
+
+
+class AcquireTimeout(_NamedError, TimeoutError):
+    """Others held it for the whole `timeout`.
+
+    Attributes:
+        timeout: How long the caller was ready to wait, in seconds.
+    """
+
+    def __init__(self, name: str | bytes, timeout: float) -> None:
+        super().__init__(
+            name, f"{name!r} was still held by others after {timeout:g} s: wait longer, or do without it for now"
+        )
+        self.timeout = timeout
+
+    def __reduce__(self) -> tuple[type[AcquireTimeout], tuple[str | bytes, float]]:
+        return type(self), (self.name, self.timeout)
+
+
+class NotOwnedError(_NamedError, RuntimeError):
+    """This owner does not hold it, so nothing was changed on any node."""
+
+
+class LeaseLostError(NotOwnedError):
+    """The hold ended before its owner released it; work done since may have run beside another owner's.
+
+    A lost hold never becomes valid again. Stop the protected work; what it wrote is only safe where the written
+    resource checked a fencing token.
+    """
+
+
+class QuorumError(_NamedError, ConnectionError):
+    """Too few nodes answered to decide; `votes` tells what each of them said.
+
+    Not busy: whether others hold it is unknown. The lock works again, with the same client, as soon as a quorum of
+    its nodes does.
+    """
+
+
+class KeyTypeError(_NamedError, TypeError):
+    """The key holds a value of another type, which is left as it is."""

@@ -1,0 +1,32 @@
+"""What tests of programs with distributed locks need: real throwaway nodes, and the faults that networks have.
+
+- `LocalNodes`: n independent servers on this machine, to be killed, restarted and paused.
+- `FaultProxy`: a proxy before one of them that delays, loses, cuts and garbles.
+- The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
+
+pytest imports this package at every start, for its fixtures. So the names load their modules at their first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redsync.testing.local_nodes import LocalNodes
+    from redsync.testing.proxy import FaultProxy
+    from redsync.testing.servers import ServerNotFoundError, ServerStartError
+
+__all__ = ["FaultProxy", "LocalNodes", "ServerNotFoundError", "ServerStartError"]
+
+_MODULES = {
+    "FaultProxy": "redsync.testing.proxy",
+    "LocalNodes": "redsync.testing.local_nodes",
+    "ServerNotFoundError": "redsync.testing.servers",
+    "ServerStartError": "redsync.testing.servers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

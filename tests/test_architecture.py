@@ -1,0 +1,58 @@
+"""Who may import whom: the contracts stand in pyproject.toml, here they are checked, and proven to bite."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOT_FACADES = {"__init__", "client", "exceptions"}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the package in `folder`: import-linter looks in the current folder first."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_contracts_are_kept():
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "broken"),
+    [
+        ("_core/planted.py", "import time", "Time, randomness"),
+        ("_core/planted.py", "import redsync._protocols", "Imports point downwards"),
+        ("_protocols/planted.py", "from redis.asyncio import Redis", "Time, randomness"),
+        ("_drivers/planted.py", "import redsync._protocols", "Drivers know no protocol"),
+        ("_drivers/planted.py", "import redsync.lock", "Drivers know no protocol"),
+        ("cli/planted.py", "import redsync._drivers", "The client alone"),
+        ("testing/planted.py", "import redsync._protocols", "The simulator knows no protocol"),
+        ("lock.py", "import redsync.client", "Imports point downwards"),
+        ("lock.py", "import threading", "Time, randomness"),
+        ("planted.py", "", "every module has its layer"),
+    ],
+)
+def test_contracts_find_planted_violation(tmp_path, module, line, broken):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "redsync", tmp_path / "redsync", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "redsync" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    result = lint_imports(tmp_path)
+    assert result.returncode != 0
+    report = result.stdout.partition("Broken contracts")[2]
+    assert broken in report, result.stdout + result.stderr
+
+
+def test_each_facade_is_under_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    sources = {contract["id"]: set(contract.get("source_modules", ())) for contract in contracts}
+    forbidden = {contract["id"]: set(contract.get("forbidden_modules", ())) for contract in contracts}
+    facades = {f"redsync.{path.stem}" for path in (ROOT / "redsync").glob("*.py") if path.stem not in NOT_FACADES}
+    assert facades <= sources["sans-io"]
+    assert facades <= forbidden["testing"]

@@ -1,0 +1,192 @@
+"""Rules of our own that no linter knows. CONTRIBUTING.md gives the reasons."""
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "redsync"
+SANS_IO = ("redsync._core", "redsync._protocols")
+HANDS = ("redsync._drivers", "redsync.cli", "redsync.client", "redsync.testing")  # hold things of threading and asyncio
+LINES_MAX = 500
+
+
+@dataclass
+class Module:
+    """A parsed module: its functions (name -> is annotated as Steps) and what its imported names stand for."""
+
+    name: str
+    tree: ast.Module
+    functions: dict[str, bool] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    # Of a method and a function with one name, the one that must be driven counts.
+                    self.functions[name] = self.functions.get(name, False) or returns_steps(node)
+                case ast.ImportFrom(module=str(source)):
+                    self.imports |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in node.names}
+                case ast.Import():
+                    self.imports |= {alias.asname: alias.name for alias in node.names if alias.asname}
+
+
+def returns_steps(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    annotation = ast.unparse(function.returns) if function.returns else ""
+    return re.match(r"""['"]?(\w+\.)*Steps\b""", annotation) is not None
+
+
+def load_package() -> list[Module]:
+    return [
+        Module(
+            name=".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"),
+            tree=ast.parse(path.read_text()),
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+# A protocol that is called but not driven does nothing, and type checkers accept it.
+
+
+def find_undriven(modules: list[Module]) -> Iterator[str]:
+    """Yield each call of a protocol whose steps nobody performs.
+
+    Steps may be the operand of `yield from`, an argument of another call (`runner.run(release(...))`), or returned.
+    """
+    by_name = {module.name: module for module in modules}
+    driven = {name for module in modules for name, is_steps in module.functions.items() if is_steps}
+    plain = {name for module in modules for name, is_steps in module.functions.items() if not is_steps}
+
+    def gives_steps(path: str) -> bool:
+        source, _, name = path.rpartition(".")
+        if source not in by_name:
+            return False
+        module = by_name[source]
+        if name in module.functions:
+            return module.functions[name]
+        return name in module.imports and gives_steps(module.imports[name])  # re-exported
+
+    def is_protocol(callee: ast.expr, module: Module, user: ast.AST) -> bool:
+        match callee:
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if (
+                name in module.functions
+            ):
+                return module.functions[name]
+            case ast.Name(id=name):
+                return gives_steps(module.imports.get(name, ""))
+            case ast.Attribute(value=ast.Name(id=base), attr=name) if module.imports.get(base) in by_name:
+                return gives_steps(f"{module.imports[base]}.{name}")
+            case ast.Attribute(attr=name) if name in driven:
+                # `thing.release()`: only its name tells. A protocol has nothing else to release, a facade perhaps.
+                if module.name.startswith(SANS_IO):
+                    return isinstance(user, ast.Expr | ast.Assign | ast.AnnAssign)
+                return name not in plain and not module.name.startswith(HANDS)
+        return False
+
+    for module in modules:
+        parents = {child: parent for parent in ast.walk(module.tree) for child in ast.iter_child_nodes(parent)}
+        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+            user = parents[call]
+            while isinstance(user, ast.IfExp | ast.Starred | ast.keyword):  # these only pass it on
+                user = parents[user]
+            performed = isinstance(user, ast.YieldFrom | ast.Call | ast.Return | ast.Lambda)
+            if not performed and is_protocol(call.func, module, user):
+                yield f"{module.name}:{call.lineno}: {ast.unparse(call)}"
+
+
+def test_protocol_calls_are_driven():
+    assert list(find_undriven(load_package())) == []
+
+
+def test_checker_finds_planted_violations():
+    sources = {
+        "redsync._protocols.planted": """
+            def release(key) -> Steps[None]:
+                yield from tell(key)
+
+            def is_free(key) -> "effects.Steps[bool]":
+                return release(key)
+
+            def acquire(key, queue) -> Steps[bool]:
+                yield from release(key)
+                release("bare")
+                queue.release("by name")
+                won = is_free("assigned")
+                if is_free("tested"):
+                    return won
+                yield from release(key) if key else is_free(key)
+                return (yield from is_free(key))
+            """,
+        "redsync._protocols": """
+            from redsync._protocols.planted import is_free
+            """,
+        "redsync.planted": """
+            from redsync._protocols import is_free as free, planted
+
+            class Lock:
+                def release(self):
+                    self._runner.run(planted.release(self))
+                    self._runner.run(steps=free(self))
+                    self._locks[0].release()
+                    self.release()
+                    planted.release("module")
+                    free("alias")
+                    self._protocol.is_free("method")
+            """,
+        "redsync._drivers.planted": """
+            def close(self):
+                self._event.is_free()
+            """,
+    }
+    modules = [Module(name, ast.parse(textwrap.dedent(source))) for name, source in sources.items()]
+    found = [re.search(r"'(.+)'", line).group(1) for line in find_undriven(modules)]
+    assert sorted(found) == ["alias", "assigned", "bare", "by name", "method", "module", "tested"]
+
+
+def test_bare_yield_stands_in_traps_only():
+    """`tally = yield from broadcast(...)` has an exact type, `reply = yield Broadcast(...)` has not."""
+    found = [
+        f"{module.name}:{node.lineno}"
+        for module in load_package()
+        if module.name.startswith(SANS_IO) and module.name != "redsync._core.effects"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Yield)
+    ]
+    assert found == []
+
+
+def test_modules_are_short_and_say_what_they_are():
+    found = [module.name for module in load_package() if not ast.get_docstring(module.tree)]
+    for path in PACKAGE.rglob("*.py"):
+        lines = len(path.read_text().splitlines())
+        if lines > LINES_MAX:
+            found.append(f"{path.relative_to(ROOT)}: {lines} lines")
+    assert found == []
+
+
+def test_scripts_open_with_their_contract():
+    found = []
+    for path in sorted((PACKAGE / "_lua").glob("*.lua")):
+        header = re.match(r"(?:[ \t]*--.*\n?)*", path.read_text()).group()
+        wanted = ["--"] if path.name.startswith("_") else ["KEYS", "ARGV", "Reply:"]  # _*.lua: shared snippets
+        found += [f"{path.name}: no {word}" for word in wanted if word not in header]
+    assert found == []
+
+
+def test_nothing_is_left_unfinished():
+    marks = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"]) + r")\b")
+    folders = ["redsync", "tests", "bench", "examples", "docs", ".ci"]
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(paths)
+        if path.is_file() and path.suffix != ".pyc"
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
+        if marks.search(line)
+    ]
+    assert found == []

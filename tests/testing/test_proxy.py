@@ -1,0 +1,338 @@
+"""FaultProxy: each fault seen from a raw connection to a real server behind it."""
+
+import gc
+import socket
+import threading
+import time
+
+import pytest
+
+from redsync.testing import FaultProxy, LocalNodes
+from redsync.testing.servers import ask, free_ports
+
+SOON = 0.05  # waited for what must not come
+LATE = 5.0
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with LocalNodes(1) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def node(shared):
+    shared.reset()
+    return shared.ports[0]
+
+
+@pytest.fixture
+def proxy(node):
+    with FaultProxy(node) as proxy:
+        yield proxy
+
+
+class Connection:
+    """A raw connection through the proxy, already passed on to the node unless told otherwise."""
+
+    def __init__(self, proxy, *, greet=True):
+        self.socket = socket.create_connection(("127.0.0.1", proxy.port), LATE)
+        if greet:
+            assert self.ask("PING") == b"+PONG\r\n"
+
+    def send(self, command):
+        self.socket.sendall(command.encode() + b"\r\n")
+
+    def receive(self, timeout=LATE):
+        self.socket.settimeout(timeout)
+        return self.socket.recv(65536)
+
+    def ask(self, command):
+        self.send(command)
+        return self.receive()
+
+    def is_silent(self):
+        with pytest.raises(TimeoutError):
+            self.receive(SOON)
+        return True
+
+    def is_reset(self):
+        with pytest.raises(ConnectionResetError):
+            self.receive()
+        return True
+
+
+@pytest.fixture
+def connect(proxy):
+    made = []
+
+    def connect(**options):
+        made.append(Connection(proxy, **options))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        connection.socket.close()
+
+
+def is_not_accepted(proxy):
+    """A reset may come while connecting or after it."""
+    with pytest.raises(ConnectionResetError), socket.create_connection(("127.0.0.1", proxy.port), LATE) as connection:
+        connection.recv(1)
+    return True
+
+
+def exists(node, key):
+    return ask(node, f"EXISTS {key}") == b":1\r\n"
+
+
+def eventually(condition):
+    deadline = time.monotonic() + LATE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def test_proxy_passes_bytes_on_when_all_is_well(proxy, connect, node):
+    assert proxy.url == f"redis://127.0.0.1:{proxy.port}/0"
+    first, second = connect(), connect()
+    first.send("SET a 1\r\nGET a\r\nGET b")
+    assert second.ask("ECHO second") == b"$6\r\nsecond\r\n"
+    eventually(lambda: exists(node, "a"))
+    received = b""
+    while len(received) < 17:
+        received += first.receive()
+    assert received == b"+OK\r\n$1\r\n1\r\n$-1\r\n"
+
+
+def test_proxy_passes_on_much_at_once(connect):
+    connection = connect()
+    size = 3_000_000
+    writer = threading.Thread(target=connection.socket.sendall, args=(b"ECHO %b\r\n" % (b"x" * 30_000) * 100,))
+    writer.start()
+    received = 0
+    while received < size:
+        received += len(connection.receive())
+    writer.join()
+
+
+def test_proxy_passes_the_end_on_both_ways(connect, node, shared):
+    leaving, staying = connect(), connect()
+    leaving.send("CLIENT SETNAME leaving")
+    leaving.receive()
+    leaving.socket.close()
+    eventually(lambda: b"leaving" not in ask(node, "CLIENT LIST"))
+    assert staying.ask("QUIT") == b"+OK\r\n"
+    assert staying.receive() == b""
+    assert shared.alive(0)
+
+
+def test_proxy_resets_connections_when_the_server_is_down():
+    with FaultProxy(next(free_ports())) as proxy:
+        assert is_not_accepted(proxy)
+
+
+def test_proxy_reaches_the_server_again_when_it_restarted(shared, connect):
+    before = connect()
+    shared.kill(0)
+    assert before.receive() == b""
+    shared.restart(0)
+    connect()
+
+
+def test_delay_holds_each_way(proxy, connect):
+    connection = connect()
+    proxy.delay = 0.05
+    started_at = time.monotonic()
+    assert connection.ask("PING") == b"+PONG\r\n"
+    assert 0.1 <= time.monotonic() - started_at < 1.0
+
+
+def test_delay_keeps_order_when_it_gets_shorter(proxy, connect):
+    connection = connect()
+    proxy.delay = 60.0
+    connection.send("ECHO 1")
+    proxy.delay = 0.01
+    connection.send("ECHO 2")
+    received = connection.receive()
+    if len(received) < 14:
+        received += connection.receive()
+    assert received == b"$1\r\n1\r\n$1\r\n2\r\n"
+
+
+def test_delay_does_not_limit_how_much_is_under_way(proxy, connect):
+    connection = connect()
+    proxy.delay = 0.05
+    started_at = time.monotonic()
+    for number in range(10):
+        connection.send(f"ECHO {number}")
+        time.sleep(0.002)
+    received = b""
+    while len(received) < 70:
+        received += connection.receive()
+    assert time.monotonic() - started_at < 0.5
+
+
+def test_drop_requests_keeps_them_from_the_node(proxy, connect, node):
+    connection = connect()
+    proxy.drop_requests = True
+    connection.send("SET key value")
+    assert connection.is_silent()
+    assert not exists(node, "key")
+
+
+def test_drop_replies_comes_after_the_node_has_executed(proxy, connect, node):
+    connection = connect()
+    proxy.drop_replies = True
+    connection.send("SET key value")
+    eventually(lambda: exists(node, "key"))
+    assert connection.is_silent()
+
+
+@pytest.mark.parametrize("fault", ["drop_requests", "drop_replies"])
+def test_drop_never_skips_bytes_when_switched_off(fault, proxy, connect):
+    connection = connect()
+    setattr(proxy, fault, True)
+    connection.send("ECHO lost")
+    assert connection.is_silent()
+    setattr(proxy, fault, False)
+    connection.send("ECHO later")
+    assert connection.is_silent()
+    connect()
+
+
+@pytest.mark.parametrize("fault", ["drop_requests", "drop_replies"])
+def test_heal_resets_connections_that_lost_bytes(fault, proxy, connect):
+    spared, broken = connect(), connect()
+    setattr(proxy, fault, True)
+    broken.send("ECHO lost")
+    assert broken.is_silent()
+    proxy.heal()
+    assert broken.is_reset()
+    assert spared.ask("PING") == b"+PONG\r\n"
+
+
+def test_blackhole_holds_both_ways_and_delivers_late(proxy, connect, node):
+    connection = connect()
+    proxy.blackhole = True
+    connection.send("SET key value")
+    assert connection.is_silent()
+    assert not exists(node, "key")
+    proxy.blackhole = False
+    assert connection.receive() == b"+OK\r\n"
+
+
+def test_blackhole_delivers_late_what_a_gone_client_sent(proxy, connect, node):
+    connection = connect()
+    proxy.blackhole = True
+    connection.send("SET key value")
+    connection.socket.close()
+    time.sleep(SOON)
+    assert not exists(node, "key")
+    proxy.heal()
+    eventually(lambda: exists(node, "key"))
+
+
+def test_blackhole_swallows_new_connections(proxy, connect):
+    proxy.blackhole = True
+    connection = connect(greet=False)
+    connection.send("PING")
+    assert connection.is_silent()
+    proxy.heal()
+    assert connection.receive() == b"+PONG\r\n"
+
+
+def test_cut_resets_all_connections_but_not_new_ones(proxy, connect, node):
+    connections = [connect(), connect(), connect(greet=False)]
+    proxy.cut()
+    assert all(connection.is_reset() for connection in connections)
+    eventually(lambda: ask(node, "CLIENT LIST").count(b"id=") == 1)
+    connect()
+
+
+def test_cut_discards_what_is_under_way(proxy, connect, node):
+    connection = connect()
+    proxy.blackhole = True
+    connection.send("SET key value")
+    assert connection.is_silent()
+    proxy.cut()
+    proxy.heal()
+    assert connection.is_reset()
+    assert not exists(node, "key")
+
+
+def test_refuse_resets_new_connections_only(proxy, connect):
+    before = connect()
+    proxy.refuse = True
+    assert is_not_accepted(proxy)
+    assert before.ask("PING") == b"+PONG\r\n"
+    proxy.refuse = False
+    connect()
+
+
+def test_half_replies_delivers_a_half_and_closes(proxy, connect):
+    connection = connect()
+    proxy.half_replies = True
+    assert connection.ask("ECHO 12345678") == b"$8\r\n123"
+    assert connection.receive() == b""
+    assert not proxy.half_replies
+    connect()
+
+
+def test_half_replies_falls_silent_when_replies_are_dropped(proxy, connect):
+    connection = connect()
+    proxy.half_replies = proxy.drop_replies = True
+    assert connection.ask("ECHO 12345678") == b"$8\r\n123"
+    assert connection.is_silent()
+    proxy.heal()
+    assert connection.is_reset()
+
+
+def test_garbage_replaces_one_reply(proxy, connect):
+    connection = connect()
+    proxy.garbage = True
+    assert connection.ask("PING")[:1] not in b"+-:$*_#,(!=%~>|"
+    assert not proxy.garbage
+    assert connection.ask("PING") == b"+PONG\r\n"
+
+
+def test_heal_switches_every_fault_off(proxy, connect):
+    faults = ("drop_requests", "drop_replies", "refuse", "half_replies", "garbage", "blackhole")
+    for fault in faults:
+        setattr(proxy, fault, True)
+    proxy.delay = 60.0
+    proxy.heal()
+    assert not any(getattr(proxy, fault) for fault in faults)
+    assert proxy.delay == 0.0
+    connect()
+
+
+def test_close_resets_connections_and_frees_the_port(proxy, connect):
+    connection = connect()
+    connect(greet=False)
+    proxy.close()
+    proxy.close()
+    assert connection.is_reset()
+    with pytest.raises(ConnectionRefusedError):
+        connect(greet=False)
+
+
+def test_close_ends_the_thread_and_leaves_no_socket(node):
+    threads = threading.active_count()
+    with FaultProxy(node) as proxy:
+        connections = [Connection(proxy, greet=False) for _ in range(20)]
+        assert threading.active_count() == threads + 1
+    assert threading.active_count() == threads
+    for connection in connections:
+        connection.socket.close()
+    del proxy
+    gc.collect()  # a socket left open would warn, and a warning is an error
+
+
+def test_closed_proxy_ignores_its_switches(node):
+    with FaultProxy(node) as proxy:
+        pass
+    proxy.delay = 1.0
+    proxy.blackhole = True
+    proxy.cut()
+    proxy.heal()
