@@ -29,6 +29,9 @@ from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError
 
 __all__ = ["Hold", "Holder", "Lock", "LockInfo"]
 
+_CROWDED = 0.001
+"""Seconds that an acquire may last before the lock counts as crowded."""
+
 
 class Hold:
     """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
@@ -166,6 +169,8 @@ class Lock:
         self._lease = None if lease is None else host.runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else host.runner.session.timing.check_lease(max_hold)
         self._on_lost = on_lost
+        self._runner = host.runner
+        self._crowded = False
         # The holds that `with` statements have open, by owner, innermost last: a thread touches its own list only.
         self._entered: dict[Any, list[Hold]] = {}
 
@@ -192,7 +197,7 @@ class Lock:
         return self._acquire(check_timeout(blocking, timeout), lease) is not None
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner = self._host.runner
+        runner = self._runner
         session = runner.session
         demand = protocol.Demand(
             self._name,
@@ -201,10 +206,15 @@ class Lock:
             self._lease if lease is None else session.timing.check_lease(lease),
             timeout,
             self._max_hold,
-            self._tell_lost if self._on_lost is not None else None,
+            None if self._on_lost is None else self._tell_lost,
             count,
+            self._crowded,
         )
-        return runner.run(protocol.acquire(session, demand, runner.now()))
+        now = runner.now()
+        state = runner.run(protocol.acquire(session, demand, now))
+        # A guess for the next time, good enough unguarded: whoever had to wait now asks for a place at once.
+        self._crowded = state is None or runner.now() - now > _CROWDED
+        return state
 
     def _tell_lost(self, state: HoldState) -> None:
         assert self._on_lost is not None
@@ -220,7 +230,7 @@ class Lock:
         self._release(1)
 
     def _release(self, holds: int) -> None:
-        runner = self._host.runner
+        runner = self._runner
         runner.run(protocol.release(runner.session, self._own(), runner.now(), holds))
 
     def _own(self) -> HoldState:
@@ -230,7 +240,7 @@ class Lock:
         return state
 
     def _state(self) -> HoldState | None:
-        runner = self._host.runner
+        runner = self._runner
         return runner.session.holds.get(self._keys.lock, runner.owner())
 
     def __enter__(self) -> Hold:
@@ -255,7 +265,7 @@ class Lock:
         Raises:
             LeaseLostError: It was lost; if the body raised, that error comes out and carries a note instead.
         """
-        owner = self._host.runner.owner()
+        owner = self._runner.owner()
         holds = self._entered[owner]
         hold = holds.pop()
         if not holds:
@@ -275,22 +285,22 @@ class Lock:
         Raises:
             QuorumError: Too few nodes answered to tell.
         """
-        runner = self._host.runner
+        runner = self._runner
         return runner.run(protocol.holder(runner.session, self._name, self._keys, runner.owner())) is not None
 
     def owned(self) -> bool:
         """Return whether this thread holds the lock, now and validly."""
         state = self._state()
-        return state is not None and state.valid(self._host.runner.now())
+        return state is not None and state.valid(self._runner.now())
 
     def hold_count(self) -> int:
         """Return how many acquisitions this thread has to release; 0 if it does not hold the lock validly."""
         state = self._state()
-        return state.count if state is not None and state.valid(self._host.runner.now()) else 0
+        return state.count if state is not None and state.valid(self._runner.now()) else 0
 
     def remaining(self) -> float:
         """Return for how many seconds this thread's hold may be believed, 0.0 if there is none."""
-        state, now = self._state(), self._host.runner.now()
+        state, now = self._state(), self._runner.now()
         return state.valid_until - now if state is not None and state.valid(now) else 0.0
 
     def extend(self, lease: float | None = None) -> None:
@@ -313,7 +323,7 @@ class Lock:
             QuorumError: Too few nodes answered; those that did have freed it.
             KeyTypeError: The key holds a value of another type.
         """
-        runner = self._host.runner
+        runner = self._runner
         return runner.run(protocol.force_release(runner.session, self._name, self._keys, runner.owner()))
 
     # What threading.Condition asks of a reentrant lock.

@@ -32,9 +32,8 @@ class HoldState:
         owner: Who holds.
         count: How many acquisitions are not yet released.
         lease: For how long the nodes keep the claim, in seconds, from each renewal on.
-        renewed: Whether the watchdog renews it.
         valid_until: Until when holding may be believed.
-        renew_at: When the watchdog renews it next.
+        renew_at: When the watchdog renews it next; infinity if it does not renew it.
         ends_at: When `max_hold` ends it, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
         live: Whether renewals may be sent.
@@ -56,21 +55,18 @@ class HoldState:
         "on_lost",
         "owner",
         "renew_at",
-        "renewed",
         "touched",
         "valid_until",
         "watchers",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self,
         name: str | bytes,
         keys: LockKeys,
         owner: Owner,
-        *,
         count: int,
         lease: float,
-        renewed: bool,
         valid_until: float,
         renew_at: float,
         ends_at: float,
@@ -81,9 +77,8 @@ class HoldState:
         self.owner = owner
         self.count = count
         self.lease = lease
-        self.renewed = renewed
         self.valid_until = min(valid_until, ends_at)
-        self.renew_at = renew_at if renewed else math.inf
+        self.renew_at = renew_at
         self.ends_at = ends_at
         self.touched = touched
         self.live = True
@@ -95,6 +90,11 @@ class HoldState:
     def valid(self, now: float) -> bool:
         """Whether holding may be believed at that instant."""
         return self.live and self.lost is None and now < self.valid_until
+
+    @property
+    def renewed(self) -> bool:
+        """Whether the watchdog renews it."""
+        return self.renew_at != math.inf
 
     @property
     def end_key(self) -> bytes:
@@ -115,7 +115,9 @@ class HoldTable:
     """All holds of one client.
 
     Attributes:
-        watched_until: The instant at which the watchdog will look next by itself; an earlier due calls the alarm.
+        watched_until: The instant at which the watchdog will look next; an earlier due moves it and calls the alarm.
+            It stays even if the hold that asked for it is gone: so a lock that is taken and released all the time
+            wakes the watchdog once per period, not once per acquire.
     """
 
     def __init__(self, alarm: Callable[[], None]) -> None:
@@ -141,8 +143,15 @@ class HoldTable:
 
     def watch(self, state: HoldState) -> None:
         """See to it that the watchdog looks in time, after a hold's due has changed."""
-        if min(state.renew_at, state.valid_until) < self.watched_until:
+        if state.renew_at < self.watched_until or state.valid_until < self.watched_until:
+            self.watched_until = state.due
             self._alarm()
+
+    def watch_next(self, now: float) -> float:
+        """Return when the watchdog has to look after it has looked at `now`, and note it."""
+        asked = self.watched_until if self.watched_until > now else math.inf
+        self.watched_until = min(self.next_due(), asked)
+        return self.watched_until
 
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from here on."""

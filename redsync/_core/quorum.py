@@ -140,7 +140,10 @@ class Tally:
         self.replies[node] = reply
         if granted:
             self.choices[node] = _GRANTED
-            self.granted += 1
+            self.granted = votes = self.granted + 1
+            if votes >= self.quorum and self._decide is None:
+                self.verdict = _WON
+                return True
         else:
             self.choices[node] = _REFUSED
             self.refused += 1

@@ -26,8 +26,10 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._drivers.links import Link
-from redsync._drivers.nodes import Node, describe_error, pack
+from redsync._core.effects import Command, Tell
+from redsync._core.scripts import Script
+from redsync._drivers.links import Link, SocketLink
+from redsync._drivers.nodes import NOTHING, Node, describe_error, pack
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
 from redsync._drivers.wakers import Waker
 
@@ -35,6 +37,10 @@ __all__ = ["Lane"]
 
 _GIVE_UP = 10.0
 """Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
+
+_BOTH = select.EPOLLIN | select.EPOLLOUT
+_PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
+_NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
 
 _OWED_LIMIT = 10_000
 """Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
@@ -74,6 +80,11 @@ class Lane:
         self._poller: Final = select.epoll()
         self._by_fd: Final[dict[int, Link]] = {}
         self._look_at = 0.0
+        # The nodes that take everything, and the others; counted anew when `_recount_at` has come.
+        self._ready: list[SocketLink] = []
+        self._ready_bits = 0
+        self._apart: list[Node] = []
+        self._recount_at = 0.0
         self._waker: Final = Waker()
         self._poller.register(self._waker.fileno, select.EPOLLIN)
 
@@ -86,14 +97,15 @@ class Lane:
 
     def _flush(self) -> None:
         mine = False
+        outbox = self._outbox
         try:
-            while self._outbox:
+            while outbox:
                 with self._mutex:
                     if self._flushing:
                         # That thread looks at the outbox once more after it has ended.
                         return
                     self._flushing = mine = True
-                while self._outbox:
+                while outbox:
                     self._dispatch()
                 self._flushing = mine = False
         finally:
@@ -107,52 +119,69 @@ class Lane:
         if isinstance(item, tuple):
             self._resend(*item)
             return
-        batch = [item]
+        batch = [item] if item.make() or self._close(item, "nothing to send") else []
         while outbox and isinstance(outbox[0], Parcel):
-            batch.append(outbox.popleft())  # type: ignore[arg-type]  # just looked at; nobody else takes from it
-        batch = [parcel for parcel in batch if parcel.make() or self._close(parcel, "nothing to send")]
+            item = outbox.popleft()
+            assert isinstance(item, Parcel), "only who flushes takes from the outbox"
+            if item.make() or self._close(item, "nothing to send"):
+                batch.append(item)
         if not batch:
             return
         data = batch[0].data if len(batch) == 1 else b"".join([parcel.data for parcel in batch])
         now = self._clock()
-        for node in self._nodes:
-            link = self.links[node.index]
-            if link is None:
-                with self._mutex:
-                    link = self.links[node.index]
-                    if link is None:
-                        for parcel in batch:
-                            self._miss(node, parcel, node.excuse, now)
-            if link is None:
-                continue
-            if link.suspect or node.quarantined_until > now:
-                self._post_some(link, batch, now)
-            else:
-                self._post(link, batch, data, now)
+        if now >= self._recount_at:
+            self._recount()
+        self._post_all(batch, data, now)
+        for node in self._apart:
+            self._post_apart(node, batch, now)
 
-    def _post_some(self, link: Link, batch: Sequence[Parcel], now: float) -> None:
-        """Write to a node that may not get everything: a suspect one only what it is owed, a young one nothing new."""
-        node = link.node
+    def _post_all(self, batch: list[Parcel], data: bytes, now: float) -> None:
+        """Write to all nodes that take everything: the hot path."""
+        size, bits = len(data), self._ready_bits
         for parcel in batch:
-            if link.suspect and not parcel.owed_to & node.bit:
-                reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
-            elif parcel.fresh and (unfit := node.unfit(now)):
-                reason = unfit
-            else:
-                self._post(link, [parcel], parcel.data, now)
-                continue
-            with self._mutex:
-                self._miss(node, parcel, reason, now)
+            if parcel.tally is not None:
+                parcel.tally.sent |= bits
+        alone = batch[0] if len(batch) == 1 else None
+        for link in self._ready:
+            pending = link.pending
+            try:
+                if not pending:
+                    link.since = now
+                if alone is not None:
+                    pending.append(alone)
+                else:
+                    pending.extend(batch)
+                sent = 0 if link.backlog else link.send(data)
+                if sent != size:
+                    self._keep(link, data[sent:])
+            except BlockingIOError:
+                self._keep(link, data)
+            except OSError as error:
+                self._discard(link, describe_error(error))
+            except BaseException:
+                self._discard(link, "an interruption left a command half sent")
+                raise
+            if link.broken is not None:
+                # Another thread broke it meanwhile and may have missed what was appended since.
+                self._discard(link, link.broken)
+
+    def _keep(self, link: Link, data: bytes) -> None:
+        """Leave to the leader what a node does not take now."""
+        try:
+            link.keep(data)
+            self._poller.modify(link.fileno, _BOTH)
+        except OSError as error:
+            self._discard(link, describe_error(error))
 
     def _post(self, link: Link, batch: Sequence[Parcel], data: bytes, now: float) -> None:
+        """Write to one link, by whatever way it takes."""
         pending = link.pending
-        if not pending:
-            link.since = now
-        bit = link.node.bit
         try:
+            if not pending:
+                link.since = now
             for parcel in batch:
                 if parcel.tally is not None:
-                    parcel.tally.sent |= bit
+                    parcel.tally.sent |= link.node.bit
             pending.extend(batch)
             link.write(data)
         except OSError as error:
@@ -163,21 +192,59 @@ class Lane:
         if link.fileno < 0:
             self._receive(link)
             self._waker.wake()
-        if link.backlog:
-            self._poller.modify(link.fileno, select.EPOLLIN | select.EPOLLOUT)
+        elif link.backlog:
+            self._poller.modify(link.fileno, _BOTH)
         if link.broken is not None:
-            # Another thread broke it meanwhile and may have missed what was appended since.
             self._discard(link, link.broken)
+
+    def _post_apart(self, node: Node, batch: Sequence[Parcel], now: float) -> None:
+        """Deal with a node that may not get everything.
+
+        One without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
+        """
+        with self._mutex:
+            link = self.links[node.index]
+            if link is None:
+                for parcel in batch:
+                    self._miss(node, parcel, node.excuse, now)
+                return
+        for parcel in batch:
+            if link.suspect and not parcel.owed(node.bit, now):
+                reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
+            elif parcel.fresh() and (unfit := node.unfit(now)):
+                reason = unfit
+            else:
+                self._post(link, [parcel], parcel.data, now)
+                continue
+            with self._mutex:
+                self._miss(node, parcel, reason, now)
+
+    def _recount(self) -> None:
+        """Sort the nodes anew into those that take everything and those that need a closer look."""
+        now = self._clock()
+        with self._mutex:
+            ready: list[SocketLink] = []
+            apart = []
+            again = float("inf")
+            for node in self._nodes:
+                link = self.links[node.index]
+                if isinstance(link, SocketLink) and link.plain and not link.suspect and node.quarantined_until <= now:
+                    ready.append(link)
+                else:
+                    apart.append(node)
+                    if node.quarantined_until > now:
+                        again = min(again, node.quarantined_until)
+            self._ready, self._apart, self._recount_at = ready, apart, again
+            self._ready_bits = sum(link.node.bit for link in ready)
 
     def _resend(self, link: Link, parcel: Parcel) -> None:
         """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
-        overtaken = any(
-            (later.key == parcel.key and later.owner is parcel.owner) or parcel.owner is None for later in link.pending
-        )
-        late = parcel.tally is not None and parcel.done and not parcel.owed_to
-        load = Parcel(lambda: None, None)
-        load.data = pack(b"SCRIPT", b"LOAD", parcel.script.source)
+        assert parcel.command is not None, "what was answered was sent"
+        load = Parcel(_NOTHING_TOLD, None)
+        load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
         now = self._clock()
+        overtaken = any(parcel.precedes(later) for later in link.pending)
+        late = parcel.done and not parcel.owed(link.node.bit, now)
         if overtaken or late or link.broken is not None:
             self._post(link, [load], load.data, now)
             with self._mutex:
@@ -188,10 +255,10 @@ class Lane:
     def _miss(self, node: Node, parcel: Parcel, reason: str, now: float) -> None:
         """Note, with the mutex held, that a node does not get a parcel now."""
         self._fail(node, parcel, reason)
-        if parcel.owed_to & node.bit and parcel.owed_until > now:
+        if parcel.owed(node.bit, now):
             owed = self._owed[node.index]
             owed.append(parcel)
-            while len(owed) > _OWED_LIMIT or owed[0].owed_until <= now:
+            while len(owed) > _OWED_LIMIT or not owed[0].owed(node.bit, now):
                 owed.popleft()
 
     def _fail(self, node: Node, parcel: Parcel, reason: str) -> None:
@@ -260,24 +327,28 @@ class Lane:
         poll, clock = self._poller.poll, self._clock
         while not sleeper.done and (sleeper.lasts or not self.closed):
             now = clock()
-            left = deadline - now
-            if left <= 0:
+            if now >= deadline:
                 return
-            self._serve(poll(left))
+            self._serve(poll(deadline - now))
             if now >= self._look_at:
                 self._look_for_suspects()
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
+        """Read what a poll found ready, hand it out, and write what waited for room; only the leader is in here."""
+        arrived: list[tuple[Link, Any]] = []
+        by_fd = self._by_fd
         for fd, events in ready:
-            link = self._by_fd.get(fd)
+            link = by_fd.get(fd)
             if link is None:
                 if fd == self._waker.fileno:
                     self._waker.drain()
                 continue
             if events & select.EPOLLOUT:
                 self._unclog(link)
-            if events & ~select.EPOLLOUT:
-                self._receive(link)
+            if events != select.EPOLLOUT:
+                self._read(link, arrived)
+        if arrived:
+            self._hand_out(arrived)
 
     def _unclog(self, link: Link) -> None:
         try:
@@ -289,52 +360,80 @@ class Lane:
             self._poller.modify(link.fileno, select.EPOLLIN)
             if link.backlog:
                 # Another thread left something behind after the flush; its own request may have come before ours.
-                self._poller.modify(link.fileno, select.EPOLLIN | select.EPOLLOUT)
+                self._poller.modify(link.fileno, _BOTH)
 
     def _receive(self, link: Link) -> None:
-        """Hand out what has arrived on a link; only the leader is in here, or who flushes a link without a socket."""
-        again: list[Parcel] = []
+        arrived: list[tuple[Link, Any]] = []
+        self._read(link, arrived)
+        self._hand_out(arrived)
+
+    def _read(self, link: Link, arrived: list[tuple[Link, Any]]) -> None:
+        """Read one link; only the leader does, or who flushes a link without a socket."""
         try:
-            replies = link.replies()
-            if replies is None:
-                self._discard(link, "closed the connection")
+            data = link.read()
+            if not data:
+                if data is not None:
+                    self._discard(link, "closed the connection")
                 return
-            if replies:
-                with self._mutex:
-                    self._hand_out(link, replies, again)
+            link.feed(data)
+            gets = link.gets
+            reply = gets()
+            while reply is not NOTHING:
+                arrived.append((link, reply))
+                reply = gets()
         except (OSError, hiredis.HiredisError) as error:
             self._discard(link, describe_error(error))
-        except IndexError:
-            self._discard(link, "sent a reply to no command")
         except BaseException:
             self._discard(link, "an interruption left replies half read")
             raise
-        for parcel in again:
-            self._outbox.append((link, parcel))
+
+    def _hand_out(self, arrived: Sequence[tuple[Link, Any]]) -> None:
+        """Give each reply to the oldest parcel of its link, each wake-up to its mailbox."""
+        now = self._clock()
+        again: list[tuple[Link, Parcel]] = []
+        strange: list[Link] = []
+        try:
+            with self._mutex:
+                for link, reply in arrived:
+                    kind = reply.__class__
+                    if kind is _PUSH:
+                        mailbox = self._mailboxes.get(reply[-1]) if reply[0] == b"message" else None
+                        if mailbox is not None:
+                            mailbox.signal(link.node.bit)
+                        continue
+                    pending = link.pending
+                    if not pending:
+                        strange.append(link)
+                        continue
+                    link.since = now
+                    if link.suspect:
+                        link.suspect = False
+                        self._recount_at = now
+                    parcel = pending.popleft()
+                    if kind is _ERROR:
+                        self._hand_out_error(link, parcel, str(reply), again)
+                    elif parcel.tally is not None and parcel.tally.record(link.index, reply):
+                        parcel.done = True
+                        if parcel.gate is not None:
+                            parcel.wake()
+        except BaseException:
+            for link in {link for link, _ in arrived}:
+                self._discard(link, "an interruption left replies half handed out")
+            raise
+        for link in strange:
+            self._discard(link, "sent a reply to no command")
+        if again:
+            self._outbox.extend(again)
             self._flush()
 
-    def _hand_out(self, link: Link, replies: Sequence[Any], again: list[Parcel]) -> None:
-        pending, index = link.pending, link.node.index
-        link.since = self._clock()
-        link.suspect = False
-        for reply in replies:
-            if type(reply) is hiredis.PushNotification:
-                mailbox = self._mailboxes.get(reply[-1]) if reply[0] == b"message" else None
-                if mailbox is not None:
-                    mailbox.signal(link.node.bit)
-                continue
-            parcel = pending.popleft()
-            if isinstance(reply, hiredis.ReplyError):
-                text = str(reply)
-                if text.startswith("NOSCRIPT") and not parcel.healed & link.node.bit and parcel.key:
-                    parcel.healed |= link.node.bit
-                    again.append(parcel)
-                    continue
-                link.node.last_error = text[:200]
-                self._fail(link.node, parcel, text[:200])
-            elif parcel.tally is not None and parcel.tally.record(index, reply):
-                parcel.done = True
-                parcel.wake()
+    def _hand_out_error(self, link: Link, parcel: Parcel, text: str, again: list[tuple[Link, Parcel]]) -> None:
+        bit = link.node.bit
+        if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
+            parcel.healed |= bit
+            again.append((link, parcel))
+            return
+        link.node.last_error = text[:200]
+        self._fail(link.node, parcel, text[:200])
 
     def _look_for_suspects(self) -> None:
         """Find links that owe replies for too long; the sockets have just been read, so nothing lies unread."""
@@ -346,6 +445,7 @@ class Lane:
             silence = now - link.since
             if silence > self._node_timeout and not link.suspect:
                 link.suspect = True
+                self._recount_at = 0.0
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > _GIVE_UP:
@@ -358,16 +458,17 @@ class Lane:
         """Take a new link into use. What is owed to its node goes first, before any new claim."""
         index, now = link.node.index, self._clock()
         with self._mutex:
-            owed = [parcel for parcel in self._owed[index] if parcel.owed_until > now]
+            owed = [parcel for parcel in self._owed[index] if parcel.owed(link.node.bit, now)]
             self._owed[index].clear()
             if owed:
                 link.since = now
                 link.pending.extend(owed)
                 link.keep(b"".join([parcel.data for parcel in owed]))
             self.links[index] = link
+            self._recount_at = 0.0
             if link.fileno >= 0:
                 self._by_fd[link.fileno] = link
-                self._poller.register(link.fileno, select.EPOLLIN | (select.EPOLLOUT if owed else 0))
+                self._poller.register(link.fileno, _BOTH if owed else select.EPOLLIN)
         if link.fileno < 0:
             self._receive(link)
         elif owed:
@@ -381,6 +482,8 @@ class Lane:
             first = self.links[node.index] is link
             if first:
                 self.links[node.index] = None
+                self._recount_at = 0.0
+                self._ready = [other for other in self._ready if other is not link]
                 if self._by_fd.pop(link.fileno, None) is not None:
                     self._poller.unregister(link.fileno)
             while link.pending:

@@ -12,6 +12,7 @@ import ssl
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from redsync._drivers.parcels import Parcel
 
 __all__ = ["CallLink", "Link", "SocketLink", "make_link"]
 
-_READ_SIZE = 65536
+_READ_SIZE = 16384
 _BACKLOG_LIMIT = 4 << 20
 """Bytes that may wait for a node that does not read: a hung node gets nothing but releases, this is plenty."""
 
@@ -38,10 +39,16 @@ class Link(ABC):
         suspect: It owes replies for longer than the node timeout.
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
+        feed: Takes what `read` returned.
+        gets: Returns the next complete reply of what was fed, NOTHING if there is none.
     """
+
+    feed: Callable[[Any], object]
+    gets: Callable[[], Any]
 
     def __init__(self, node: Node) -> None:
         self.node: Final = node
+        self.index: Final = node.index
         self.pending: Final[deque[Parcel]] = deque()
         self.since = 0.0
         self.suspect = False
@@ -63,8 +70,8 @@ class Link(ABC):
         """Send what was kept, as far as the node takes it."""
 
     @abstractmethod
-    def replies(self) -> list[Any] | None:
-        """Return the complete replies that have arrived; None when the node closed the connection."""
+    def read(self) -> Any:
+        """Return what has arrived, for `feed`; None if nothing has, something empty if the node closed."""
 
     @abstractmethod
     def shut(self) -> None:
@@ -76,19 +83,26 @@ class Link(ABC):
 
 
 class SocketLink(Link):
-    """A link over a real socket."""
+    """A link over a real socket.
+
+    Attributes:
+        plain: It is not TLS, so while there is no backlog the one thread that flushes the lane may call `send`
+            without a lock.
+        send: The socket's own send.
+    """
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)
         assert channel.sock is not None
         self._connection = channel.connection
         self._sock: Final = channel.sock
-        self._gets: Final = channel.reader.gets
-        self._feed: Final = channel.reader.feed
+        self.gets = channel.reader.gets
+        self.feed = channel.reader.feed
         self._kept = bytearray()
         # Guards `_kept`, and the TLS state of a socket that is read and written by two threads.
         self._lock: Final = threading.Lock()
-        self._secure: Final = isinstance(self._sock, ssl.SSLSocket)
+        self.plain: Final = not isinstance(self._sock, ssl.SSLSocket)
+        self.send: Final = self._sock.send
         self._sock.setblocking(False)
         self.fileno = self._sock.fileno()
 
@@ -124,23 +138,8 @@ class SocketLink(Link):
                 return
             self.backlog = False
 
-    def replies(self) -> list[Any] | None:
-        data = self._read()
-        if data is None:
-            return []
-        if not data:
-            return None
-        self._feed(data)
-        gets = self._gets
-        found = []
-        reply = gets()
-        while reply is not NOTHING:
-            found.append(reply)
-            reply = gets()
-        return found
-
-    def _read(self) -> bytes | None:
-        if not self._secure:
+    def read(self) -> bytes | None:
+        if self.plain:
             try:
                 return self._sock.recv(_READ_SIZE)
             except BlockingIOError:
@@ -176,6 +175,8 @@ class CallLink(Link):
         super().__init__(node)
         self._channel = channel
         self._answers: deque[Any] = deque()
+        self.feed = _ignore
+        self.gets = self._next
 
     def write(self, data: bytes) -> None:
         try:
@@ -183,23 +184,27 @@ class CallLink(Link):
         except RedisError as error:
             raise ConnectionError(describe_error(error)) from error
 
+    def _next(self) -> Any:
+        return self._answers.popleft() if self._answers else NOTHING
+
     def keep(self, data: bytes) -> None:
         self.write(data)
 
     def flush(self) -> None:
         """There is never anything left to send."""
 
-    def replies(self) -> list[Any] | None:
-        found = []
-        while self._answers:
-            found.append(self._answers.popleft())
-        return found
+    def read(self) -> object:
+        return self._answers or None
 
     def shut(self) -> None:
         self._channel.close()
 
     def forget(self) -> None:
         self._answers.clear()
+
+
+def _ignore(_: object) -> None:
+    """The answers are there already."""
 
 
 def make_link(node: Node, channel: Channel) -> Link:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
 
-from redsync._core.effects import Command
-from redsync._core.ownership import Owner
+from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import pack
 
@@ -24,14 +21,10 @@ class Sleeper:
         lasts: It is waited for to its end even while the lane is being closed.
     """
 
+    done = False
+    leads = False
+    gate: threading.Lock | None = None
     lasts = False
-
-    __slots__ = ("done", "gate", "leads")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.leads = False
-        self.gate: threading.Lock | None = None
 
     def wake(self) -> None:
         """Let the sleeping thread look again."""
@@ -45,51 +38,48 @@ class Parcel(Sleeper):
     """One command on its way to all nodes; done when its tally is decided.
 
     Attributes:
-        owner: Whose command it is, None for several owners'.
+        effect: What asked for it: whose command it is, what nodes are owed.
         tally: The votes; None for a command whose replies nobody waits for.
-        fresh: It asks for a new claim: nodes that may have lost their memory do not get it.
-        owed_to: Bit set of the nodes that must get it, now or later.
-        owed_until: When delivering it has become pointless.
-        key: The first of its keys, which with the owner says what it must not overtake.
-        data: Its bytes; made when it is sent.
+        command: The command; None until it is sent, if it is made then.
+        data: Its bytes, made when it is sent.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
 
     lasts = True
+    healed = 0
+    data = b""
+    command: Command | None = None
 
-    __slots__ = ("_command", "data", "fresh", "healed", "key", "owed_to", "owed_until", "owner", "script", "tally")
-
-    def __init__(
-        self,
-        command: Command | Callable[[], Command | None],
-        owner: Owner | None,
-        tally: Tally | None = None,
-        *,
-        fresh: bool = False,
-        owed_to: int = 0,
-        owed_until: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self._command: Final = command
-        self.owner: Final = owner
-        self.tally: Final = tally
-        self.fresh: Final = fresh
-        self.owed_to: Final = owed_to
-        self.owed_until: Final = owed_until
-        self.healed = 0
-        self.data = b""
-        self.key = b""
+    def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
+        self.effect = effect
+        self.tally = tally
 
     def make(self) -> bool:
         """Make the bytes; False if there is nothing to send. Called at the instant of sending, in the lane's order."""
-        command = self._command if isinstance(self._command, Command) else self._command()
+        made = self.effect.command
+        command = made if isinstance(made, Command) else made()
         if command is None:
             return False
+        self.command = command
         script, keys, args = command
-        self.script = script
-        self.key = keys[0]
         self.data = pack(b"EVALSHA", script.sha, len(keys), *keys, *args)
         return True
+
+    def fresh(self) -> bool:
+        """Whether it asks for a new claim: nodes that may have lost their memory do not get it."""
+        return isinstance(self.effect, Broadcast) and self.effect.fresh
+
+    def owed(self, bit: int, now: float) -> bool:
+        """Whether the node with that bit must get it, now or later."""
+        return bool(self.effect.owed_to & bit) and self.effect.owed_until > now
+
+    def precedes(self, later: Parcel) -> bool:
+        """Whether it must not be sent again behind `later`: both are of the same owner and about the same key."""
+        if self.command is None or later.command is None:
+            return False
+        if self.effect.owner is None or later.effect.owner is None:
+            return True
+        return self.effect.owner is later.effect.owner and self.command.keys[0] == later.command.keys[0]
 
 
 class Mailbox(Sleeper):
@@ -100,12 +90,8 @@ class Mailbox(Sleeper):
         signals: Bit set of the nodes that have signalled.
     """
 
-    __slots__ = ("needed", "signals")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.needed = 1
-        self.signals = 0
+    needed = 1
+    signals = 0
 
     def signal(self, bit: int) -> None:
         """Note a node's signal."""

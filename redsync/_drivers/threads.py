@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event, HoldLost
@@ -46,6 +46,9 @@ log = logging.getLogger("redsync.watchdog")
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
+
+_Listening: TypeAlias = list[tuple[Lane, bytes]]
+"""Whose wake-ups a running protocol keeps, to be forgotten when it ends."""
 
 _serials = itertools.count(1)
 _CLOSING_PATIENCE = 2.0
@@ -135,7 +138,7 @@ class ThreadRunner:
                 self._ready = True
 
     def _watch(self) -> None:
-        self._drive(self._watchdog(self.session, clock()), self._perform_watchdog)
+        self._drive(self._watchdog(self.session, clock()), [], self._perform_watchdog)
 
     # What facades see.
 
@@ -155,10 +158,10 @@ class ThreadRunner:
         if not self._ready:
             # The first call in the child of a fork, or one after close().
             self.connect()
-        listening: list[tuple[Lane, bytes]] = []
+        listening: _Listening = []
         self._active.append(None)
         try:
-            return self._drive(steps, lambda effect: self._perform(effect, listening))
+            return self._drive(steps, listening, self._perform)
         finally:
             self._active.pop()
             for lane, key in listening:
@@ -181,7 +184,7 @@ class ThreadRunner:
         deadline = clock() + _CLOSING_PATIENCE
         while self._active and clock() < deadline:
             time.sleep(0.001)
-        self._drive(self._farewell(self.session), lambda effect: self._perform(effect, []))
+        self._drive(self._farewell(self.session), [], self._perform)
         self._maintenance.stop()
 
     def abandon(self) -> None:
@@ -190,14 +193,14 @@ class ThreadRunner:
 
     # Driving.
 
-    def _drive(self, steps: Steps[T], perform: Callable[[Effect], Reply]) -> T:
+    def _drive(self, steps: Steps[T], listening: _Listening, perform: Callable[[Effect, _Listening], Reply]) -> T:
         monitor = self._monitor
         try:
             with monitor:
-                effect = next(steps)
+                effect = steps.send(None)
             while True:
                 try:
-                    reply = perform(effect)
+                    reply = perform(effect, listening)
                 except BaseException as error:
                     with monitor:
                         effect = steps.throw(error)
@@ -208,19 +211,17 @@ class ThreadRunner:
             result: T = stop.value
             return result
 
-    def _perform(self, effect: Effect, listening: list[tuple[Lane, bytes]]) -> Reply:
+    def _perform(self, effect: Effect, listening: _Listening) -> Reply:
         match effect:
             case Broadcast():
-                if effect.listen is not None:
-                    listening.append((self._lanes[effect.lane], effect.listen))
-                return self._broadcast(effect)
-            case Tell(command, lane, owner, owed_to, owed_until):
-                self._lanes[lane].send(Parcel(command, owner, owed_to=owed_to, owed_until=owed_until))
+                return self._broadcast(effect, listening)
+            case Tell():
+                self._lanes[effect.lane].send(Parcel(effect, None))
                 return None
             case Wait():
                 return self._wait(effect)
-            case Signal(lane, key):
-                self._lanes[lane].ring(key)
+            case Signal(number, key):
+                self._lanes[number].ring(key)
                 return None
             case Notify(event):
                 self._notify(event)
@@ -228,23 +229,17 @@ class ThreadRunner:
             case _:
                 assert_never(effect)
 
-    def _broadcast(self, effect: Broadcast) -> Tally:
+    def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
         lane = self._lanes[effect.lane]
-        tally = Tally(self._addresses, effect.judge, effect.decide)
-        parcel = Parcel(
-            effect.command,
-            effect.owner,
-            tally,
-            fresh=effect.fresh,
-            owed_to=effect.owed_to,
-            owed_until=effect.owed_until,
-        )
         if effect.listen is not None:
             lane.listen(effect.listen)
-        tally.sent_at = clock()
+            listening.append((lane, effect.listen))
+        tally = Tally(self._addresses, effect.judge, effect.decide)
+        parcel = Parcel(effect, tally)
+        tally.sent_at = sent_at = clock()
         lane.send(parcel)
         if not parcel.done:
-            lane.wait(parcel, tally.sent_at + effect.timeout)
+            lane.wait(parcel, sent_at + effect.timeout)
             if not parcel.done:
                 lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
         tally.at = clock()
@@ -260,10 +255,10 @@ class ThreadRunner:
             raise ClientClosedError
         return Wakeup(clock(), signals)
 
-    def _perform_watchdog(self, effect: Effect) -> Reply:
+    def _perform_watchdog(self, effect: Effect, listening: _Listening) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""
         if not isinstance(effect, Wait):
-            return self._perform(effect, [])
+            return self._perform(effect, listening)
         self._maintenance.sleep(effect.until)
         return Wakeup(clock(), 0)
 

@@ -2,14 +2,15 @@
 -- Who leaves may have been woken a moment ago: the wake-up is passed on, or it would be lost. Idempotent.
 -- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry channel"
 -- ARGV[1] owner   ARGV[2] 1: leave the queue too; 0: go on waiting
--- Reply: {1} this node had our claim | {0} it had not
--- include: wake_next
-local had = type(redis.pcall('hget', KEYS[1], ARGV[1])) == 'string'
+-- Reply: 1 this node had our claim | 0 it had not
+local had = redis.pcall('hexists', KEYS[1], ARGV[1]) == 1
 if had then redis.call('del', KEYS[1]) end
 
 if ARGV[2] == '1' then
   redis.call('zrem', KEYS[2], ARGV[1])
   redis.call('hdel', KEYS[3], ARGV[1])
-  if redis.call('exists', KEYS[1]) == 0 then wake_next(KEYS[1], KEYS[2], KEYS[3]) end
+  if redis.call('exists', KEYS[1]) == 0 then
+-- include: wake_next
+  end
 end
-return {had and 1 or 0}
+return had and 1 or 0

@@ -2,17 +2,17 @@
 -- deleted and the next waiter woken. Idempotent: on a lock that is not ours nothing happens.
 -- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry channel"
 -- ARGV[1] owner   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
--- Reply: {1} this node had our claim | {0} it had not
--- include: wake_next
-local count = redis.pcall('hget', KEYS[1], ARGV[1])
-if type(count) ~= 'string' then return {0} end
+-- Reply: 1 this node had our claim | 0 it had not
+if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
 
 if ARGV[2] ~= '0' then
   -- Under OOM a node may refuse the new count. It does no harm: each later count is set as a whole, and 0 is a DEL.
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
-  return {1}
+  return 1
 end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
-wake_next(KEYS[1], KEYS[2], KEYS[3])
-return {1}
+if redis.call('exists', KEYS[2]) == 1 then
+-- include: wake_next
+end
+return 1

@@ -165,8 +165,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
                 yield from lose(session, state, reason)
         for batch in _batches(table, now):
             yield from renew(session, batch)
-        table.watched_until = table.next_due()
-        wake = yield from wait(Wait(table.watched_until))
+        wake = yield from wait(Wait(table.watch_next(now)))
         now = wake.at
 
 

@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
@@ -40,8 +40,7 @@ RELEASE = Script.load("lock_release")
 FORCE_RELEASE = Script.load("lock_force_release")
 INSPECT = Script.load("lock_inspect")
 
-_WRONG_TYPE, _EXISTING = -1, 2
-_REFUSAL = 3  # elements of a refusal
+_FOREIGN, _EXISTING = 0, 2
 
 _PLACE_KEPT = 5.0
 """Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
@@ -54,23 +53,25 @@ _LAST_TRY = 0.03
 
 
 def _is_granted(reply: Any) -> bool:
-    if reply[0] > 0:
-        return True
-    if len(reply) != _REFUSAL:
-        raise ValueError("a refusal tells the remaining time and the holder")
+    if reply.__class__ is int:
+        return bool(reply > _FOREIGN)
+    remaining, _holder = reply
+    if remaining.__class__ is not int:
+        raise ValueError("a refusal begins with the remaining time in ms")
     return False
 
 
 def _is_existing(reply: Any) -> bool:
-    return bool(reply[0] == _EXISTING)
+    return bool(reply == _EXISTING)
 
 
 def _had(reply: Any) -> bool:
-    return bool(reply[0] == 1)
+    if reply.__class__ is not int:
+        raise ValueError("a release is answered by an integer")
+    return bool(reply == 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What an acquire wants.
 
     Attributes:
@@ -81,7 +82,8 @@ class Demand:
         timeout: Seconds to wait; 0.0 for one try, None for ever.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: What to call when the hold is lost.
-        count: How many holds to take at once.
+        holds: How many holds to take at once.
+        crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
     """
 
     name: str | bytes
@@ -91,7 +93,8 @@ class Demand:
     timeout: float | None = None
     max_hold: float | None = None
     on_lost: Callable[[HoldState], None] | None = None
-    count: int = 1
+    holds: int = 1
+    crowded: bool = False
 
 
 def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
@@ -104,54 +107,87 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
     """
     state = session.holds.get(demand.keys.lock, demand.owner)
     if state is not None:
-        yield from _reenter(session, demand, state, now)
-        return state
+        now = yield from _reenter(session, demand, state, now)
+        if state.live:
+            return state
+        # Another thread gave the last hold back meanwhile, through a Hold object: this is a first acquire after all.
     return (yield from _acquire_new(session, demand, now))
 
 
 class _Attempt:
-    """What one acquire has done so far: enough to undo it at any point."""
+    """What one acquire has done so far: enough to undo it at any point.
+
+    Attributes:
+        lease: Seconds that the nodes shall keep the claim.
+        deadline: When the caller's timeout is over.
+        queues: Whether to ask for a place in the queue.
+    """
+
+    __slots__ = ("_claimed_until", "_demand", "_session", "_started", "_touched", "deadline", "lease", "queues")
 
     def __init__(self, session: Session, demand: Demand, now: float) -> None:
-        self.session, self.demand = session, demand
-        self.lease = demand.lease if demand.lease is not None else session.timing.lease
-        self.started = now
-        self.waits = demand.timeout != 0
-        self.deadline = math.inf if demand.timeout is None else now + demand.timeout
-        self.wake_key = demand.owner.wire + b" " + demand.keys.lock if self.waits else None
-        self.touched = 0
-        self.claimed_until = now
+        self._session = session
+        self._demand = demand
+        self._started = now
+        self._touched = 0
+        self._claimed_until = now
+        lease, timeout = demand.lease, demand.timeout
+        self.lease = session.timing.lease if lease is None else lease
+        self.deadline = math.inf if timeout is None else now + timeout
+        self.queues = demand.crowded and timeout != 0
 
-    def ask(self, now: float) -> Steps[Tally]:
-        """Ask all nodes for a new claim, or else for a place in the queue."""
-        demand, owner = self.demand, self.demand.owner
-        patience = self.session.timing.round_timeout(self.lease)
-        place = waited = 0
-        if self.waits:
+    @property
+    def wake_key(self) -> bytes:
+        """What the nodes' wake-ups for this attempt say."""
+        return self._demand.owner.wire + b" " + self._demand.keys.lock
+
+    def ask(self, now: float) -> Broadcast:
+        """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
+        demand, lease = self._demand, self.lease
+        owner, keys = demand.owner, demand.keys
+        patience = self._session.timing.round_timeout(lease)
+        if demand.timeout:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
-            place, waited = milliseconds(_PLACE_KEPT), milliseconds(now - self.started)
-        args = (owner.wire, demand.count, milliseconds(self.lease), place, waited, owner.channel)
-        tally = yield from broadcast(
-            Broadcast(
-                Command(ACQUIRE, demand.keys.all, args),
-                owner.lane,
-                owner,
-                _is_granted,
-                patience,
-                fresh=True,
-                listen=self.wake_key,
-            )
-        )
-        self.touched |= tally.sent
-        self.claimed_until = max(self.claimed_until, tally.at + self.lease, tally.at + _PLACE_KEPT * self.waits)
-        return tally
+        if not self.queues:
+            args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease))
+            command = Command(ACQUIRE, (keys.lock,), args)
+            return Broadcast(command, owner.lane, owner, _is_granted, patience, True)
+        waited = milliseconds(now - self._started)
+        args = (owner.wire, demand.holds, milliseconds(lease), milliseconds(_PLACE_KEPT), waited, owner.channel)
+        command = Command(ACQUIRE, keys.all, args)
+        return Broadcast(command, owner.lane, owner, _is_granted, patience, True, listen=self.wake_key)
+
+    def note(self, tally: Tally) -> None:
+        """Take note of who may keep what for how long."""
+        self._touched |= tally.sent
+        self._claimed_until = tally.at + max(self.lease, _PLACE_KEPT)
 
     def undo(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if `leave`."""
-        keys, owner = self.demand.keys, self.demand.owner
         # Before the first tally came back, every node may have been sent to.
-        owed_to = self.touched or (1 << self.session.nodes) - 1
-        yield from tell(abandon(keys, owner, leave=leave, owed_to=owed_to, owed_until=self.claimed_until + self.lease))
+        owed_to = self._touched or (1 << self._session.nodes) - 1
+        owed_until = self._claimed_until + self.lease
+        yield from tell(
+            abandon(self._demand.keys, self._demand.owner, leave=leave, owed_to=owed_to, owed_until=owed_until)
+        )
+
+    def hold(self, tally: Tally) -> HoldState:
+        """Take up the hold that was won."""
+        session, demand, lease, sent_at = self._session, self._demand, self.lease, tally.sent_at
+        state = HoldState(
+            demand.name,
+            demand.keys,
+            demand.owner,
+            demand.holds,
+            lease,
+            session.timing.valid_until(sent_at, lease),
+            renew_at(sent_at, lease) if demand.lease is None else math.inf,
+            math.inf if demand.max_hold is None else sent_at + demand.max_hold,
+            self._touched | tally.sent,
+        )
+        _listen(state, demand)
+        session.holds.add(state)
+        return state
 
 
 def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
@@ -160,13 +196,14 @@ def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldStat
     settled = False
     try:
         while True:
-            tally = yield from attempt.ask(now)
+            tally = yield from broadcast(attempt.ask(now))
             now = tally.at
             if tally.won and now < session.timing.valid_until(tally.sent_at, attempt.lease):
-                return _hold(session, demand, attempt, tally)
+                return attempt.hold(tally)
+            attempt.note(tally)
             foreign = _type_error(demand.name, tally)
             over = now >= attempt.deadline or foreign is not None
-            yield from attempt.undo(leave=over and attempt.waits)
+            yield from attempt.undo(leave=over and attempt.queues)
             settled = over
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
@@ -182,36 +219,23 @@ def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldStat
             elif _is_split(tally):
                 splits += 1
                 pause = retry_delay(splits, session.luck(), longest=0.05)
-            else:
+            elif attempt.queues:
                 failures = splits = 0
                 pause = _patience(tally, session.luck())
+            else:
+                # Held: from now on each try takes a place in the queue, in the same step in which a node refuses it.
+                attempt.queues = True
+                continue
+            key = attempt.wake_key if attempt.queues else None
             wake = yield from wait(
-                Wait(min(attempt.deadline, now + pause), demand.owner.lane, attempt.wake_key, session.quorum, _GRACE)
+                Wait(min(attempt.deadline, now + pause), demand.owner.lane, key, session.quorum, _GRACE)
             )
             now = wake.at
     except BaseException:
         if not settled:
             # Interrupted: a claim may be on its way to any node, and a place in any queue.
-            yield from attempt.undo(leave=attempt.waits)
+            yield from attempt.undo(leave=attempt.queues)
         raise
-
-
-def _hold(session: Session, demand: Demand, attempt: _Attempt, tally: Tally) -> HoldState:
-    state = HoldState(
-        demand.name,
-        demand.keys,
-        demand.owner,
-        count=demand.count,
-        lease=attempt.lease,
-        renewed=demand.lease is None,
-        valid_until=session.timing.valid_until(tally.sent_at, attempt.lease),
-        renew_at=renew_at(tally.sent_at, attempt.lease),
-        ends_at=math.inf if demand.max_hold is None else tally.sent_at + demand.max_hold,
-        touched=attempt.touched,
-    )
-    _listen(state, demand)
-    session.holds.add(state)
-    return state
 
 
 def _listen(state: HoldState, demand: Demand) -> None:
@@ -221,20 +245,20 @@ def _listen(state: HoldState, demand: Demand) -> None:
 
 
 def _refusals(tally: Tally) -> list[Any]:
-    """Return the replies of the nodes that refused: [code, remaining ms, holder]."""
+    """Return the replies of the nodes that refused: [remaining ms, holder], or the integer for a foreign value."""
     return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
 
 
 def _is_split(tally: Tally) -> bool:
     """Whether no other owner can have a quorum: then nobody holds the lock, and waiting for a release is vain."""
-    holders = Counter(reply[2] for reply in _refusals(tally))
+    holders = Counter(bytes(reply[1]) if reply else b"" for reply in _refusals(tally))
     unheard = len(tally.nodes) - tally.granted - tally.refused
     return max(holders.values(), default=0) + unheard < tally.quorum
 
 
 def _patience(tally: Tally, luck: float) -> float:
     """Return for how many seconds to wait for a wake-up: until the holder's time is up on a quorum, or a second."""
-    remaining = sorted(reply[1] for reply in _refusals(tally))
+    remaining = sorted(reply[0] if reply else -1 for reply in _refusals(tally))
     expiry = remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
     jittered = 0.5 + luck
     return jittered if expiry < 0 else min(expiry + 0.001 + 0.02 * luck, jittered)
@@ -243,7 +267,7 @@ def _patience(tally: Tally, luck: float) -> float:
 def _type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
     """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
     refusals = _refusals(tally)
-    foreign = sum(reply[0] == _WRONG_TYPE for reply in refusals)
+    foreign = sum(not isinstance(reply, list) for reply in refusals)
     if not foreign or foreign < min(len(refusals), len(tally.nodes) - tally.quorum + 1):
         return None
     sentence = f"the key of lock {name!r} holds a value of another type: choose another name or prefix"
@@ -262,17 +286,20 @@ def _lost(state: HoldState) -> LeaseLostError:
     )
 
 
-def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> Steps[None]:
-    """Take further holds of a lock that this owner holds; whatever happens, the holds it had are not touched."""
+def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> Steps[float]:
+    """Take further holds of a lock that this owner holds; whatever happens, the holds it had are not touched.
+
+    Returns the instant of the answer. If the hold is not live by then, what was asked for has been undone.
+    """
     yield from check(session, state, now)
     deadline = math.inf if demand.timeout is None else now + demand.timeout
     lease = state.lease if demand.lease is None else demand.lease
     failures = 0
     while True:
-        args = (demand.owner.wire, state.count + demand.count, milliseconds(lease), 0, 0, b"")
+        args = (demand.owner.wire, state.count + demand.holds, milliseconds(lease))
         tally = yield from broadcast(
             Broadcast(
-                Command(ACQUIRE, demand.keys.all, args),
+                Command(ACQUIRE, (demand.keys.lock,), args),
                 demand.owner.lane,
                 demand.owner,
                 _is_existing,
@@ -281,15 +308,20 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
         )
         now = tally.at
         state.touched |= tally.sent
+        if not state.live:
+            yield from tell(
+                abandon(demand.keys, demand.owner, leave=False, owed_to=state.touched, owed_until=now + 2 * lease)
+            )
+            return now
         if tally.refused > len(tally.nodes) - tally.quorum:
             yield from lose(session, state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
         yield from check(session, state, now)
         if tally.won:
-            state.count += demand.count
+            state.count += demand.holds
             state.lengthen(session.timing.valid_until(tally.sent_at, lease))
             _listen(state, demand)
             session.holds.watch(state)
-            return
+            return now
         if now >= deadline:
             raise _no_quorum(demand.name, tally)
         failures += 1
@@ -379,6 +411,12 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
     if not confirmed:
         raise _no_quorum(state.name, tally)
     session.holds.watch(state)
+
+
+def _not_foreign(reply: Any) -> bool:
+    if reply.__class__ is not int:
+        raise ValueError("a forced release is answered by an integer")
+    return bool(reply >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +516,7 @@ def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Ow
             Command(FORCE_RELEASE, keys.all, (keys.channel,)),
             owner.lane,
             owner,
-            lambda reply: bool(reply[0] != _WRONG_TYPE),
+            _not_foreign,
             session.timing.node_timeout,
         )
     )
@@ -487,4 +525,4 @@ def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Ow
         raise foreign
     if not tally.won:
         raise _no_quorum(name, tally)
-    return any(reply[0] == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)
+    return any(reply == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)

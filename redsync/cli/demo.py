@@ -1,0 +1,295 @@
+"""`redsync demo`: processes fight over a few locks while nodes fail, and every acquisition is checked.
+
+It starts real servers, then worker processes with several threads each (`demo_worker`), kills and hangs nodes while
+they work (`demo_faults`), and in the end lets the judges (`demo_checks`) look at what the workers wrote down. Exit
+status: 0 when all promises were kept, 1 when one was broken or the run proved nothing, 69 when there is no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from redsync.cli.demo_checks import zombies
+from redsync.cli.demo_crew import Crew, WorkerFailedError
+from redsync.cli.demo_faults import FaultPlan, plan
+from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
+from redsync.cli.demo_report import Findings, Report
+from redsync.cli.demo_view import NodeLine, Snapshot, View, choose_view
+from redsync.cli.demo_worker import PATIENCE, Order
+from redsync.exceptions import RedsyncError
+
+if TYPE_CHECKING:
+    from redsync import Client, Lock
+    from redsync.testing import LocalNodes
+
+__all__ = ["configure", "run"]
+
+LEASE: Final = 2.0
+UNAVAILABLE: Final = 69
+BROKEN: Final = 1
+
+_INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[server,cli]"'
+
+_TICK = 0.1
+_POLL = 0.02
+_CLEANUP_PATIENCE = 5.0
+_START_PATIENCE = 30.0
+_END_PATIENCE = PATIENCE + 8.0
+_HEADSTART_NS = 50_000_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--processes", type=_count, default=4, metavar="N", help="worker processes (4)")
+    parser.add_argument("--threads", type=_count, default=4, metavar="N", help="threads in each of them (4)")
+    parser.add_argument("--names", type=_count, default=3, metavar="N", help="locks to fight over (3)")
+    parser.add_argument("--seconds", type=_duration, default=12.0, metavar="S", help="how long they fight (12)")
+    parser.add_argument("--nodes", type=_count, default=5, metavar="N", help="servers to start (5)")
+    parser.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo; return its exit status."""
+    from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
+
+    # The view shows what becomes of the nodes; a watchdog in trouble is still told.
+    logging.getLogger("redsync.node").setLevel(logging.ERROR)
+    try:
+        with _Interruption(), _Directory() as directory, LocalNodes(options.nodes) as nodes:
+            view = choose_view()
+            with contextlib.closing(view):
+                return _Demo(options, directory, nodes, view).run()
+    except ServerNotFoundError as error:
+        print(f"redsync demo: {error}\n{_INSTALL}", file=sys.stderr)
+        return UNAVAILABLE
+    except ServerStartError as error:
+        print(f"redsync demo: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    except WorkerFailedError as error:
+        print(f"redsync demo: {error}", file=sys.stderr)
+        return BROKEN
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, options: argparse.Namespace, directory: _Directory, nodes: LocalNodes, view: View) -> None:
+        self._options = options
+        self._seed: int = random.randrange(10**6) if options.seed is None else options.seed
+        self._directory = directory
+        self._nodes = nodes
+        self._view = view
+        self._names = [f"demo:{number + 1}" for number in range(options.names)]
+        self._journals = JournalReader(directory.path)
+        self._faults = FaultPlan(nodes, plan(options.seconds, options.nodes, random.Random(self._seed)))
+
+    def run(self) -> int:
+        """Start the workers, let them fight, judge; return the exit status."""
+        from redsync import Client
+
+        options, view = self._options, self._view
+        view.say(
+            f"{options.nodes} servers run; {options.processes} processes with {options.threads} threads each "
+            f"want {options.names} locks for {options.seconds:g} s (seed {self._seed})"
+        )
+        with Crew(self._orders()) as crew:
+            with Client(self._nodes.urls, lease=LEASE) as observer:
+                self._await_first_lock(observer, crew)
+                self._fight(observer, crew)
+            left = zombies(self._scan, LEASE, time.monotonic, partial(time.sleep, _POLL))
+            self._journals.read()
+            return self._judge(left, crew.said())
+
+    def _orders(self) -> list[Order]:
+        options = self._options
+        return [
+            Order(self._nodes.urls, LEASE, self._names, str(self._directory.path), process, options.threads, self._seed)
+            for process in range(options.processes)
+        ]
+
+    def _await_first_lock(self, observer: Client, crew: Crew) -> None:
+        """Wait until locks can be had, by us and by each process."""
+        began = time.monotonic()
+        self._view.say(
+            f"waiting for a first lock: servers that have just started may have forgotten one that is still believed, "
+            f"so they grant none for a lease of {LEASE:g} s"
+        )
+        lock = observer.get_lock("demo:first", timeout=_TICK)
+        while not (_try_once(lock) and crew.ready()):
+            crew.working()
+            if time.monotonic() - began > _START_PATIENCE:
+                raise WorkerFailedError(f"no lock could be had within {_START_PATIENCE:g} s; it said:\n{crew.said()}")
+            time.sleep(_POLL)
+        self._view.say(f"first lock after {time.monotonic() - began:.1f} s")
+
+    def _fight(self, observer: Client, crew: Crew) -> None:
+        """Let the workers work and the nodes fail, and show it."""
+        seconds = self._options.seconds
+        begin = now_ns() + _HEADSTART_NS
+        crew.go(begin, begin + int(seconds * 1e9))
+        lock = observer.get_lock("demo:observer", timeout=0.0)
+        tally = _Tally()
+        while crew.working():
+            elapsed = max(now_ns() - begin, 0) / 1e9
+            for fault in self._faults.inject(elapsed):
+                self._view.say(f"{elapsed:5.1f} s  {fault}")
+            # A client knows of its nodes only what it meets when it uses them.
+            _try_once(lock)
+            tally.add(elapsed, self._journals.read())
+            self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
+            if elapsed > seconds + _END_PATIENCE:
+                late = elapsed - seconds
+                raise WorkerFailedError(f"workers still hang {late:.0f} s after the end; they said:\n{crew.said()}")
+            time.sleep(max(min(_TICK, self._faults.next_at - elapsed), 0.0))
+
+    def _node_lines(self, observer: Client) -> list[NodeLine]:
+        marks = self._faults.marks()
+        return [NodeLine(node.address, node.state, marks.get(index, "")) for index, node in enumerate(observer.nodes())]
+
+    def _scan(self) -> dict[int, list[bytes]]:
+        """Return all keys of all nodes."""
+        import redis
+
+        keys: dict[int, list[bytes]] = {}
+        for index, port in enumerate(self._nodes.ports):
+            with redis.Redis(port=port, socket_timeout=LEASE) as node:
+                keys[index] = list(node.scan_iter(count=1000))
+        return keys
+
+    def _judge(self, left: dict[int, list[bytes]], said: str) -> int:
+        options, view = self._options, self._view
+        ledgers = [Ledger(self._directory.path, index, name) for index, name in enumerate(self._names)]
+        report = Report(
+            Findings(
+                self._journals.attempts,
+                [ledger.entries() for ledger in ledgers],
+                [ledger.read_counter() for ledger in ledgers],
+                left,
+                options.seconds,
+                options.nodes,
+                options.processes,
+                options.threads,
+                [story for fault in self._faults.injected if (story := fault.story)],
+            )
+        )
+        for ledger in ledgers:
+            ledger.close()
+        view.close()
+        view.table(report.rows(), report.failures())
+        for line in report.evidence():
+            view.say(line)
+        if said:
+            view.say(f"the workers said:\n{said}")
+        view.say(report.conclusion())
+        if report.broken:
+            self._directory.keep = True
+            view.say(f"ledgers and journals are kept in {self._directory.path}; the seed was {self._seed}")
+        return BROKEN if report.broken or report.proves_nothing else 0
+
+
+class _Tally:
+    """Counts acquisitions while they are made."""
+
+    def __init__(self) -> None:
+        self._acquisitions = 0
+        self._trouble = 0
+        self._past: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def add(self, elapsed: float, attempts: Sequence[Attempt]) -> None:
+        """Count what was attempted since the last call."""
+        self._acquisitions += sum(bool(attempt.granted) for attempt in attempts)
+        self._trouble += sum(attempt.outcome != HELD for attempt in attempts)
+        self._past.append((elapsed, self._acquisitions))
+        while len(self._past) > 2 and self._past[1][0] <= elapsed - 1:
+            self._past.popleft()
+
+    def snapshot(self, elapsed: float, seconds: float, nodes: Sequence[NodeLine]) -> Snapshot:
+        """Return the run as it is now."""
+        since, before = self._past[0]
+        rate = (self._acquisitions - before) / max(elapsed - since, 0.001)
+        return Snapshot(elapsed, seconds, self._acquisitions, rate, self._trouble, nodes)
+
+
+class _Directory:
+    """A temporary directory, removed at the end unless somebody should look into it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="redsync-demo-"))
+        self.keep = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class _Interruption:
+    """Turns the signals that should end a program into exceptions, once.
+
+    While that exception cleans up, more of them are ignored: an impatient second Ctrl-C must not leave servers or files
+    behind. But not for ever, as an exception may be raised where nobody can catch it, in a finalizer for example.
+    """
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self._former: dict[signal.Signals, Any] = {}
+        self._deaf_until = 0.0
+
+    def __enter__(self) -> Self:
+        for number in self._SIGNALS:
+            # What our parent wants us to ignore (nohup, a shell's background job) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._end)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+
+    def _end(self, number: int, _: FrameType | None) -> None:
+        if time.monotonic() < self._deaf_until:
+            return
+        self._deaf_until = time.monotonic() + _CLEANUP_PATIENCE
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+def _try_once(lock: Lock) -> bool:
+    """Take and release a lock that nobody else wants; return whether there was a quorum for it."""
+    try:
+        with lock:
+            return True
+    except RedsyncError:
+        return False
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to a day, not {text}")
+    return seconds
