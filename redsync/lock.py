@@ -266,14 +266,17 @@ class Lock:
             LeaseLostError: It was lost; if the body raised, that error comes out and carries a note instead.
         """
         owner = self._runner.owner()
-        holds = self._entered[owner]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[owner]
-        if hold._released:
-            return
+        holds = self._entered.get(owner)
         try:
-            hold.release()
+            if holds is None:
+                raise LeaseLostError(
+                    self._name, f"lock {self._name!r} is not held here: this process is a fork of the one that entered"
+                )
+            hold = holds.pop()
+            if not holds:
+                del self._entered[owner]
+            if not hold._released:
+                hold.release()
         except LeaseLostError as lost:
             if error is None:
                 raise

@@ -83,7 +83,7 @@ class HoldState:
         self.touched = touched
         self.live = True
         self.lost: str | None = None
-        self.on_lost: list[Callable[[], None]] = []
+        self.on_lost: list[Callable[[HoldState], object]] = []
         self.fencing_token: int | None = None
         self.watchers = 0
 

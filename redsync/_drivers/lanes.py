@@ -38,6 +38,9 @@ __all__ = ["Lane"]
 _GIVE_UP = 10.0
 """Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
 
+_LONGEST_POLL = 3600.0
+"""Seconds; a poll for ever is none that the system takes."""
+
 _BOTH = select.EPOLLIN | select.EPOLLOUT
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 _NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
@@ -80,10 +83,9 @@ class Lane:
         self._poller: Final = select.epoll()
         self._by_fd: Final[dict[int, Link]] = {}
         self._look_at = 0.0
-        # The nodes that take everything, and the others; counted anew when `_recount_at` has come.
-        self._ready: list[SocketLink] = []
-        self._ready_bits = 0
-        self._apart: list[Node] = []
+        # The links that take everything, their bit set, and the nodes that need a closer look; every node is in one
+        # of the two. Replaced as a whole, and counted anew when `_recount_at` has come.
+        self._plan: tuple[list[SocketLink], int, list[Node]] = ([], 0, [])
         self._recount_at = 0.0
         self._waker: Final = Waker()
         self._poller.register(self._waker.fileno, select.EPOLLIN)
@@ -131,18 +133,19 @@ class Lane:
         now = self._clock()
         if now >= self._recount_at:
             self._recount()
-        self._post_all(batch, data, now)
-        for node in self._apart:
+        ready, bits, apart = self._plan
+        self._post_all(ready, bits, batch, data, now)
+        for node in apart:
             self._post_apart(node, batch, now)
 
-    def _post_all(self, batch: list[Parcel], data: bytes, now: float) -> None:
+    def _post_all(self, ready: list[SocketLink], bits: int, batch: list[Parcel], data: bytes, now: float) -> None:
         """Write to all nodes that take everything: the hot path."""
-        size, bits = len(data), self._ready_bits
+        size = len(data)
         for parcel in batch:
             if parcel.tally is not None:
                 parcel.tally.sent |= bits
         alone = batch[0] if len(batch) == 1 else None
-        for link in self._ready:
+        for link in ready:
             pending = link.pending
             try:
                 if not pending:
@@ -169,9 +172,16 @@ class Lane:
         """Leave to the leader what a node does not take now."""
         try:
             link.keep(data)
-            self._poller.modify(link.fileno, _BOTH)
         except OSError as error:
             self._discard(link, describe_error(error))
+        else:
+            self._watch(link, _BOTH)
+
+    def _watch(self, link: Link, events: int) -> None:
+        """Poll a link for these events, if it is still in use."""
+        with self._mutex:
+            if self._by_fd.get(link.fileno) is link:
+                self._poller.modify(link.fileno, events)
 
     def _post(self, link: Link, batch: Sequence[Parcel], data: bytes, now: float) -> None:
         """Write to one link, by whatever way it takes."""
@@ -193,7 +203,7 @@ class Lane:
             self._receive(link)
             self._waker.wake()
         elif link.backlog:
-            self._poller.modify(link.fileno, _BOTH)
+            self._watch(link, _BOTH)
         if link.broken is not None:
             self._discard(link, link.broken)
 
@@ -234,8 +244,8 @@ class Lane:
                     apart.append(node)
                     if node.quarantined_until > now:
                         again = min(again, node.quarantined_until)
-            self._ready, self._apart, self._recount_at = ready, apart, again
-            self._ready_bits = sum(link.node.bit for link in ready)
+            self._plan = (ready, sum(link.node.bit for link in ready), apart)
+            self._recount_at = again
 
     def _resend(self, link: Link, parcel: Parcel) -> None:
         """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
@@ -329,7 +339,7 @@ class Lane:
             now = clock()
             if now >= deadline:
                 return
-            self._serve(poll(deadline - now))
+            self._serve(poll(min(deadline - now, _LONGEST_POLL)))
             if now >= self._look_at:
                 self._look_for_suspects()
 
@@ -356,11 +366,11 @@ class Lane:
         except OSError as error:
             self._discard(link, describe_error(error))
             return
-        if not link.backlog and link.broken is None:
-            self._poller.modify(link.fileno, select.EPOLLIN)
+        if not link.backlog:
+            self._watch(link, select.EPOLLIN)
             if link.backlog:
                 # Another thread left something behind after the flush; its own request may have come before ours.
-                self._poller.modify(link.fileno, _BOTH)
+                self._watch(link, _BOTH)
 
     def _receive(self, link: Link) -> None:
         arrived: list[tuple[Link, Any]] = []
@@ -444,8 +454,9 @@ class Lane:
                 continue
             silence = now - link.since
             if silence > self._node_timeout and not link.suspect:
-                link.suspect = True
-                self._recount_at = 0.0
+                with self._mutex:
+                    link.suspect = True
+                    self._recount_at = 0.0
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > _GIVE_UP:
@@ -483,7 +494,6 @@ class Lane:
             if first:
                 self.links[node.index] = None
                 self._recount_at = 0.0
-                self._ready = [other for other in self._ready if other is not link]
                 if self._by_fd.pop(link.fileno, None) is not None:
                     self._poller.unregister(link.fileno)
             while link.pending:
@@ -504,6 +514,8 @@ class Lane:
                 self._look_for_suspects()
             finally:
                 self._step_down(keeper)
+        # Nothing stays in the outbox but what an interrupted thread left there.
+        self._flush()
         return any(link is not None and link.pending for link in self.links)
 
     # Wake-ups.
@@ -578,6 +590,7 @@ class Lane:
         for link in list(self.links):
             if link is not None:
                 self._discard(link, "the client was closed")
+        self._plan = ([], 0, [])
         self._poller.close()
         self._waker.close()
 

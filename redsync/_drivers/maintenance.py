@@ -43,6 +43,11 @@ _TICK = 1.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to connect a node: it counts again at most this long after it is back."""
 
+_PAUSE_AFTER_FAILURE = 0.1
+
+_SETTLED = 1.0
+"""Seconds that a connection must have lasted for its end to be followed by a new one without a pause."""
+
 _STRAGGLERS = 0.05
 """Seconds that a new client waits for further nodes once a quorum is connected."""
 
@@ -130,6 +135,7 @@ class Maintenance:
             except Exception:
                 # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
                 watchdog_log.exception("the watchdog failed and starts again; please report this")
+                time.sleep(_PAUSE_AFTER_FAILURE)
 
     def stop(self) -> None:
         """End the thread and all connections."""
@@ -216,9 +222,21 @@ class Maintenance:
 
     def _on_broken(self, node: Node, reason: str) -> None:
         """A lane lost its link to a node; called from whatever thread noticed."""
-        node.last_error = node.excuse = reason
-        node.connected = False
+        with self._settled:
+            node.last_error = node.excuse = reason
+            if node.connected:  # The first lane to notice speaks for all.
+                node.connected = False
+                if self._clock() - node.connected_at >= _SETTLED:
+                    self._failures[node.index] = 0
+                else:
+                    self._put_off(node)
         self._waker.wake()
+
+    def _put_off(self, node: Node) -> None:
+        """Let some time pass before the next connect, more with each failure; with `_settled` held."""
+        failures = self._failures[node.index] = self._failures[node.index] + 1
+        pause = retry_delay(failures, random.random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
+        self._retry_at[node.index] = self._clock() + pause
 
     # Connecting.
 
@@ -241,7 +259,12 @@ class Maintenance:
                     target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
                 )
                 self._connecting[index] = thread
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # No more threads to be had, or the interpreter is shutting down.
+                    del self._connecting[index]
+                    node.last_error = node.excuse = describe_error(error)
+                    self._put_off(node)
 
     def _connect(self, node: Node) -> None:
         """Connect a node on every lane that lacks it; the body of a thread of its own."""
@@ -251,15 +274,9 @@ class Maintenance:
         except (OSError, RedisError, ValueError, KeyError) as problem:
             error = describe_error(problem)
         with self._settled:
-            if error is None:
-                self._failures[node.index] = 0
-            else:
-                self._failures[node.index] += 1
+            if error is not None:
                 node.last_error = node.excuse = error
-                pause = retry_delay(
-                    self._failures[node.index], random.random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE
-                )
-                self._retry_at[node.index] = self._clock() + pause
+                self._put_off(node)
             node.connected = not any(lane.links[node.index] is None for lane in self.lanes)
             node.tried = True
             self._reported.add(node.index)

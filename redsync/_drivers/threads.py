@@ -155,12 +155,13 @@ class ThreadRunner:
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
-        if not self._ready:
-            # The first call in the child of a fork, or one after close().
-            self.connect()
         listening: _Listening = []
+        # Counted before the look at `_ready`: close() clears that first and then waits for who is counted.
         self._active.append(None)
         try:
+            if not self._ready:
+                # The first call in the child of a fork, or one after close().
+                self.connect()
             return self._drive(steps, listening, self._perform)
         finally:
             self._active.pop()
@@ -268,7 +269,7 @@ class ThreadRunner:
         if isinstance(event, HoldLost):
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             for callback in event.state.on_lost:
-                self._call(callback)
+                self._call(callback, event.state)
         self._tell_listeners(event)
 
     def _tell_listeners(self, event: Event) -> None:
@@ -291,7 +292,8 @@ class ThreadRunner:
         maintenance.forget()
         for node in self.nodes:
             node.connected = False
-        self._start()
+        if not self.closed:
+            self._start()
 
 
 _runners: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()

@@ -92,7 +92,7 @@ class Demand(NamedTuple):
     lease: float | None = None
     timeout: float | None = None
     max_hold: float | None = None
-    on_lost: Callable[[HoldState], None] | None = None
+    on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     crowded: bool = False
 
@@ -239,9 +239,9 @@ def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldStat
 
 
 def _listen(state: HoldState, demand: Demand) -> None:
-    callback = demand.on_lost
-    if callback is not None:
-        state.on_lost.append(lambda: callback(state))
+    # However often one lock object is re-entered, its holder is told once.
+    if demand.on_lost is not None and demand.on_lost not in state.on_lost:
+        state.on_lost.append(demand.on_lost)
 
 
 def _refusals(tally: Tally) -> list[Any]:

@@ -38,7 +38,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        parser.exit(message=f"redsync {version('redsync-toolkit')}\n")
+        print(f"redsync {version('redsync-toolkit')}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +70,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="redsync", description="Distributed locks over independent Redis masters: tools to try and to watch them."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version and exit"
+    )
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     # No option before the command takes a value, so the first word that is no option is the command.
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)

@@ -27,7 +27,7 @@ from redsync.cli.demo_checks import zombies
 from redsync.cli.demo_crew import Crew, WorkerFailedError
 from redsync.cli.demo_faults import FaultPlan, plan
 from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
-from redsync.cli.demo_report import Findings, Report
+from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.demo_view import NodeLine, Snapshot, View, choose_view
 from redsync.cli.demo_worker import PATIENCE, Order
 from redsync.exceptions import RedsyncError
@@ -44,6 +44,7 @@ BROKEN: Final = 1
 
 _INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[server,cli]"'
 
+_LONGEST = 86_400.0
 _TICK = 0.1
 _POLL = 0.02
 _CLEANUP_PATIENCE = 5.0
@@ -103,8 +104,9 @@ class _Demo:
 
         options, view = self._options, self._view
         view.say(
-            f"{options.nodes} servers run; {options.processes} processes with {options.threads} threads each "
-            f"want {options.names} locks for {options.seconds:g} s (seed {self._seed})"
+            f"started {plural(options.nodes, 'server')}; {plural(options.processes, 'process')} with "
+            f"{plural(options.threads, 'thread')} each will fight over {plural(options.names, 'lock')} for "
+            f"{options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._orders()) as crew:
             with Client(self._nodes.urls, lease=LEASE) as observer:
@@ -282,14 +284,13 @@ def _try_once(lock: Lock) -> bool:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 def _duration(text: str) -> float:
-    seconds = float(text)
-    if not 1 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to a day, not {text}")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 1 <= float(text) <= _LONGEST:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to {_LONGEST:,.0f}, not {text!r}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redsync.cli import demo_checks as checks
 from redsync.cli.demo_ledger import LOST, TIMEOUT, Attempt, Entry
 
-__all__ = ["Findings", "Report"]
+__all__ = ["Findings", "Report", "plural"]
 
 _SHOWN = 5
 
@@ -106,14 +106,16 @@ class Report:
     def conclusion(self) -> str:
         """Return the run in one sentence."""
         findings = self._findings
-        who = f"{findings.processes * findings.threads} workers in {findings.processes} processes"
+        workers = findings.processes * findings.threads
+        who = f"{plural(workers, 'worker')} in {plural(findings.processes, 'process')}"
         if self.broken:
             return f"{who} found redsync to break its promise: please report this, with the output above."
         if self.proves_nothing:
             return f"{who} never got a lock, which proves nothing: the machine may be too busy."
         faults = f", while {' and '.join(findings.faults)}" if findings.faults else ""
         return (
-            f"{who} took {len(self._by_name)} locks on {findings.nodes} nodes {self.acquisitions:,} times{faults}: "
+            f"{who} took {plural(len(self._by_name), 'lock')} on {plural(findings.nodes, 'node')} "
+            f"{plural(self.acquisitions, 'time')}{faults}: "
             f"never did two hold the same lock at once, no update was lost, and nothing was left behind."
         )
 
@@ -130,6 +132,12 @@ class Report:
         for node, keys in self._findings.zombies.items():
             lines += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
         return lines
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number of things in words: "1 lock", "3 processes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def _acquisition(key: tuple[int, int], ended: int | None) -> str:

@@ -176,4 +176,7 @@ def _render(snapshot: Snapshot) -> RenderableType:
         f" acquisitions, {snapshot.per_second:,.0f} per second, {snapshot.trouble} attempts failed, "
         f"{min(snapshot.elapsed, snapshot.seconds):.1f} of {snapshot.seconds:g} s",
     )
-    return Group(nodes, ProgressBar(total=snapshot.seconds, completed=snapshot.elapsed, width=60), figures)
+    progress = Table.grid()  # gives the bar a line of its own
+    progress.add_row(ProgressBar(total=snapshot.seconds, completed=min(snapshot.elapsed, snapshot.seconds), width=60))
+    progress.add_row(figures)
+    return Group(nodes, progress)

@@ -1,0 +1,75 @@
+"""The command: run benchmarks, print the table.
+
+The exit status is 0 also when a target was missed: whether that is noise, a slow machine or our fault is for people to
+judge. It is 1 when a benchmark failed to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from bench import held, pairs, report, startup, threads
+from bench.measure import Figure, say
+
+_BENCHES = {
+    "pairs": pairs.run,
+    "down": pairs.run_down,
+    "hung": pairs.run_hung,
+    "threads": threads.run,
+    "held": held.run,
+    "startup": startup.run,
+}
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        prog="bench", description="Measure redsync beside bare sockets, on five servers of this machine."
+    )
+    parser.add_argument("names", nargs="*", metavar="bench", help=f"of {', '.join(_BENCHES)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="half a minute instead of three, and less certain")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(_BENCHES):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(_BENCHES)}")
+    names = [name for name in _BENCHES if name in options.names or not options.names]
+    if options.write and (options.quick or len(names) < len(_BENCHES)):
+        parser.error("--write publishes: run all benches, and not --quick")
+
+    machine = report.describe_machine()
+    # Nodes fall ill on purpose here.
+    logging.getLogger("redsync").setLevel(logging.ERROR)
+    figures: list[Figure] = []
+    failed = []
+    for name in names:
+        say(f"{name} ...")
+        begin = time.monotonic()
+        try:
+            figures += _BENCHES[name](quick=options.quick)
+        except Exception:
+            # The other figures are still worth having.
+            traceback.print_exc()
+            failed.append(name)
+        say(f"{name}: {time.monotonic() - begin:.0f} s")
+    print(", ".join(f"{key}: {value}" for key, value in machine.items()))
+    print()
+    print(report.as_text(figures))
+    if options.json is not None:
+        report.write_json(options.json, figures, machine)
+    if failed:
+        say(f"failed to measure: {', '.join(failed)}")
+        return 1
+    if options.write:
+        report.write_document(figures, machine)
+        say(f"wrote the table into docs/{report.DOCUMENT.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""What it costs to hold many locks for long: the watchdog's share of a core, its threads and its commands.
+
+A process of its own holds the locks, for its CPU time is the figure. Its main thread renews as many bare claims in the
+meantime, once a period, and takes its own CPU time; what the process used beyond that is redsync's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypedDict
+from urllib.parse import urlsplit
+
+import redis
+
+from bench.floor import BareRenewals
+from bench.measure import Figure
+from redsync import Client, HoldLost
+from redsync.testing import LocalNodes
+
+_DEFAULT_LEASE = 30.0
+_QUICK_LEASE = 6.0
+_TARGETS = {1_000: 1.0, 10_000: 5.0}
+
+
+class Report(TypedDict):
+    """What the process found: seconds of CPU in the window, and counts."""
+
+    seconds: float
+    periods: int
+    cpu: float
+    floor_cpu: float
+    threads: int
+    calls: float
+    floor_calls: int
+    lost: int
+
+
+def run(*, quick: bool) -> list[Figure]:
+    """Measure 1,000 and 10,000 held locks, each on five nodes of their own, at the same time."""
+    # A window of whole periods sees each hold's renewal as often as periods. A short lease makes short periods: what is
+    # done per period is then scaled to the default one, where it happens less often.
+    lease, periods = (_QUICK_LEASE, 2) if quick else (_DEFAULT_LEASE, 2)
+    with ThreadPoolExecutor() as pool:
+        reports = list(pool.map(lambda count: _measure(count, lease, periods), _TARGETS))
+    figures = []
+    for (count, target), report in zip(_TARGETS.items(), reports, strict=True):
+        what, threads, lost = f"{count:,} held", report["threads"], report["lost"]
+        ours = 100 * report["cpu"] / report["seconds"]
+        floor = 100 * report["floor_cpu"] / report["seconds"]
+        if lease != _DEFAULT_LEASE:
+            figures.append(Figure("held", f"{what}: CPU, lease {lease:g} s", "% core", ours, floor, ours / floor))
+            ours, floor = ours * lease / _DEFAULT_LEASE, floor * lease / _DEFAULT_LEASE
+        scaled = "" if lease == _DEFAULT_LEASE else " (scaled)"
+        figures += [
+            Figure(
+                "held",
+                f"{what}: CPU, lease {_DEFAULT_LEASE:g} s{scaled}",
+                "% core",
+                ours,
+                floor,
+                ours / floor,
+                f"redsync <= {target:g} %",
+                ours <= target,
+            ),
+            Figure("held", f"{what}: threads", "", threads, None, None, "redsync <= 1", threads <= 1),
+            Figure("held", f"{what}: commands per node, period", "", report["calls"], report["floor_calls"]),
+            Figure("held", f"{what}: lost", "", lost, None, None, "redsync = 0", not lost),
+        ]
+    return figures
+
+
+def _measure(count: int, lease: float, periods: int) -> Report:
+    with LocalNodes(5) as nodes:
+        command = [sys.executable, "-m", "bench.held", str(count), str(lease), str(periods), *nodes.urls]
+        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=150)
+    report: Report = json.loads(result.stdout)
+    return report
+
+
+def _hold(count: int, lease: float, periods: int, urls: list[str]) -> Report:
+    """Hold so many locks for so many periods; the body of the process."""
+    period = lease / 3
+    ports = [urlsplit(url).port or 0 for url in urls]
+    lost: list[object] = []
+    with (
+        BareRenewals(ports, count, int(lease * 1000)) as floor,
+        Client(urls, lease=lease, restart_guard=0.0, listeners=[_count_losses(lost)]) as client,
+    ):
+        locks = [client.get_lock(f"held:{i}") for i in range(count)]
+        for i, lock in enumerate(locks):
+            if not lock.acquire():
+                raise RuntimeError("a lock that nobody else wants was refused")
+            if i % 1000 == 0:
+                floor.renew()
+        commands = _commands(urls)
+        # The threads that made the first connections have ended by now.
+        threads = 0
+        begin, cpu, mine = time.perf_counter(), time.process_time(), time.thread_time()
+        for i in range(periods):
+            floor.renew()
+            time.sleep(max(0.0, begin + (i + 1) * period - time.perf_counter()))
+            threads = max(threads, threading.active_count() - 1)
+        cpu, mine = time.process_time() - cpu, time.thread_time() - mine
+        seconds = time.perf_counter() - begin
+        calls = _commands(urls) - commands
+        gone = sum(not lock.owned() for lock in locks)
+        report = Report(
+            seconds=seconds,
+            periods=periods,
+            cpu=cpu - mine,
+            floor_cpu=mine,
+            threads=threads,
+            calls=calls / len(urls) / periods - floor.commands,
+            floor_calls=floor.commands,
+            lost=max(gone, len(lost)),
+        )
+        # So many releases, one by one, would take as long again; the nodes go away anyway.
+        print(json.dumps(report), flush=True)
+    return report
+
+
+def _count_losses(lost: list[object]) -> Callable[[object], object]:
+    return lambda event: lost.append(event) if isinstance(event, HoldLost) else None
+
+
+def _commands(urls: list[str]) -> int:
+    """Return how many scripts the nodes have executed so far, all of them together."""
+    total = 0
+    for url in urls:
+        with redis.Redis.from_url(url) as node:
+            total += node.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    return total
+
+
+if __name__ == "__main__":
+    _hold(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

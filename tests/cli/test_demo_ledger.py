@@ -1,0 +1,76 @@
+"""Ledgers and journals: what is written is read back, also while others write and where a line is torn."""
+
+import pytest
+
+from redsync.cli.demo_ledger import HELD, Attempt, Entry, JournalReader, Ledger, now_ns
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(tmp_path, 0, "demo:1")
+    yield ledger
+    ledger.close()
+
+
+def test_attempt_survives_its_line():
+    attempt = Attempt(HELD, 1, 2, 3, 4, 5, 1, 6, 7, 8, 9)
+    assert Attempt.parse(attempt.line()) == attempt
+    assert attempt.line().count(b"\n") == 1
+    assert attempt.key == (2, 4)
+
+
+def test_clock_goes_forward():
+    assert now_ns() <= now_ns()
+
+
+def test_ledger_numbers_entries_by_what_stands_there(ledger, tmp_path):
+    other = Ledger(tmp_path, 0, "demo:1")
+    first = ledger.begin(4, 100)
+    ledger.end(first)
+    second = other.begin(5, 200)
+    other.end(second)
+    other.close()
+    assert ledger.entries() == [
+        Entry("BEGIN", "demo:1", 4, 100, 1),
+        Entry("END", "demo:1", 4, 100, 1),
+        Entry("BEGIN", "demo:1", 5, 200, 2),
+        Entry("END", "demo:1", 5, 200, 2),
+    ]
+    assert {entry.key for entry in ledger.entries()} == {(4, 100), (5, 200)}
+
+
+def test_ledger_numbers_are_right_when_it_is_long(ledger):
+    for number in range(1, 300):
+        begun = ledger.begin(number % 7, 10**15 + number)
+        assert begun.number == number
+        ledger.end(begun)
+
+
+def test_ledger_number_is_the_highest_where_a_lost_worker_appends_late(ledger):
+    late = ledger.begin(1, 10)
+    ledger.end(ledger.begin(2, 20))
+    ledger.end(late)
+    assert ledger.begin(3, 30).number == 3
+
+
+def test_counter_is_what_was_written_last(ledger):
+    assert ledger.read_counter() == 0
+    for value in (1, 10**12, 7):
+        ledger.write_counter(value)
+        assert ledger.read_counter() == value
+
+
+def test_journals_are_followed_while_they_grow(tmp_path):
+    lines = [Attempt(HELD, 0, worker, 1, 2, 3).line() for worker in range(5)]
+    reader = JournalReader(tmp_path)
+    assert reader.read() == []
+    with reader.path(tmp_path, 0).open("ab", 0) as one, reader.path(tmp_path, 1).open("ab", 0) as other:
+        one.write(lines[0] + lines[1][:5])
+        assert [attempt.worker for attempt in reader.read()] == [0]
+        assert reader.read() == []
+        one.write(lines[1][5:])
+        other.write(lines[2] + lines[3])
+        assert [attempt.worker for attempt in reader.read()] == [1, 2, 3]
+        other.write(lines[4])
+        assert [attempt.worker for attempt in reader.read()] == [4]
+    assert [attempt.worker for attempt in reader.attempts] == [0, 1, 2, 3, 4]

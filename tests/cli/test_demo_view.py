@@ -1,0 +1,88 @@
+"""The demo's two views."""
+
+import io
+import sys
+
+from rich.console import Console
+
+from redsync.cli.demo_view import LiveView, NodeLine, PlainView, Snapshot, choose_view
+
+NODES = [NodeLine("127.0.0.1:1", "up"), NodeLine("127.0.0.1:2", "down", "killed")]
+ROWS = [("acquisitions", "1,234"), ("overlaps", "0"), ("lost updates", "2"), ("zombie keys", "0")]
+FAILURES = [False, False, True, False]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def snapshot(elapsed, trouble=0):
+    return Snapshot(elapsed, 12.0, 1234, 456.7, trouble, NODES)
+
+
+def test_plain_view_prints_a_line_per_second():
+    out = io.StringIO()
+    view = PlainView(out)
+    for tenth in range(25):
+        view.update(snapshot(tenth / 10, trouble=tenth // 20))
+    assert out.getvalue().splitlines() == [
+        "  0.0 s    1,234 acquisitions,   457/s  nodes: up, down (killed)",
+        "  1.0 s    1,234 acquisitions,   457/s  nodes: up, down (killed)",
+        "  2.0 s    1,234 acquisitions,   457/s, 1 failed  nodes: up, down (killed)",
+    ]
+
+
+def test_plain_view_marks_broken_promises_in_the_table():
+    out = io.StringIO()
+    view = PlainView(out)
+    view.table(ROWS, FAILURES)
+    view.close()
+    assert out.getvalue().splitlines() == [
+        "",
+        "  acquisitions  1,234",
+        "  overlaps          0",
+        "  lost updates      2  <- must be 0",
+        "  zombie keys       0",
+        "",
+    ]
+
+
+def test_live_view_shows_run_and_report():
+    out = Terminal()
+    view = LiveView(Console(file=out, force_terminal=True, width=100, color_system=None))
+    view.say("node 2 is killed [SIGKILL]")
+    view.update(snapshot(3.0, trouble=7))
+    view._live.refresh()
+    view.close()
+    view.table(ROWS, FAILURES)
+    text = out.getvalue()
+    for shown in ("node 2 is killed [SIGKILL]", "127.0.0.1:2", "killed", "7 attempts failed", "3.0 of 12 s"):
+        assert shown in text
+    assert "lost updates" in text
+    view.close()
+
+
+def test_view_is_plain_without_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert isinstance(choose_view(), PlainView)
+
+
+def test_view_is_plain_in_dumb_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose_view(), PlainView)
+
+
+def test_view_is_plain_without_rich(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert isinstance(choose_view(), PlainView)
+
+
+def test_view_is_live_in_terminal_with_rich(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    view = choose_view()
+    assert isinstance(view, LiveView)
+    view.close()

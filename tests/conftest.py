@@ -1,0 +1,169 @@
+"""What tests share: real servers, clients that are closed in any case, other threads, and a guard against leftovers.
+
+`REDSYNC_TEST_SERVERS` lists the executables to test with, separated as in PATH; without it, the one that
+`redsync.testing.LocalNodes` finds by itself is used.
+"""
+
+import gc
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import redis
+
+from redsync import Client
+from redsync.testing import LocalNodes
+
+SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
+
+
+def pytest_generate_tests(metafunc):
+    if SERVERS and "server_path" in metafunc.fixturenames:
+        metafunc.parametrize("server_path", SERVERS, scope="session")
+
+
+@pytest.fixture(scope="session")
+def server_path() -> str | None:
+    """The server to run; None for the one that is found."""
+    return None
+
+
+@pytest.fixture(scope="session")
+def _redsync_shared_nodes(server_path):
+    """Replaces the plugin's own, so that `redsync_nodes` too runs the listed servers."""
+    with LocalNodes(5, server=server_path) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(redsync_nodes) -> LocalNodes:
+    """Five nodes, running and empty."""
+    return redsync_nodes
+
+
+class Worker:
+    """One other thread, so one other owner, that does what it is told."""
+
+    def __init__(self):
+        self._pool = ThreadPoolExecutor(1)
+
+    def start(self, function: Callable, *args, **kwargs) -> Future:
+        return self._pool.submit(function, *args, **kwargs)
+
+    def do(self, function: Callable, *args, **kwargs):
+        return self.start(function, *args, **kwargs).result(20)
+
+    def end(self):
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def make_worker() -> Iterator[Callable[[], Worker]]:
+    """Start other threads; they have ended when the test is over."""
+    workers = []
+
+    def make():
+        workers.append(Worker())
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture
+def other(make_worker) -> Worker:
+    """One other thread."""
+    return make_worker()
+
+
+@pytest.fixture
+def make_client(nodes, make_worker) -> Iterator[Callable[..., Client]]:
+    """Make clients, of all nodes unless told otherwise, that are closed before other threads are waited for."""
+    clients = []
+
+    def make(urls=None, **options):
+        clients.append(Client(nodes.urls if urls is None else urls, **{"restart_guard": 0.0, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client) -> Client:
+    """A client of all nodes."""
+    return make_client()
+
+
+class Raw(list[redis.Redis]):
+    """Plain connections to all nodes, to look past redsync."""
+
+    def keys(self, pattern: str = "*") -> list[set[bytes]]:
+        """Return the keys on each node."""
+        return [set(node.keys(pattern)) for node in self]
+
+    def count(self, key: str | bytes) -> int:
+        """Return how many nodes have the key."""
+        return sum(node.exists(key) for node in self)
+
+
+@pytest.fixture
+def raw(nodes) -> Iterator[Raw]:
+    connections = Raw(redis.Redis.from_url(url) for url in nodes.urls)
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Wait until something is true; the bound is for a busy machine, most things happen at once."""
+
+    def wait(condition: Callable[[], object], within: float = 5.0):
+        deadline = time.monotonic() + within
+        while not (result := condition()):
+            assert time.monotonic() < deadline, f"it did not happen within {within:g} s"
+            time.sleep(0.005)
+        return result
+
+    return wait
+
+
+# What a test leaves behind.
+
+
+def redsync_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-")}
+
+
+def open_sockets() -> set[tuple[int, int]]:
+    """Return the open sockets of this process: descriptor and inode."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        try:
+            status = os.fstat(int(name))
+        except OSError:  # the descriptor of the listing itself
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found.add((int(name), status.st_ino))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind():
+    """Fail a test that leaves threads of ours running or sockets open."""
+    threads, sockets = redsync_threads(), open_sockets()
+    yield
+    deadline = time.monotonic() + 3
+    while (left := redsync_threads() - threads) or open_sockets() - sockets:
+        # Frames of a caught exception keep what they refer to; a thread ends a moment after its last step.
+        gc.collect()
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {[thread.name for thread in left]}, sockets {open_sockets() - sockets}")
+        time.sleep(0.01)

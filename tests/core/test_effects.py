@@ -1,0 +1,106 @@
+"""Effects are data, and the traps hand them out and check what comes back."""
+
+import pickle
+
+import pytest
+
+from redsync._core.effects import (
+    Broadcast,
+    Command,
+    Notify,
+    Signal,
+    Tell,
+    Wait,
+    Wakeup,
+    broadcast,
+    notify,
+    signal,
+    tell,
+    wait,
+)
+from redsync._core.events import NodeChanged
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
+from redsync._core.scripts import Script
+
+OWNER = Owner.of("c", 1)
+COMMAND = Command(Script.load("lock_release"), (b"k", b"q", b"p"), (OWNER.wire, 0, b"channel"))
+BROADCAST = Broadcast(COMMAND, 1, OWNER, bool, 0.25)
+TELL = Tell(COMMAND, 1, OWNER, 0b11, 7.0)
+WAIT = Wait(12.5, 1, b"key")
+EVENT = NodeChanged("a", "up", "")
+TALLY = Tally(["a"], bool)
+WAKEUP = Wakeup(3.0, 2)
+
+
+def run(steps, *replies):
+    """Return the effects and the result of steps that get these replies."""
+    effects = []
+    try:
+        effect = next(steps)
+        for reply in replies:
+            effects.append(effect)
+            effect = steps.send(reply)
+        pytest.fail(f"one effect too many: {effect}")
+    except StopIteration as stop:
+        return effects, stop.value
+
+
+@pytest.mark.parametrize(
+    ("steps", "effect", "reply"),
+    [
+        (lambda: broadcast(BROADCAST), BROADCAST, TALLY),
+        (lambda: tell(TELL), TELL, None),
+        (lambda: wait(WAIT), WAIT, WAKEUP),
+        (lambda: notify(EVENT), Notify(EVENT), None),
+        (lambda: signal(2, b"key"), Signal(2, b"key"), None),
+    ],
+)
+def test_trap_yields_one_effect_and_returns_the_reply(steps, effect, reply):
+    effects, result = run(steps(), reply)
+    assert effects == [effect]
+    assert type(effects[0]) is type(effect)
+    assert result is reply
+
+
+@pytest.mark.parametrize("reply", [None, WAKEUP, True, (), [TALLY]])
+def test_broadcast_asserts_a_tally(reply):
+    with pytest.raises(AssertionError, match="answered by a Tally"):
+        run(broadcast(BROADCAST), reply)
+
+
+@pytest.mark.parametrize("reply", [None, TALLY, 3.0, (3.0, 2)])
+def test_wait_asserts_a_wakeup(reply):
+    with pytest.raises(AssertionError, match="answered by a Wakeup"):
+        run(wait(WAIT), reply)
+
+
+@pytest.mark.parametrize(
+    "steps", [lambda: broadcast(BROADCAST), lambda: tell(TELL), lambda: wait(WAIT), lambda: signal(2, b"key")]
+)
+def test_trap_lets_an_interruption_through(steps):
+    trap = steps()
+    next(trap)
+    interruption = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trap.throw(interruption)
+    assert caught.value is interruption
+
+
+def test_effects_are_values():
+    assert Wait(12.5, 1, b"key") == WAIT
+    assert Tell(COMMAND, 1, OWNER, 0b11, 7.0) == TELL
+    assert BROADCAST._replace(fresh=True) != BROADCAST
+    for effect, field in [(WAIT, "until"), (TELL, "owed_to"), (BROADCAST, "fresh"), (WAKEUP, "at")]:
+        with pytest.raises(AttributeError):
+            setattr(effect, field, 0)
+
+
+def test_effects_ask_for_nothing_special_by_default():
+    assert (BROADCAST.fresh, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (False, 0, None, None)
+    assert Tell(COMMAND, 0, OWNER).owed_to == 0
+    assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
+
+
+def test_command_is_data_all_through():
+    assert pickle.loads(pickle.dumps(COMMAND)) == COMMAND

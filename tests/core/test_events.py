@@ -1,0 +1,33 @@
+"""What listeners get: values that they may keep."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from redsync import HoldLost, NodeChanged
+
+EVENTS = [NodeChanged("10.0.0.1:6379", "down", "connection refused"), HoldLost("x", "c:1", "its lease ended", None)]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_event_is_frozen_and_small(event):
+    field = next(iter(event.__dataclass_fields__))
+    with pytest.raises(FrozenInstanceError):
+        setattr(event, field, "other")
+    with pytest.raises((AttributeError, TypeError)):
+        event.something_else = 1
+    assert not hasattr(event, "__dict__")
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_event_is_compared_by_what_it_tells(event):
+    assert copy.copy(event) == event
+    assert pickle.loads(pickle.dumps(event)) == event
+    assert len({event, copy.copy(event)}) == 1
+
+
+def test_events_of_different_kinds_differ():
+    assert EVENTS[0] != EVENTS[1]
+    assert NodeChanged("a", "up", "") != NodeChanged("b", "up", "")

@@ -1,0 +1,204 @@
+"""The table of holds: what is believed, until when, and when the watchdog has to look."""
+
+import math
+
+import pytest
+
+from redsync._core.holds import HoldState, HoldTable
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+
+OWNER = Owner.of("c", 1)
+LEASE = 30.0
+
+
+def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf):
+    keys = LockKeys.of(b"redsync:", name)
+    return HoldState(name, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111)
+
+
+class Alarm:
+    rung = 0
+
+    def __call__(self):
+        self.rung += 1
+
+
+@pytest.fixture
+def alarm():
+    return Alarm()
+
+
+@pytest.fixture
+def table(alarm):
+    return HoldTable(alarm)
+
+
+# One hold.
+
+
+def test_hold_is_valid_until_just_before_its_end():
+    state = new_state(valid_until=130.0)
+    assert state.valid(129.999)
+    assert not state.valid(130.0)
+    assert not state.valid(math.inf)
+
+
+def test_hold_is_not_valid_once_lost_or_not_live():
+    lost, released = new_state(), new_state()
+    lost.lost = "reason"
+    released.live = False
+    assert not lost.valid(100.0)
+    assert not released.valid(100.0)
+
+
+def test_lengthen_moves_forward_only():
+    state = new_state(valid_until=130.0)
+    state.lengthen(129.0)
+    assert state.valid_until == 130.0
+    state.lengthen(140.0)
+    assert state.valid_until == 140.0
+
+
+def test_max_hold_caps_validity_from_the_start_and_on_lengthening():
+    state = new_state(valid_until=130.0, ends_at=120.0)
+    assert state.valid_until == 120.0
+    state.lengthen(500.0)
+    assert state.valid_until == 120.0
+
+
+def test_hold_is_due_for_renewal_or_else_for_its_end():
+    assert new_state(renew_at=110.0).due == 110.0
+    assert new_state(renew_at=110.0, ends_at=105.0).due == 105.0
+    unrenewed = new_state(renew_at=math.inf)
+    assert unrenewed.due == 130.0
+    assert not unrenewed.renewed
+    assert new_state(renew_at=110.0).renewed
+
+
+def test_end_keys_of_different_holds_differ():
+    states = [new_state(name, owner) for name in (b"x", b"y") for owner in (OWNER, Owner.of("c", 2))]
+    assert len({state.end_key for state in states}) == 4
+
+
+# The table.
+
+
+def test_table_finds_a_hold_by_key_and_owner(table):
+    state = new_state()
+    table.add(state)
+    assert table.get(state.keys.lock, OWNER) is state
+    assert table.get(state.keys.lock, Owner.of("c", 1)) is None
+    assert table.get(b"other", OWNER) is None
+    assert len(table) == 1
+    assert list(table) == [state]
+
+
+def test_table_keeps_holds_of_several_owners_apart(table):
+    ours, theirs = new_state(), new_state(owner=Owner.of("c", 2))
+    table.add(ours)
+    table.add(theirs)
+    table.remove(ours)
+    assert list(table) == [theirs]
+    assert theirs.live
+
+
+def test_remove_ends_live_and_may_be_repeated(table):
+    state = new_state()
+    table.add(state)
+    table.remove(state)
+    assert not state.live
+    assert len(table) == 0
+    table.remove(state)
+    assert len(table) == 0
+
+
+def test_table_may_change_while_it_is_iterated(table):
+    for name in (b"a", b"b", b"c"):
+        table.add(new_state(name))
+    for state in table:
+        table.remove(state)
+        table.add(new_state(state.name + b"2"))
+    assert sorted(state.name for state in table) == [b"a2", b"b2", b"c2"]
+
+
+def test_clear_leaves_no_hold_believed(table):
+    states = [new_state(name) for name in (b"a", b"b")]
+    for state in states:
+        table.add(state)
+    table.clear()
+    assert len(table) == 0
+    assert not any(state.valid(0.0) or state.live for state in states)
+    assert all(state.lost for state in states)
+
+
+# When the watchdog looks.
+
+
+def test_next_due_is_the_earliest_of_what_is_not_lost(table):
+    assert table.next_due() == math.inf
+    late, early, lost = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0), new_state(b"c", renew_at=1.0)
+    lost.lost = "reason"
+    for state in (late, early, lost):
+        table.add(state)
+    assert table.next_due() == 110.0
+    early.lost = "reason"
+    assert table.next_due() == 115.0
+
+
+def test_add_rings_the_alarm_only_if_it_is_due_before_the_watchdog_looks(table, alarm):
+    table.add(new_state(b"a", renew_at=110.0))
+    assert alarm.rung == 1
+    table.add(new_state(b"b", renew_at=110.0))
+    table.add(new_state(b"c", renew_at=111.0))
+    assert alarm.rung == 1
+    table.add(new_state(b"d", renew_at=109.0))
+    assert alarm.rung == 2
+    assert table.watched_until == 109.0
+
+
+def test_add_rings_the_alarm_for_the_end_of_an_unrenewed_hold(table, alarm):
+    table.watched_until = 120.0
+    table.add(new_state(renew_at=math.inf, valid_until=119.0))
+    assert alarm.rung == 1
+    assert table.watched_until == 119.0
+
+
+def test_lock_taken_again_and_again_rings_once_per_period(table, alarm):
+    for i in range(100):
+        state = new_state(renew_at=110.0 + i / 1000)
+        table.add(state)
+        table.remove(state)
+    assert alarm.rung == 1
+    assert table.watch_next(100.5) == 110.0
+    assert table.watch_next(110.0) == math.inf
+    table.add(new_state(renew_at=121.0))
+    assert alarm.rung == 2
+
+
+def test_watch_next_is_the_earliest_due(table):
+    table.add(new_state(b"a", renew_at=110.0))
+    assert table.watch_next(100.0) == 110.0
+    table.get(b"redsync:a", OWNER).renew_at = 120.0
+    assert table.watch_next(110.0) == 120.0
+    assert table.watched_until == 120.0
+
+
+def test_watch_next_never_sleeps_through_a_hold_added_while_it_worked(table, alarm):
+    table.add(new_state(b"a", renew_at=110.0))
+    table.watch_next(100.0)
+    now = 110.0  # the watchdog wakes and renews a; meanwhile b comes, due before a is again
+    table.add(new_state(b"b", renew_at=112.0))
+    table.get(b"redsync:a", OWNER).renew_at = 120.0
+    assert table.watch_next(now) == 112.0
+
+
+def test_watch_rings_after_a_due_has_come_closer(table, alarm):
+    state = new_state(renew_at=110.0)
+    table.add(state)
+    table.watch_next(100.0)
+    rung = alarm.rung
+    state.renew_at = 105.0
+    table.watch(state)
+    assert alarm.rung == rung + 1
+    assert table.watch_next(100.0) == 105.0

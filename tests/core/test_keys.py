@@ -1,0 +1,151 @@
+"""Names of keys and channels: whatever the name is, it has keys of its own."""
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from redsync._core.keys import LockKeys, encode_name, encode_prefix, wake_channel
+from redsync.exceptions import ConfigurationError
+
+ODD = [
+    b"\r\n",
+    b"a\r\n$3\r\nfoo",
+    b"\0",
+    b"\xff\xfe",
+    b"{}",
+    b"{",
+    b"}",
+    b"}{",
+    b"{a}b{c}",
+    b"*",
+    b"?[a-z]\\",
+    b" ",
+    b":",
+    b"::",
+    b"redsync:x",
+    b"redsync_queue:{redsync:x}",
+    b"redsync_queue::redsync:{x}",
+    "schlüssel-☃-🔒".encode(),
+    b"x" * 512,
+]
+
+# Few letters, so that names meet the braces and colons of the side keys' own spelling.
+names = st.one_of(
+    st.sampled_from(ODD),
+    st.binary(min_size=1, max_size=512),
+    st.lists(
+        st.sampled_from([b"{", b"}", b":", b"x", b"redsync", b"_queue", b"_places", b"\0"]), min_size=1, max_size=9
+    ).map(b"".join),
+)
+
+
+# Names.
+
+
+@pytest.mark.parametrize("raw", ODD)
+def test_name_of_any_bytes_is_kept_as_it_is(raw):
+    assert encode_name(raw) == raw
+    assert LockKeys.of(b"redsync:", raw).lock == b"redsync:" + raw
+
+
+@pytest.mark.parametrize("text", ["x", "ü", "☃", "\0", "\r\n", "{user}:1", "\ud800", "a\udcffb"])
+def test_name_as_text_and_as_its_utf8_are_one_name(text):
+    raw = text.encode("utf-8", "surrogatepass")
+    assert encode_name(text) == encode_name(raw) == raw
+
+
+@pytest.mark.parametrize("name", ["x" * 512, b"x" * 512, "ü" * 256, "x", b"\0"])
+def test_name_of_1_to_512_bytes_is_accepted(name):
+    assert 1 <= len(encode_name(name)) <= 512
+
+
+@pytest.mark.parametrize("name", ["", b"", "x" * 513, b"x" * 513, "ü" * 257, "☃" * 171, "x" * 10**6])
+def test_name_of_no_or_more_than_512_bytes_is_refused(name):
+    with pytest.raises(ValueError, match="1 to 512 bytes"):
+        encode_name(name)
+
+
+@pytest.mark.parametrize("name", [None, 1, 1.0, bytearray(b"x"), memoryview(b"x"), ["x"], ("x",), object()])
+def test_name_that_is_neither_text_nor_bytes_is_refused(name):
+    with pytest.raises(TypeError, match="str or bytes"):
+        encode_name(name)
+
+
+# Keys.
+
+
+def test_keys_are_spelled_as_documented():
+    assert LockKeys.of(b"redsync:", b"x") == LockKeys(
+        lock=b"redsync:x",
+        queue=b"redsync_queue:{redsync:x}",
+        places=b"redsync_places:{redsync:x}",
+        channel=b"redisson_lock__channel:{redsync:x}",
+        all=(b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
+    )
+
+
+def test_channel_of_a_tagged_key_is_redissons():
+    """RedissonObject.prefixName: a name with a brace is appended as it is, any other in braces."""
+    assert LockKeys.of(b"", b"{user}:7").channel == b"redisson_lock__channel:{user}:7"
+    assert LockKeys.of(b"", b"user:7").channel == b"redisson_lock__channel:{user:7}"
+
+
+@given(names, names)
+@example(b"x", b"{x}")
+@example(b"x", b"{redsync:x}")
+@example(b"x}", b"{x}")
+@example(b"{x", b"{x}")
+@example(b"x", b":x")
+@example(b"x", b"\0x")
+@settings(derandomize=True, max_examples=500)
+def test_two_names_never_share_a_key(one, other):
+    assume(one != other)
+    assert not set(LockKeys.of(b"redsync:", one).all) & set(LockKeys.of(b"redsync:", other).all)
+
+
+@given(
+    names, names, st.sampled_from([b"", b"{", b"{app}:", b"}", b":", b"redsync_queue:", b"redsync_queue:{", b"\xff"])
+)
+@settings(derandomize=True, max_examples=500)
+def test_two_names_never_share_a_key_of_one_kind_under_any_prefix(one, other, prefix):
+    assume(one != other)
+    ours, theirs = LockKeys.of(prefix, one), LockKeys.of(prefix, other)
+    assert ours.lock != theirs.lock
+    assert ours.queue != theirs.queue
+    assert ours.places != theirs.places
+    assert ours.queue != theirs.places
+
+
+@given(names)
+@settings(derandomize=True)
+def test_keys_of_a_name_differ_and_contain_the_lock_key(name):
+    keys = LockKeys.of(b"redsync:", name)
+    assert len(set(keys.all)) == 3
+    assert keys.all == (keys.lock, keys.queue, keys.places)
+    assert all(keys.lock in key for key in (*keys.all, keys.channel))
+
+
+@pytest.mark.parametrize("name", [b"x", b"a b", b"\0\r\n", b"{user}:7", b"7:{user}:x", b"a{b}c{d}", b"\xff*?"])
+def test_keys_of_a_name_fall_into_one_cluster_slot(name):
+    assert len({key_slot(key) for key in LockKeys.of(b"redsync:", name).all}) == 1
+
+
+# Prefixes and channels.
+
+
+@pytest.mark.parametrize("prefix", ["", "redsync:", "{app}:", "ü" * 256, "\0\r\n"])
+def test_prefix_is_kept_as_utf8(prefix):
+    assert encode_prefix(prefix) == prefix.encode()
+
+
+@pytest.mark.parametrize("prefix", ["x" * 513, "ü" * 257, b"bytes", None, 7, "\ud800"])
+def test_prefix_that_is_no_text_or_too_long_is_refused(prefix):
+    with pytest.raises(ConfigurationError):
+        encode_prefix(prefix)
+
+
+def test_wake_channels_of_lanes_and_clients_differ():
+    channels = {wake_channel(client, lane) for client in ("a", "b", "a:1") for lane in range(4)}
+    assert len(channels) == 12
+    assert wake_channel("8c9e", 2) == b"redsync:wake:8c9e:2"

@@ -1,0 +1,52 @@
+"""Owners: who is who, and on which lane."""
+
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from redsync._core.keys import wake_channel
+from redsync._core.ownership import LANES, Owner
+
+
+def test_owner_is_written_as_redisson_does():
+    owner = Owner.of("285475da-9152-4c83-822a-67ee2f116a79", 52)
+    assert owner.wire == b"285475da-9152-4c83-822a-67ee2f116a79:52"
+    assert str(owner) == "285475da-9152-4c83-822a-67ee2f116a79:52"
+    assert (owner.client_id, owner.serial) == ("285475da-9152-4c83-822a-67ee2f116a79", 52)
+
+
+@pytest.mark.parametrize("serial", [1, 2, 3, 4, 5, 10**12])
+def test_owner_listens_on_its_lane_for_good(serial):
+    lanes = {Owner.of("c", serial).lane for _ in range(3)}
+    assert len(lanes) == 1
+    owner = Owner.of("c", serial)
+    assert 0 <= owner.lane < LANES
+    assert owner.channel == wake_channel("c", owner.lane)
+
+
+def test_owners_are_spread_evenly_over_the_lanes():
+    lanes = [Owner.of("c", serial).lane for serial in range(1, 10 * LANES + 1)]
+    assert [lanes.count(lane) for lane in range(LANES)] == [10] * LANES
+
+
+def test_owners_are_told_apart_by_identity():
+    one, other = Owner.of("c", 1), Owner.of("c", 1)
+    assert one == one  # noqa: PLR0124 - the point of the test
+    assert one != other
+    assert len({one, other}) == 2
+    assert {one: "found"}.get(other) is None
+
+
+def test_wire_forms_of_different_owners_differ():
+    owners = [Owner.of(client, serial) for client in ("a", "a:1", "b") for serial in (1, 11, 111)]
+    assert len({owner.wire for owner in owners}) == len(owners)
+
+
+def test_owner_does_not_change():
+    owner = Owner.of("c", 1)
+    with pytest.raises(FrozenInstanceError):
+        owner.lane = 0
+    with pytest.raises((AttributeError, TypeError)):
+        owner.other = 0
+    assert str(pickle.loads(pickle.dumps(owner))) == "c:1"

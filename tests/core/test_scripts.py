@@ -1,0 +1,82 @@
+"""The scripts as values, and as a real server sees them."""
+
+import hashlib
+import re
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+import redsync
+from redsync._core.scripts import Script
+
+LUA = Path(redsync.__file__).parent / "_lua"
+NAMES = sorted(path.stem for path in LUA.glob("[!_]*.lua"))
+SNIPPETS = sorted(path.stem for path in LUA.glob("_*.lua"))
+
+
+def test_shipped_scripts_are_all_files_but_snippets():
+    assert [script.name for script in Script.shipped()] == NAMES
+    assert len(NAMES) >= 6
+    assert not any(name.startswith("_") for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_script_is_loaded_the_same_each_time(name):
+    assert Script.load(name) == Script.load(name)
+    assert Script.load(name) in Script.shipped()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_script_digest_is_the_sha1_of_what_is_sent(name):
+    script = Script.load(name)
+    assert script.sha.decode() == hashlib.sha1(script.source).hexdigest()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_script_includes_are_resolved(name):
+    """Each line that asks for a snippet is replaced by it; everything else stays."""
+    source = Script.load(name).source.decode()
+    assert not re.search(r"^\s*--\s*include\b", source, re.MULTILINE)
+    expected = re.sub(
+        r"^-- include: (\w+)$",
+        lambda match: (LUA / f"_{match[1]}.lua").read_text(),
+        (LUA / f"{name}.lua").read_text(),
+        flags=re.MULTILINE,
+    )
+    assert source == expected
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_each_snippet_is_included_somewhere(snippet):
+    text = (LUA / f"{snippet}.lua").read_bytes()
+    assert any(text in script.source for script in Script.shipped())
+
+
+def test_snippets_include_nothing():
+    assert not any("-- include:" in (LUA / f"{snippet}.lua").read_text() for snippet in SNIPPETS)
+
+
+@pytest.mark.parametrize("name", ["", "no_such_script", "../exceptions"])
+def test_script_that_does_not_exist_is_not_loaded(name):
+    with pytest.raises(OSError, match=re.escape(f"{name}.lua")):
+        Script.load(name)
+
+
+def test_script_is_frozen_and_says_its_name():
+    script = Script.load(NAMES[0])
+    with pytest.raises(FrozenInstanceError):
+        script.source = b""
+    assert repr(script) == f"Script(name={NAMES[0]!r})"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_server_compiles_the_script_under_our_digest(node, name):
+    script = Script.load(name)
+    node.redis.script_flush()
+    assert node.redis.script_load(script.source) == script.sha.decode()
+    assert node.redis.script_exists(script.sha.decode()) == [True]
+
+
+def test_scripts_differ():
+    assert len({script.sha for script in Script.shipped()}) == len(NAMES)

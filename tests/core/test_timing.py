@@ -1,0 +1,230 @@
+"""The arithmetic of leases and of waiting."""
+
+import math
+import threading
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, retry_delay
+
+TIMING = Timing(30.0)
+HUGE = 10**400  # an int beyond all floats
+
+leases = st.floats(0.01, MAX_LEASE)
+factors = st.floats(0.0, 0.5)
+instants = st.floats(0.0, 1e9)
+
+
+# Validity.
+
+
+def test_validity_is_what_the_redlock_page_says():
+    """TTL - (T2 - T1) - CLOCK_DRIFT, with a drift of 1 % of the TTL and 2 ms."""
+    timing, sent_at, now = Timing(10.0), 1000.0, 1000.25
+    validity = timing.valid_until(sent_at, 10.0) - now
+    assert validity == pytest.approx(10.0 - 0.25 - (0.1 + 0.002), abs=1e-9)
+
+
+@given(instants, leases, factors)
+@settings(derandomize=True)
+def test_claim_ends_for_its_holder_before_any_node_forgets_it(sent_at, lease, factor):
+    timing = Timing(lease, drift_factor=factor)
+    # A node whose clock runs ahead by the whole factor, and which got the command at the instant it was sent.
+    forgotten = sent_at + lease * (1 - factor)
+    assert timing.valid_until(sent_at, lease) <= forgotten - DRIFT_MIN / 2
+
+
+@given(instants, leases)
+@settings(derandomize=True)
+def test_round_that_lasts_as_long_as_the_validity_is_too_late(sent_at, lease):
+    timing = Timing(lease)
+    overrun = sent_at + lease - timing.drift(lease)
+    assert overrun >= timing.valid_until(sent_at, lease)
+    assert sent_at + lease >= timing.valid_until(sent_at, lease)
+
+
+@pytest.mark.parametrize(
+    ("lease", "factor", "drift"), [(30.0, 0.01, 0.302), (1.0, 0.0, 0.002), (0.1, 0.1, 0.012), (1e-9, 0.01, 0.002)]
+)
+def test_drift_is_a_share_of_the_lease_and_two_milliseconds(lease, factor, drift):
+    assert Timing(30.0, drift_factor=factor).drift(lease) == pytest.approx(drift)
+
+
+@pytest.mark.parametrize(
+    ("lease", "node_timeout", "expected"),
+    [
+        (30.0, 0.25, 0.25),  # the option is smaller
+        (2.0, 0.25, 0.1),  # 5 % of the lease is smaller
+        (0.1, 0.25, 0.01),  # but never less than a busy machine's loopback round trip
+        (0.1, 0.005, 0.005),  # except if the user says so
+    ],
+)
+def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected):
+    assert Timing(30.0, node_timeout=node_timeout).round_timeout(lease) == pytest.approx(expected)
+
+
+# Leases.
+
+
+@pytest.mark.parametrize("lease", [30.0, 1, 0.0021, True, MAX_LEASE, Fraction(1, 2)])
+def test_check_lease_returns_it_as_float(lease):
+    checked = TIMING.check_lease(lease)
+    assert checked == lease
+    assert type(checked) is float
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, False, MAX_LEASE * 1.001, 1e15],
+)
+def test_check_lease_refuses_what_no_claim_can_live_on(lease):
+    with pytest.raises(ValueError, match="a lease"):
+        TIMING.check_lease(lease)
+
+
+def test_check_lease_refuses_integers_beyond_all_floats():
+    with pytest.raises(ValueError, match="a lease"):
+        TIMING.check_lease(HUGE)
+
+
+@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1"])
+def test_check_lease_refuses_what_is_no_number(lease):
+    with pytest.raises(TypeError):
+        TIMING.check_lease(lease)
+
+
+@given(st.floats(1e-6, 1e6), factors)
+@settings(derandomize=True)
+def test_check_lease_accepts_exactly_what_leaves_validity(lease, factor):
+    timing = Timing(30.0, drift_factor=factor)
+    if lease - (lease * factor + 0.002) > 1e-12:
+        assert timing.check_lease(lease) == lease
+    elif lease - (lease * factor + 0.002) < -1e-12:
+        with pytest.raises(ValueError, match="used up by its drift allowance"):
+            timing.check_lease(lease)
+
+
+def test_no_lease_lives_on_clocks_that_may_stand_still():
+    with pytest.raises(ValueError, match="used up"):
+        Timing(30.0, drift_factor=1.0).check_lease(MAX_LEASE)
+
+
+# Timeouts.
+
+
+def stdlib_accepts(blocking, timeout):
+    """Whether `threading.RLock.acquire` takes these arguments."""
+    lock = threading.RLock()
+    try:
+        acquired = lock.acquire(blocking, timeout)
+    except (ValueError, OverflowError):
+        return False
+    assert acquired
+    lock.release()
+    return True
+
+
+BLOCKING = [True, False, 1, 0]
+TIMEOUTS = [-1, -1.0, 0, 0.0, -0.0, 0.5, 2, True, False, -0.5, -2, -1e-9, -1e15, math.nan, -math.inf, math.inf]
+
+
+@pytest.mark.parametrize("blocking", BLOCKING)
+@pytest.mark.parametrize("timeout", TIMEOUTS)
+def test_check_timeout_refuses_what_the_stdlib_refuses(blocking, timeout):
+    if stdlib_accepts(blocking, timeout):
+        check_timeout(blocking, timeout)
+    else:
+        with pytest.raises(ValueError, match="timeout"):
+            check_timeout(blocking, timeout)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "timeout", "seconds"),
+    [
+        (True, None, None),
+        (True, -1, None),
+        (True, -1.0, None),
+        (False, None, 0.0),
+        (False, -1, 0.0),
+        (False, -1.0, 0.0),
+        (0, -1, 0.0),
+        (1, 3, 3.0),
+        (True, 0, 0.0),
+        (True, -0.0, 0.0),
+        (True, False, 0.0),
+        (True, True, 1.0),
+        (True, 5e-324, 5e-324),
+        (True, 1e15, 1e15),
+        (True, Fraction(1, 4), 0.25),
+    ],
+)
+def test_check_timeout_returns_how_long_to_wait(blocking, timeout, seconds):
+    result = check_timeout(blocking, timeout)
+    assert result == seconds
+    assert type(result) in (float, type(None))
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0, 1, 0.5, True, False, -2, -0.5, math.nan, math.inf])
+def test_check_timeout_refuses_any_timeout_of_a_non_blocking_call(timeout):
+    with pytest.raises(ValueError, match="non-blocking"):
+        check_timeout(False, timeout)
+
+
+@pytest.mark.parametrize("timeout", [-2, -0.5, -1e-300, -1.0000001, math.nan, math.inf, -math.inf])
+def test_check_timeout_refuses_what_is_no_time(timeout):
+    with pytest.raises(ValueError, match="a timeout is a number of seconds"):
+        check_timeout(True, timeout)
+
+
+def test_check_timeout_refuses_integers_beyond_all_floats():
+    with pytest.raises((ValueError, OverflowError)):
+        check_timeout(True, HUGE)
+    with pytest.raises(OverflowError):
+        threading.RLock().acquire(timeout=HUGE)  # OverflowError is the stdlib's word for it, so it is good enough
+
+
+@pytest.mark.parametrize("timeout", ["1", b"1", [1], object()])
+def test_check_timeout_refuses_what_is_no_number(timeout):
+    with pytest.raises(TypeError):
+        check_timeout(True, timeout)
+    with pytest.raises(TypeError):
+        threading.RLock().acquire(True, timeout)
+
+
+# Retries.
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
+@settings(derandomize=True)
+def test_retry_delay_lies_within_its_span(attempt, luck, shortest, longest):
+    delay = retry_delay(attempt, luck, shortest=shortest, longest=longest)
+    assert 0 < delay < longest
+    assert delay >= 0.25 * min(shortest, longest)
+
+
+@given(st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0))
+@settings(derandomize=True)
+def test_retry_delay_spans_the_shortest_after_the_first_failure(luck, shortest):
+    """`shortest`: the span after the first failure."""
+    assert retry_delay(1, luck, shortest=shortest, longest=10.0) <= shortest
+
+
+@given(st.integers(1, 20), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1e-3))
+@settings(derandomize=True)
+def test_retry_delay_doubles_until_the_longest(attempt, luck, shortest):
+    one = retry_delay(attempt, luck, shortest=shortest, longest=0.1)
+    two = retry_delay(attempt + 1, luck, shortest=shortest, longest=0.1)
+    assert two == pytest.approx(min(2 * one, retry_delay(1000, luck, shortest=0.1, longest=0.1)))
+
+
+@given(st.integers(1, 100), st.floats(0, 0.9), st.floats(0.01, 0.09))
+@settings(derandomize=True)
+def test_retry_delay_spreads_contenders_with_their_luck(attempt, luck, more):
+    assert retry_delay(attempt, luck) < retry_delay(attempt, luck + more)
+
+
+def test_retry_delay_stays_finite_for_ever():
+    assert retry_delay(10**9, 0.999) <= 0.1

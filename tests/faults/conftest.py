@@ -1,0 +1,99 @@
+"""Nodes to break, fresh ones for each test, and the means to look at them from outside of redsync."""
+
+import contextlib
+import os
+import random
+import time
+
+import pytest
+import redis
+
+from redsync.testing import FaultProxy, LocalNodes
+
+PREFIX = "redsync:"
+
+
+class Admin:
+    """A view of the nodes that does not go through redsync: connections of its own, made when they are needed."""
+
+    def __init__(self, nodes):
+        self._nodes = nodes
+        self.password = None
+
+    def ask(self, i, *command):
+        port = self._nodes.ports[i]
+        with redis.Redis(port=port, password=self.password, socket_timeout=5, decode_responses=True) as connection:
+            return connection.execute_command(*command)
+
+    def ask_all(self, *command):
+        return [self.ask(i, *command) for i in range(len(self._nodes))]
+
+    def keys(self, indices=None):
+        """Return all keys of these nodes, each with its node's index."""
+        indices = range(len(self._nodes)) if indices is None else indices
+        return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*")]
+
+    def calls(self, i, command="evalsha"):
+        """Return how often the node has executed that command."""
+        return self.ask(i, "INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+    def time_left(self, i, name):
+        """Return for how many milliseconds the node keeps the lock of that name, -2 if it does not."""
+        return self.ask(i, "PTTL", PREFIX + name)
+
+
+@pytest.fixture
+def nodes():
+    with LocalNodes(5) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def admin(nodes):
+    return Admin(nodes)
+
+
+@pytest.fixture
+def make_client(nodes):
+    """Make clients of the nodes that are closed after the test, whatever it did to the nodes."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(nodes.client(**options))
+
+
+@pytest.fixture
+def proxies(nodes):
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
+
+
+@pytest.fixture
+def eventually():
+    """Return a function that polls until its condition holds, and returns what that gave."""
+
+    def eventually(condition, within=5.0):
+        deadline = time.monotonic() + within
+        while not (result := condition()):
+            assert time.monotonic() < deadline, f"it did not happen within {within} s"
+            time.sleep(0.01)
+        return result
+
+    return eventually
+
+
+@pytest.fixture
+def watch():
+    """Return a function that starts a stopwatch; calling what it returns gives the seconds since then."""
+
+    def watch():
+        started_at = time.monotonic()
+        return lambda: time.monotonic() - started_at
+
+    return watch
+
+
+@pytest.fixture
+def seed():
+    """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
+    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
+    print(f"REDSYNC_TEST_SEED={seed}")
+    return seed

@@ -1,0 +1,293 @@
+"""A majority of nodes is away: callers are told in time and by name, holders too, and all heals without a new client."""
+
+import threading
+import time
+
+import pytest
+
+from redsync import LeaseLostError, QuorumError
+from redsync._core.quorum import Choice
+
+LEASE = 1.5
+
+
+def clock():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture
+def client(make_client):
+    client = make_client(lease=LEASE)
+    with client.get_lock("x"):  # everything is connected
+        pass
+    return client
+
+
+@pytest.fixture(params=["kill", "pause"])
+def take_away(request, nodes):
+    """Return a function that kills, or stops, nodes."""
+
+    def take_away(*indices):
+        for i in indices:
+            getattr(nodes, request.param)(i)
+
+    return take_away
+
+
+def bring_back(nodes, *indices):
+    for i in indices:
+        if nodes.alive(i):
+            nodes.resume(i)
+        else:
+            nodes.restart(i)
+
+
+def check_votes(error, nodes, away):
+    """Check that each node is named, and that each node that is away has a reason."""
+    assert [vote.node for vote in error.votes] == [f"127.0.0.1:{port}" for port in nodes.ports]
+    for i in away:
+        assert error.votes[i].choice is Choice.FAILED
+        assert error.votes[i].detail not in ("", "not waited for")
+        assert f"{error.votes[i].node} failed: {error.votes[i].detail}" in str(error)
+
+
+def test_acquire_fails_at_once_when_majority_is_away(client, nodes, take_away, watch):
+    away = (0, 2, 3)
+    take_away(*away)
+    for _ in range(3):  # the first finds out, the next know
+        elapsed = watch()
+        with pytest.raises(QuorumError) as caught:
+            client.get_lock("x").acquire(blocking=False)
+        assert elapsed() < 1.0
+        check_votes(caught.value, nodes, away)
+        assert caught.value.name == "x"
+
+
+def test_acquire_fails_at_its_deadline_when_majority_is_away(client, nodes, take_away, watch):
+    away = (1, 2, 4)
+    take_away(*away)
+    for _ in range(2):
+        elapsed = watch()
+        with pytest.raises(QuorumError) as caught:
+            client.get_lock("x").acquire(timeout=0.5)
+        assert 0.5 <= elapsed() < 0.8
+        check_votes(caught.value, nodes, away)
+
+
+def test_with_fails_at_its_deadline_when_majority_is_away(client, nodes, take_away, watch):
+    take_away(2, 3, 4)
+    elapsed = watch()
+    with pytest.raises(QuorumError) as caught, client.get_lock("x", timeout=0.3):
+        pytest.fail("the body ran")
+    assert 0.3 <= elapsed() < 0.6
+    check_votes(caught.value, nodes, [2, 3, 4])
+
+
+def test_acquire_fails_in_time_when_all_nodes_are_away(client, nodes, take_away, watch):
+    take_away(*range(5))
+    for timeout in (0.0, 0.3):
+        elapsed = watch()
+        with pytest.raises(QuorumError) as caught:
+            client.get_lock("x").acquire(timeout=timeout)
+        assert timeout <= elapsed() < timeout + 0.5
+        # Three are enough to know that it can't be.
+        check_votes(caught.value, nodes, [0, 1, 2])
+
+
+LOOKS = {
+    "locked": lambda client: client.get_lock("x").locked(),
+    "inspect": lambda client: client.inspect("x"),
+    "force_release": lambda client: client.get_lock("x").force_release(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_looking_fails_in_time_when_majority_is_away(look, client, take_away, watch):
+    take_away(0, 1, 2)
+    elapsed = watch()
+    with pytest.raises(QuorumError):
+        LOOKS[look](client)
+    assert elapsed() < 1.0
+
+
+def test_failed_acquire_leaves_nothing_when_nodes_are_back(client, nodes, take_away, admin, eventually):
+    take_away(0, 1, 2)
+    for i in range(5):
+        with pytest.raises(QuorumError):
+            client.get_lock(f"y{i}", lease=60.0).acquire(blocking=False)
+    bring_back(nodes, 0, 1, 2)
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"}, within=2.0)
+    eventually(lambda: admin.keys() == [], within=1.0)
+
+
+def test_client_recovers_by_itself_when_nodes_are_back(client, nodes, take_away, watch, eventually):
+    take_away(0, 1, 2)
+    with pytest.raises(QuorumError):
+        client.get_lock("x").acquire(blocking=False)
+    eventually(lambda: [node.state in ("down", "suspect") for node in client.nodes()] == [True] * 3 + [False] * 2)
+    bring_back(nodes, 0)  # a quorum again
+    elapsed = watch()
+    assert client.get_lock("x").acquire(timeout=5.0)
+    assert elapsed() < 2.0
+    client.get_lock("x").release()
+    bring_back(nodes, 1, 2)
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"}, within=2.0)
+
+
+def test_waiter_gets_lock_when_nodes_come_back_meanwhile(client, nodes, take_away, watch):
+    take_away(1, 3, 4)
+    timer = threading.Timer(0.5, bring_back, (nodes, 1, 3, 4))
+    timer.start()
+    elapsed = watch()
+    assert client.get_lock("x").acquire(timeout=5.0)
+    assert 0.5 <= elapsed() < 3.0
+    timer.join()
+    client.get_lock("x").release()
+
+
+def test_client_starts_without_any_node_and_recovers(nodes, make_client, watch):
+    for i in range(5):
+        nodes.kill(i)
+    elapsed = watch()
+    client = make_client()
+    with pytest.raises(QuorumError):
+        client.get_lock("x").acquire(blocking=False)
+    assert elapsed() < 2.0
+    for i in range(3):
+        nodes.restart(i)
+    assert client.get_lock("x").acquire(timeout=5.0)
+    client.get_lock("x").release()
+
+
+def test_restarted_majority_is_kept_out_for_restart_guard(nodes, make_client, eventually):
+    client = make_client(lease=LEASE, restart_guard=2.0)
+    lock = client.get_lock("x")
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"})
+    assert lock.acquire(blocking=False)
+    lock.release()
+    for i in range(3):
+        nodes.kill(i)
+        nodes.restart(i)
+    restarted_at = clock()
+    eventually(lambda: [node.state for node in client.nodes()] == ["quarantined"] * 3 + ["up"] * 2)
+    with pytest.raises(QuorumError) as caught:
+        lock.acquire(blocking=False)
+    check_votes(caught.value, nodes, range(3))
+    for vote in caught.value.votes[:3]:
+        assert "restart_guard" in vote.detail
+        seconds = float(vote.detail.split(" again in ")[1].split(" s")[0])
+        assert 0.0 < seconds <= 2.0
+    assert lock.acquire(timeout=5.0)
+    # Never earlier; later by up to the second in which the uptime is told, and the pauses of those who ask again.
+    assert 2.0 <= clock() - restarted_at + 0.1 < 4.0
+    lock.release()
+
+
+def test_restarted_majority_grants_nothing_that_is_still_believed(nodes, make_client, eventually):
+    """An uptime in whole seconds is the difference of two truncated clocks: it may say 1 a moment after the start."""
+    make_client(lease=LEASE)  # only to see that the nodes are up
+    eventually(lambda: 0.75 < time.time() % 1 < 0.85)
+    holder = make_client(lease=LEASE)
+    lock = holder.get_lock("x", lease=LEASE)  # not renewed, so that nothing tells the holder but the clock
+    assert lock.acquire(blocking=False)
+    state = lock._state()
+    for i in range(3):
+        nodes.kill(i)
+        nodes.restart(i)
+    eventually(lambda: time.time() % 1 < 0.5)
+    other = make_client(lease=LEASE, restart_guard=None)
+    assert other.get_lock("x").acquire(timeout=5.0)
+    assert clock() >= state.valid_until
+    with pytest.raises(LeaseLostError):
+        lock.release()
+    other.get_lock("x").release()
+
+
+def test_quarantined_majority_goes_on_renewing(nodes, make_client, eventually):
+    client = make_client(lease=LEASE, restart_guard=60.0)
+    # The guard keeps out whoever is younger than it, so it must be set aside until the lock is held.
+    for node in client.runner.nodes:
+        node.quarantined_until = 0.0
+    lock = client.get_lock("x")
+    with lock as hold:
+        for i in range(5):  # a rolling restart
+            nodes.restart(i)
+            eventually(lambda i=i: client.nodes()[i].state == "quarantined")
+            before = hold.remaining()
+            eventually(lambda before=before: hold.remaining() > before, within=LEASE)
+        hold.check()
+        with pytest.raises(QuorumError):
+            client.get_lock("y").acquire(blocking=False)
+
+
+def test_hold_is_kept_when_minority_dies(client, nodes, take_away, admin, watch, eventually):
+    told = []
+    with client.get_lock("x", on_lost=told.append) as hold:
+        take_away(0, 4)
+        elapsed = watch()
+        while elapsed() < 2 * LEASE:
+            assert not hold.wait_lost(0.05)
+            assert hold.remaining() > LEASE / 3
+        hold.check()
+        assert client.get_lock("x").owned()
+    assert told == []
+    assert not client.get_lock("x").locked()
+    bring_back(nodes, 0, 4)
+    eventually(lambda: admin.keys() == [], within=LEASE + 0.5)
+
+
+def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away):
+    told_at = []
+    lock = client.get_lock("x", on_lost=lambda hold: told_at.append((clock(), hold.lost)))
+    assert lock.acquire(blocking=False)
+    hold_state = lock._state()
+    take_away(0, 1, 2)
+    valid_until = hold_state.valid_until
+    started_at = clock()
+    while lock.owned():
+        assert clock() < started_at + 2 * LEASE
+        # A renewal that was under way may have lengthened it once more.
+        valid_until = max(valid_until, hold_state.valid_until)
+        time.sleep(0.001)
+    assert clock() <= valid_until + 0.3
+    assert not lock.owned()
+    assert lock.hold_count() == 0
+    assert lock.remaining() == 0.0
+    with pytest.raises(LeaseLostError):
+        lock.acquire(blocking=False)
+    deadline = clock() + 0.3
+    while not told_at:
+        assert clock() < deadline, "nobody was told in time"
+        time.sleep(0.001)
+    with pytest.raises(LeaseLostError, match="lost"):
+        lock.release()
+    assert len(told_at) == 1
+    assert told_at[0][0] <= valid_until + 0.3
+    assert told_at[0][1] is True
+    # It is not won back, and nothing keeps the lock from being taken anew.
+    bring_back(nodes, 0, 1, 2)
+    assert lock.acquire(timeout=5.0)
+    lock.release()
+
+
+def test_waiting_for_loss_ends_in_time_when_majority_hangs(client, nodes):
+    with pytest.raises(LeaseLostError), client.get_lock("x") as hold:
+        for i in (2, 3, 4):
+            nodes.pause(i)
+        started_at = clock()
+        assert hold.wait_lost(timeout=10.0)
+        assert clock() - started_at < LEASE + 0.3
+        with pytest.raises(LeaseLostError):
+            hold.check()
+
+
+def test_release_keeps_silent_when_majority_hangs_and_hold_is_valid(client, nodes, take_away, admin, eventually, watch):
+    lock = client.get_lock("x", lease=60.0)
+    assert lock.acquire(blocking=False)
+    eventually(lambda: len(admin.keys()) == 5)
+    take_away(0, 1, 2)
+    elapsed = watch()
+    lock.release()
+    assert elapsed() < 1.0
+    bring_back(nodes, 0, 1, 2)
+    eventually(lambda: admin.keys() == [], within=2.0)

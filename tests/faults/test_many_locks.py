@@ -1,0 +1,49 @@
+"""One client holds a thousand locks: few commands renew them all, on one thread, and none is lost."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+LOCKS = 1000
+LEASE = 1.5
+PERIODS = 4
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin, eventually):
+    lost = []
+    client = make_client(lease=LEASE, listeners=[lost.append])
+    gate = threading.Barrier(threads + 1)
+
+    def hold(number):
+        locks = [client.get_lock(f"{number} {i}") for i in range(LOCKS // threads)]
+        for lock in locks:
+            assert lock.acquire(blocking=False)
+        gate.wait()  # all are held
+        gate.wait()  # several periods later
+        owned = sum(lock.owned() for lock in locks)
+        for lock in locks:
+            lock.release()
+        return owned
+
+    with ThreadPoolExecutor(threads) as pool:
+        holders = [pool.submit(hold, number) for number in range(threads)]
+        gate.wait(timeout=30)
+        eventually(lambda: all(admin.ask(i, "DBSIZE") == LOCKS for i in range(5)))
+        before = [admin.calls(i) for i in range(5)]
+        ends_at = time.monotonic() + PERIODS * LEASE / 3
+        while time.monotonic() < ends_at:
+            ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync")]
+            assert ours == ["redsync-maintenance"]
+            assert all(admin.ask(i, "DBSIZE") == LOCKS for i in range(5))
+            time.sleep(0.05)
+        calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
+        print(f"renewal commands by node in {PERIODS} periods: {calls}")
+        # 5 batches of 200 make 1,000; the locks of several lanes, or acquired at different times, fill more of them.
+        assert all(3 <= count / PERIODS <= 20 for count in calls)
+        gate.wait(timeout=30)
+        assert sum(holder.result() for holder in holders) == LOCKS
+    assert [event for event in lost if type(event).__name__ == "HoldLost"] == []
+    eventually(lambda: admin.keys() == [], within=1.0)

@@ -1,0 +1,557 @@
+"""Nodes that answer with errors or with nonsense: each becomes its node's vote, a minority of them goes unnoticed."""
+
+import contextlib
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from redsync import Client, KeyTypeError, QuorumError
+from redsync._core.quorum import Choice
+
+MINORITY, MAJORITY = [1, 3], [0, 2, 4]
+
+
+@pytest.fixture
+def client(make_client):
+    client = make_client(lease=2.0)
+    with client.get_lock("x"):  # everything is connected
+        pass
+    return client
+
+
+def work(client, n=5):
+    """Use locks in every way that talks to nodes; none of it fails."""
+    for i in range(n):
+        lock = client.get_lock(f"work {i}")
+        assert lock.acquire(blocking=False)
+        assert lock.acquire(blocking=False)
+        lock.extend()
+        assert lock.locked()
+        lock.release()
+        lock.release()
+        assert lock.acquire(timeout=1.0)
+        lock.release()
+
+
+def failure(client, watch, *, timeout=0.3):
+    """Return the votes of an acquire that finds no quorum: at once when not blocking, at the deadline else."""
+    elapsed = watch()
+    with pytest.raises(QuorumError):
+        client.get_lock("x").acquire(timeout=timeout)
+    assert timeout <= elapsed() < timeout + 0.5
+    elapsed = watch()
+    with pytest.raises(QuorumError) as caught:
+        client.get_lock("x").acquire(blocking=False)
+    assert elapsed() < 1.0
+    return caught.value.votes
+
+
+def check_reasons(votes, indices, words):
+    for i in indices:
+        assert votes[i].choice is Choice.FAILED
+        assert words in votes[i].detail
+
+
+# Scripts that nodes have forgotten.
+
+
+def test_flushed_scripts_heal_by_themselves(client, admin):
+    for _ in range(3):
+        admin.ask_all("SCRIPT", "FLUSH")
+        work(client, 1)
+    lock = client.get_lock("x")
+    assert lock.acquire(blocking=False)
+    admin.ask_all("SCRIPT", "FLUSH")
+    lock.release()
+    assert admin.keys() == []
+    admin.ask_all("SCRIPT", "FLUSH")
+    assert not lock.locked()
+
+
+def test_flushed_scripts_do_not_stop_renewal(client, admin, eventually):
+    with client.get_lock("x") as hold:
+        for _ in range(2):
+            admin.ask_all("SCRIPT", "FLUSH")
+            before = hold.remaining()
+            eventually(lambda before=before: hold.remaining() > before, within=1.9)
+        hold.check()
+
+
+def test_flushed_scripts_disturb_nobody_while_threads_work(client, admin, eventually):
+    """Few scripts are lost twice on one node between a command and its resend, and never on a quorum."""
+    ends_at = time.monotonic() + 3.0
+
+    def worker(number):
+        done = 0
+        while time.monotonic() < ends_at:
+            lock = client.get_lock(f"{number} {done % 3}")
+            assert lock.acquire(timeout=1.0)
+            assert lock.acquire(blocking=False)
+            lock.release()
+            lock.release()
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as stack:
+        workers = [pool.submit(worker, number) for number in range(8)]
+        nodes = [stack.enter_context(redis.Redis(port=port)) for port in admin._nodes.ports]
+        flushes = 0
+        while time.monotonic() < ends_at:
+            for node in nodes:
+                node.execute_command("SCRIPT", "FLUSH")
+            flushes += 1
+            time.sleep(0.005)
+        done = [worker.result() for worker in workers]
+    print(f"{sum(done)} pairs, {flushes} flushes of each node")
+    assert min(done) > 5
+    eventually(lambda: admin.keys() == [], within=1.0)
+
+
+# Nodes that refuse: how to make them, what they say, and how to make them stop.
+
+
+def make_readonly(admin, i, nodes):
+    admin.ask(i, "REPLICAOF", "127.0.0.1", nodes.ports[(i + 1) % 5])
+
+
+def make_writable(admin, i, nodes):
+    admin.ask(i, "REPLICAOF", "NO", "ONE")
+
+
+def fill(admin, i, nodes):
+    admin.ask(i, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+    admin.ask(i, "CONFIG", "SET", "maxmemory", "1")
+
+
+def empty(admin, i, nodes):
+    admin.ask(i, "CONFIG", "SET", "maxmemory", "0")
+
+
+def forbid(admin, i, nodes):
+    admin.ask(i, "ACL", "SETUSER", "default", "-evalsha")
+
+
+def allow(admin, i, nodes):
+    admin.ask(i, "ACL", "SETUSER", "default", "+@all")
+
+
+def demand_replicas(admin, i, nodes):
+    admin.ask(i, "CONFIG", "SET", "min-replicas-to-write", "1")
+
+
+def demand_nothing(admin, i, nodes):
+    admin.ask(i, "CONFIG", "SET", "min-replicas-to-write", "0")
+
+
+REFUSALS = {
+    "READONLY": (make_readonly, make_writable),
+    "OOM": (fill, empty),
+    "NOPERM": (forbid, allow),
+    "NOREPLICAS": (demand_replicas, demand_nothing),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_refusing_minority_goes_unnoticed(code, client, nodes, admin, eventually):
+    refuse, relent = REFUSALS[code]
+    with client.get_lock("held"):
+        for i in MINORITY:
+            refuse(admin, i, nodes)
+        work(client)
+    assert code in client.nodes()[MINORITY[0]].last_error
+    for i in MINORITY:
+        relent(admin, i, nodes)
+    work(client)
+    eventually(lambda: admin.keys() == [], within=2.5)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_refusing_majority_is_told_by_its_votes(code, client, nodes, admin, watch, eventually):
+    refuse, relent = REFUSALS[code]
+    for i in MAJORITY:
+        refuse(admin, i, nodes)
+    check_reasons(failure(client, watch), MAJORITY, code)
+    for i in MAJORITY:
+        relent(admin, i, nodes)
+    assert client.get_lock("x").acquire(timeout=2.0)
+    client.get_lock("x").release()
+    work(client)
+    eventually(lambda: admin.keys() == [], within=2.5)
+
+
+def test_full_nodes_still_renew_and_release(client, nodes, admin, eventually):
+    lock = client.get_lock("x")
+    with lock as hold:
+        assert lock.acquire(blocking=False)
+        for i in range(5):
+            fill(admin, i, nodes)
+        for _ in range(2):
+            before = hold.remaining()
+            eventually(lambda before=before: hold.remaining() > before, within=1.9)
+        lock.release()
+        hold.check()
+    assert admin.keys() == []
+
+
+def test_busy_minority_goes_unnoticed(client, nodes, admin):
+    """BUSY: a node executes somebody's endless script, and answers nothing but errors."""
+    threads = []
+    for i in MINORITY:
+        admin.ask(i, "CONFIG", "SET", "lua-time-limit", "5")
+        thread = threading.Thread(
+            target=pytest.raises, args=(redis.RedisError, admin.ask, i, "EVAL", "while true do end", "0")
+        )
+        thread.start()
+        threads.append(thread)
+    try:
+        work(client)
+    finally:
+        for i in MINORITY:
+            deadline = time.monotonic() + 5.0
+            while True:
+                try:
+                    admin.ask(i, "SCRIPT", "KILL")
+                    break
+                except redis.ResponseError:  # not running yet
+                    assert time.monotonic() < deadline
+        for thread in threads:
+            thread.join()
+    work(client)
+
+
+# Nodes that let nobody in.
+
+
+def lock_out(admin, indices):
+    """Change the password of nodes, and end the connections that knew the old one."""
+    for i in indices:
+        admin.ask(i, "CONFIG", "SET", "requirepass", "new")
+    admin.password = "new"
+    for i in indices:
+        admin.ask(i, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
+    admin.password = None
+
+
+def let_in(admin, indices):
+    admin.password = "new"
+    for i in indices:
+        admin.ask(i, "CONFIG", "SET", "requirepass", "")
+    admin.password = None
+
+
+def test_minority_with_new_password_goes_unnoticed(client, admin, eventually):
+    lock_out(admin, MINORITY)
+    assert client.get_lock("x").acquire(timeout=1.0)
+    client.get_lock("x").release()
+    eventually(lambda: [node.state for node in client.nodes()] == ["up", "down", "up", "down", "up"])
+    work(client)
+    eventually(lambda: all("authenticat" in client.nodes()[i].last_error for i in MINORITY))
+    let_in(admin, MINORITY)
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"})
+
+
+def test_majority_with_new_password_is_told_by_its_votes(client, admin, eventually, watch):
+    lock_out(admin, MAJORITY)
+    eventually(lambda: [node.state for node in client.nodes()] == ["down", "up", "down", "up", "down"])
+    eventually(lambda: all("authenticat" in client.nodes()[i].last_error for i in MAJORITY))
+    check_reasons(failure(client, watch), MAJORITY, "authenticat")
+    let_in(admin, MAJORITY)
+    assert client.get_lock("x").acquire(timeout=2.0)
+    client.get_lock("x").release()
+
+
+@pytest.fixture
+def mislead(nodes, admin):
+    """Return a function that makes a client with a wrong password for some nodes."""
+    with contextlib.ExitStack() as stack:
+
+        def mislead(indices):
+            for i in indices:
+                admin.ask(i, "CONFIG", "SET", "requirepass", "right")
+            urls = [url.replace("//", "//:mistaken@") if i in indices else url for i, url in enumerate(nodes.urls)]
+            return stack.enter_context(Client(urls, restart_guard=0))
+
+        yield mislead
+
+
+def test_wrong_password_for_minority_goes_unnoticed(mislead):
+    client = mislead(MINORITY)
+    work(client)
+    for i in MINORITY:
+        assert client.nodes()[i].state == "down"
+        assert "password" in client.nodes()[i].last_error
+
+
+def test_wrong_password_for_majority_is_told_by_its_votes(mislead, watch):
+    client = mislead(MAJORITY)
+    votes = failure(client, watch)
+    check_reasons(votes, MAJORITY, "password")
+    assert "mistaken" not in " ".join(str(vote) for vote in votes)
+    assert all("mistaken" not in node.address for node in client.nodes())
+
+
+# Keys that belong to somebody else.
+
+
+def test_foreign_key_on_minority_goes_unnoticed_and_is_kept(client, admin):
+    for i in MINORITY:
+        admin.ask(i, "SET", "redsync:work 0", "mine")
+    work(client, 1)
+    assert admin.keys() == [(i, "redsync:work 0") for i in MINORITY]
+    assert admin.ask(1, "GET", "redsync:work 0") == "mine"
+
+
+@pytest.mark.parametrize("make", [("SET", "value"), ("RPUSH", "value"), ("SADD", "value")], ids=lambda make: make[0])
+def test_foreign_key_on_majority_is_told_and_kept(make, client, admin, watch):
+    command, value = make
+    for i in MAJORITY:
+        admin.ask(i, command, "redsync:x", value)
+    before = [admin.ask(i, "TYPE", "redsync:x") for i in MAJORITY]
+    for timeout in (0.0, 0.3, 10.0):
+        elapsed = watch()
+        with pytest.raises(KeyTypeError) as caught:
+            client.get_lock("x").acquire(timeout=timeout)
+        assert elapsed() < timeout + 0.5
+        assert elapsed() < 1.0  # more waiting makes no other type of it
+        assert len(caught.value.votes) == 5
+    assert admin.keys() == [(i, "redsync:x") for i in MAJORITY]
+    assert [admin.ask(i, "TYPE", "redsync:x") for i in MAJORITY] == before
+
+
+# Connections that break or garble.
+
+
+@pytest.fixture
+def proxied(proxies):
+    with Client([proxy.url for proxy in proxies], lease=2.0, restart_guard=0) as client:
+        with client.get_lock("x"):
+            pass
+        yield client
+
+
+# Strikes once each, on the next reply of that node.
+STRIKES = {
+    "half_replies": lambda proxy: setattr(proxy, "half_replies", True),
+    "garbage": lambda proxy: setattr(proxy, "garbage", True),
+    "cut": lambda proxy: proxy.cut(),
+}
+
+
+@pytest.mark.parametrize("strike", STRIKES)
+def test_broken_connections_to_minority_go_unnoticed(strike, proxied, proxies, admin, eventually):
+    for _ in range(3):
+        eventually(lambda: {node.state for node in proxied.nodes()} == {"up"})
+        for i in MINORITY:
+            STRIKES[strike](proxies[i])
+        work(proxied)
+    eventually(lambda: {node.state for node in proxied.nodes()} == {"up"})
+    work(proxied)
+    eventually(lambda: admin.keys() == [], within=1.0)
+
+
+@pytest.mark.parametrize(("strike", "words"), [("half_replies", "closed"), ("garbage", "rotocol")])
+def test_broken_replies_of_majority_are_told_by_their_votes(strike, words, proxied, proxies, admin, eventually, watch):
+    for i in MAJORITY:
+        STRIKES[strike](proxies[i])
+    elapsed = watch()
+    with pytest.raises(QuorumError) as caught:
+        proxied.get_lock("x").acquire(blocking=False)
+    assert elapsed() < 1.0
+    check_reasons(caught.value.votes, MAJORITY, words)
+    elapsed = watch()
+    assert proxied.get_lock("x").acquire(timeout=2.0)
+    assert elapsed() < 1.0
+    proxied.get_lock("x").release()
+    eventually(lambda: admin.keys() == [], within=1.0)
+
+
+def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, proxies, seed):
+    """Each lock's holder must be its own, whatever connections break under the replies."""
+    stop = threading.Event()
+
+    def worker(number):
+        done = 0
+        while not stop.is_set():
+            lock = proxied.get_lock(f"{number} {done % 7}")
+            try:
+                if not lock.acquire(timeout=2.0):
+                    continue
+                info = proxied.inspect(lock.name)
+                lock.release()
+            except QuorumError:
+                continue
+            assert [holder.owner for holder in info.holders] in ([], [str(proxied.runner.owner())])
+            assert info.name == lock.name
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(worker, number) for number in range(8)]
+        for round_number in range(60):
+            proxy = proxies[(seed + round_number) % 5]
+            list(STRIKES.values())[(seed + round_number * 7) % 3](proxy)
+            time.sleep(0.02)
+        stop.set()
+        assert min(worker.result() for worker in workers) > 0
+
+
+def test_idle_connections_may_be_reset(client, admin, watch, eventually):
+    for _ in range(3):
+        for i in range(5):
+            admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
+            admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
+        elapsed = watch()
+        assert client.get_lock("x").acquire(timeout=1.0)
+        assert elapsed() < 1.0
+        client.get_lock("x").release()
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"})
+
+
+def test_idle_connections_are_replaced_before_anybody_needs_them(client, admin, eventually):
+    for i in range(5):
+        admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
+        admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
+    # One connection per lane; who was disconnected noticed it by itself.
+    eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == 4 for i in range(5)), within=2.0)
+    assert client.get_lock("x").acquire(blocking=False)
+    client.get_lock("x").release()
+
+
+def test_held_locks_survive_reset_connections(client, admin, eventually):
+    with client.get_lock("x") as hold:
+        for _ in range(3):
+            for i in range(5):
+                admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
+                admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
+            before = hold.remaining()
+            eventually(lambda before=before: hold.remaining() > before, within=1.9)
+        hold.check()
+    eventually(lambda: admin.keys() == [], within=1.0)
+
+
+# Servers that are none.
+
+
+class FakeServer:
+    """Answers each command by what `answer` makes of its words; None closes the connection."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections = []
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+            self._threads[-1].start()
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rb") as incoming:
+            while line := incoming.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    size = int(incoming.readline()[1:])
+                    words.append(incoming.read(size + 2)[:-2])
+                reply = self._answer(words)
+                if reply is None:
+                    return
+                connection.sendall(reply)
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+
+HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
+INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:1000\r\n"
+LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
+
+
+def loading(words):
+    match words[0].upper():
+        case b"HELLO":
+            return HELLO
+        case b"INFO":
+            text = INFO % str(time.time_ns()).encode()
+            return b"$%d\r\n%b\r\n" % (len(text), text)
+    return LOADING
+
+
+ODD_ANSWERS = {
+    "loading": loading,
+    "silent": lambda words: b"",
+    "closing": lambda words: None,
+    "no_resp": lambda words: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "ok_to_all": lambda words: b"+OK\r\n",
+    "null_to_all": lambda words: b"_\r\n",
+    "empty_info": lambda words: HELLO if words[0] == b"HELLO" else b"$0\r\n\r\n",
+    "number_for_info": lambda words: HELLO if words[0] == b"HELLO" else b":1\r\n",
+    "garbage_for_info": lambda words: HELLO if words[0] == b"HELLO" else b"\x00garbage\r\n",
+    "garbage_for_scripts": lambda words: b"\x00garbage\r\n" if words[0] == b"SCRIPT" else loading(words),
+    "odd_replies": lambda words: b":7\r\n" if words[0] in (b"EVALSHA", b"SCRIPT", b"PING") else loading(words),
+    "closing_on_evalsha": lambda words: None if words[0] == b"EVALSHA" else loading(words),
+}
+
+
+@pytest.fixture
+def make_fakes():
+    with contextlib.ExitStack() as stack:
+
+        def make_fakes(answer, n):
+            fakes = [FakeServer(answer) for _ in range(n)]
+            for fake in fakes:
+                stack.callback(fake.close)
+            return [f"redis://127.0.0.1:{fake.port}/0" for fake in fakes]
+
+        yield make_fakes
+
+
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_odd_minority_goes_unnoticed(kind, make_fakes, nodes, admin):
+    with Client([*nodes.urls[:3], *make_fakes(ODD_ANSWERS[kind], 2)], lease=2.0, restart_guard=0) as client:
+        work(client)
+    assert admin.keys() == []
+
+
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_odd_majority_is_told_by_its_votes(kind, make_fakes, nodes, watch):
+    with Client([*nodes.urls[:2], *make_fakes(ODD_ANSWERS[kind], 3)], lease=2.0, restart_guard=0) as client:
+        votes = failure(client, watch)
+        assert [vote.choice for vote in votes[2:]] == [Choice.FAILED] * 3
+        assert all(vote.detail not in ("", "not waited for") for vote in votes[2:])
+        if kind == "loading":
+            check_reasons(votes, [2, 3, 4], "loading")
+
+
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_odd_node_counts_again_when_it_answers_as_it_should(kind, make_fakes, nodes, proxies, eventually):
+    """The proxy leads to the odd server first, and then to a real node."""
+    proxy = proxies[0]
+    target = proxy._target_port
+    proxy._target_port = int(make_fakes(ODD_ANSWERS[kind], 1)[0].split(":")[2].split("/")[0])
+    with Client([proxy.url], lease=2.0, restart_guard=0) as client:
+        with pytest.raises(QuorumError):
+            client.get_lock("x").acquire(blocking=False)
+        proxy._target_port = target
+        proxy.cut()
+        assert client.get_lock("x").acquire(timeout=5.0)
+        client.get_lock("x").release()

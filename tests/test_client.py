@@ -1,0 +1,3 @@
+def test_a(client, other, raw):
+    with client.get_lock("x"):
+        print(raw.keys())
