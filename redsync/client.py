@@ -18,6 +18,7 @@ from redsync._core.timing import Timing
 from redsync._drivers.nodes import NodeStatus, make_nodes
 from redsync._drivers.threads import ThreadRunner
 from redsync._protocols import lock as lock_protocol
+from redsync._protocols import lock_survey
 from redsync._protocols.lease import watchdog
 from redsync.decorator import locked_decorator
 from redsync.exceptions import ConfigurationError, QuorumError
@@ -141,7 +142,8 @@ class Client:
             timeout: How long `with` waits, in seconds; None for ever.
             lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
             max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: Called with the hold when it is lost, in the thread that notices.
+            on_lost: Called once with the hold when it is lost, in the thread that notices; it must be quick, or the
+                renewals of other holds wait for it.
 
         Raises:
             ValueError: A name or a number that can't be.
@@ -169,7 +171,7 @@ class Client:
 
         Raises:
             ValueError: A field that is no parameter, or an `on_busy` of no known kind.
-            TypeError: The function is a coroutine function, whose lock an `AsyncClient` must take.
+            TypeError: The function is a coroutine function; this client is for threads.
         """
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
@@ -207,7 +209,7 @@ class Client:
         """
         keys = LockKeys.of(self._prefix, encode_name(name))
         runner = self._runner
-        tally = runner.run(lock_protocol.survey(runner.session, keys, runner.owner()))
+        tally = runner.run(lock_survey.survey(runner.session, keys, runner.owner()))
         if tally.without_quorum:
             raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
         return _lock_info(name, tally)
@@ -263,11 +265,11 @@ def _timing(lease: float, node_timeout: float, drift_factor: float) -> Timing:
 
 def _lock_info(name: str | bytes, tally: Tally) -> LockInfo:
     looks = [
-        lock_protocol.Look.read(reply)
+        lock_survey.Look.read(reply)
         for reply, choice in zip(tally.replies, tally.choices, strict=True)
         if choice is not None and choice is not Choice.FAILED
     ]
-    by_owner: dict[str, list[lock_protocol.Look]] = {}
+    by_owner: dict[str, list[lock_survey.Look]] = {}
     for look in looks:
         if look.owner is not None:
             by_owner.setdefault(look.owner, []).append(look)

@@ -34,7 +34,7 @@ def locked_decorator(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} is a coroutine function: decorate it with an AsyncClient")
+            raise TypeError(f"{function.__qualname__} is a coroutine function: this client is for threads")
         signature = inspect.signature(function)
         _check_fields(fields, signature, template)
 

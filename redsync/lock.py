@@ -24,6 +24,7 @@ from redsync._core.quorum import Vote
 from redsync._core.runner import Host
 from redsync._core.timing import check_timeout
 from redsync._protocols import lock as protocol
+from redsync._protocols import lock_survey
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError
 
@@ -63,9 +64,7 @@ class Hold:
     @property
     def lost(self) -> bool:
         """Whether the hold ended before it was released. Exact at any time, also when no node answers."""
-        if self._released:
-            return False
-        return not self._state.valid(self._host.runner.now())
+        return not self._released and self._state.ended(self._host.runner.now())
 
     def remaining(self) -> float:
         """Return for how many seconds the hold may still be believed, 0.0 if not at all.
@@ -122,9 +121,9 @@ class Hold:
             LeaseLostError: It was lost before.
             NotOwnedError: It was released before.
         """
-        self._host.runner.run(self._release())
+        self._host.runner.run(self._release_steps())
 
-    def _release(self) -> Steps[None]:
+    def _release_steps(self) -> Steps[None]:
         # Steps are atomic, so of two threads that release the same hold one gets the error.
         self._refuse_released()
         self._released = True
@@ -227,9 +226,9 @@ class Lock:
             NotOwnedError: This thread does not hold it; nothing was changed.
             LeaseLostError: It held it, and lost it before.
         """
-        self._release(1)
+        self._give_back(1)
 
-    def _release(self, holds: int) -> None:
+    def _give_back(self, holds: int) -> None:
         runner = self._runner
         runner.run(protocol.release(runner.session, self._own(), runner.now(), holds))
 
@@ -276,7 +275,8 @@ class Lock:
             if not holds:
                 del self._entered[owner]
             if not hold._released:
-                hold.release()
+                self.release()
+                hold._released = True
         except LeaseLostError as lost:
             if error is None:
                 raise
@@ -289,7 +289,7 @@ class Lock:
             QuorumError: Too few nodes answered to tell.
         """
         runner = self._runner
-        return runner.run(protocol.holder(runner.session, self._name, self._keys, runner.owner())) is not None
+        return runner.run(lock_survey.holder(runner.session, self._name, self._keys, runner.owner())) is not None
 
     def owned(self) -> bool:
         """Return whether this thread holds the lock, now and validly."""
@@ -327,20 +327,25 @@ class Lock:
             KeyTypeError: The key holds a value of another type.
         """
         runner = self._runner
-        return runner.run(protocol.force_release(runner.session, self._name, self._keys, runner.owner()))
+        return runner.run(lock_survey.force_release(runner.session, self._name, self._keys, runner.owner()))
 
     # What threading.Condition asks of a reentrant lock.
 
     def _is_owned(self) -> bool:
         return self.owned()
 
-    def _release_save(self) -> int:
-        count = self._own().count
-        self._release(count)
-        return count
+    def _release_save(self) -> tuple[int, float | None]:
+        state = self._own()
+        saved = state.count, None if state.renewed else state.lease
+        self._give_back(state.count)
+        return saved
 
-    def _acquire_restore(self, count: int) -> None:
-        self._acquire(None, count=count)
+    def _acquire_restore(self, saved: tuple[int, float | None]) -> None:
+        count, lease = saved
+        state = self._acquire(None, lease, count)
+        for hold in self._entered.get(self._runner.owner(), ()):
+            # What `with` gave out stands for this thread's hold, across the waits of a condition.
+            hold._state = state or hold._state
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {

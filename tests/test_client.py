@@ -1,3 +1,752 @@
-def test_a(client, other, raw):
+"""The client: which nodes it takes, what it says of them, how it ends, and what becomes of it in a fork."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import redis.asyncio
+
+from redsync import Client, ClientClosedError, ConfigurationError, NodeChanged, NodeStatus, QuorumError
+from redsync.testing import LocalNodes
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+def maintenance_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "redsync-maintenance"]
+
+
+# Nodes
+
+
+@pytest.mark.parametrize(("n", "quorum"), [(1, 1), (2, 2), (3, 2), (5, 3)])
+def test_lock_works_on_any_number_of_nodes(make_client, nodes, other, raw, eventually, n, quorum):
+    client = make_client(nodes.urls[:n])
+    assert client.quorum == quorum
+    lock = client.get_lock("x")
+    with lock as hold:
+        assert lock.acquire(False)
+        assert not other.do(lock.acquire, timeout=0.1)
+        lock.extend()
+        lock.release()
+        eventually(lambda: raw.count("redsync:x") == n)
+        assert len(client.inspect("x").votes) == n
+        hold.check()
+    eventually(lambda: raw.count("redsync:x") == 0)
+    assert other.do(lock.acquire, False)
+
+
+@pytest.mark.parametrize(("n", "dead"), [(1, 1), (2, 1), (3, 2)])
+def test_lock_needs_a_quorum_of_the_configured_nodes(make_client, nodes, n, dead):
+    lock = make_client(nodes.urls[:n]).get_lock("x")
+    for i in range(dead):
+        nodes.kill(i)
+    with pytest.raises(QuorumError):
+        lock.acquire(False)
+
+
+def test_nodes_may_be_clients_of_redis_py(nodes, raw, other, eventually):
+    before = [len(connection.connection_pool._available_connections) for connection in raw]
+    with Client([raw[0], nodes.urls[1], raw[2]], restart_guard=0) as client:
+        lock = client.get_lock("x")
+        with lock:
+            assert not other.do(lock.acquire, False)
+            eventually(lambda: raw.count("redsync:x") == 3)
+    assert [connection.ping() for connection in raw] == [True] * 5
+    assert [len(connection.connection_pool._available_connections) for connection in raw[3:]] >= before[3:]
+
+
+def test_nodes_may_be_a_tuple(nodes):
+    with Client(tuple(nodes.urls), restart_guard=0) as client, client.get_lock("x"):
+        pass
+
+
+def test_node_may_be_a_unix_socket(server_path, tmp_path, other):
+    path = tmp_path / "node.sock"
+    with (
+        LocalNodes(1, server=server_path, config={"unixsocket": str(path)}),
+        Client([f"unix://{path}"]) as client,
+    ):
+        lock = client.get_lock("x")
+        with lock:
+            assert not other.do(lock.acquire, False)
+        assert client.nodes()[0].address == str(path)
+        assert states(client) == ["up"]
+
+
+def test_node_may_want_a_password(server_path, other):
+    with LocalNodes(2, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
+        urls = [url.replace("redis://", "redis://:s3cr%3At%2F@") for url in nodes.urls]
+        with Client(urls, restart_guard=0) as client:
+            lock = client.get_lock("x")
+            with lock:
+                assert not other.do(lock.acquire, False)
+            assert all("s3cr" not in str(status) for status in client.nodes())
+            assert "s3cr" not in repr(client)
+
+
+def test_wrong_password_is_told_by_the_first_operation(server_path):
+    with LocalNodes(1, server=server_path, config={"requirepass": "secret"}) as nodes, nodes.client() as client:
+        with pytest.raises(QuorumError) as info:
+            client.get_lock("x").acquire(False)
+        assert "auth" in info.value.votes[0].detail.lower()
+
+
+def test_database_of_the_url_is_used(make_client, nodes, raw, eventually):
+    client = make_client([url.removesuffix("/0") + "/3" for url in nodes.urls])
     with client.get_lock("x"):
-        print(raw.keys())
+        assert client.get_lock("x").locked()
+        assert raw.keys() == [set()] * 5
+        for url in nodes.urls:
+            with redis.Redis.from_url(url.removesuffix("/0") + "/3") as connection:
+                eventually(lambda: connection.exists("redsync:x"))  # noqa: B023  # called now
+
+
+# Settings that can't be
+
+
+@pytest.mark.parametrize("nodes_given", [[], (), None, "", "redis://127.0.0.1:1", b"redis://127.0.0.1:1"])
+def test_client_is_refused_without_a_list_of_nodes(nodes_given):
+    with pytest.raises(ConfigurationError):
+        Client(nodes_given)
+
+
+@pytest.mark.parametrize("node", ["", "localhost:6379", "http://localhost", "redis", "redis://127.0.0.1:port"])
+def test_client_is_refused_when_a_node_is_no_url(node):
+    with pytest.raises(ConfigurationError):
+        Client([node])
+
+
+@pytest.mark.parametrize("node", [None, 6379, b"redis://127.0.0.1:1", ["redis://127.0.0.1:1"], ("127.0.0.1", 1)])
+def test_client_is_refused_when_a_node_is_of_another_type(node):
+    with pytest.raises(ConfigurationError):
+        Client([node])
+
+
+def test_client_is_refused_when_a_node_is_an_asyncio_client():
+    with pytest.raises(ConfigurationError):
+        Client([redis.asyncio.Redis()])
+
+
+def test_client_is_refused_when_a_url_is_listed_twice(nodes):
+    with pytest.raises(ConfigurationError, match="more than once"):
+        Client([nodes.urls[0], nodes.urls[1], nodes.urls[0]])
+    with pytest.raises(ConfigurationError, match="more than once"):
+        Client([nodes.urls[0], nodes.urls[0].removesuffix("0") + "1"])
+
+
+def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw):
+    url = nodes.urls[1]
+    with pytest.raises(ConfigurationError, match="same server"):
+        Client([nodes.urls[0], url, url.replace("127.0.0.1", "localhost")])
+    assert maintenance_threads() == []
+
+
+def test_client_is_refused_when_a_url_and_a_redis_are_one_server(nodes, raw):
+    with pytest.raises(ConfigurationError):
+        Client([nodes.urls[0], raw[0]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease": 0},
+        {"lease": -1},
+        {"lease": float("inf")},
+        {"lease": float("nan")},
+        {"lease": 0.002},
+        {"node_timeout": 0},
+        {"node_timeout": -1},
+        {"node_timeout": float("inf")},
+        {"node_timeout": float("nan")},
+        {"drift_factor": -0.1},
+        {"drift_factor": 1},
+        {"drift_factor": float("nan")},
+        {"lease": 0.01, "drift_factor": 0.9},
+        {"restart_guard": -1},
+        {"restart_guard": float("nan")},
+        {"restart_guard": float("inf")},
+        {"prefix": b"bytes"},
+        {"prefix": None},
+        {"prefix": "x" * 513},
+    ],
+    ids=str,
+)
+def test_client_is_refused_when_a_setting_can_not_be(nodes, options):
+    with pytest.raises(ConfigurationError):
+        Client(nodes.urls, **options)
+    assert maintenance_threads() == []
+
+
+def test_client_takes_its_settings_by_name_only(nodes):
+    with pytest.raises(TypeError):
+        Client(nodes.urls, "prefix:")
+
+
+def test_lease_setting_is_what_the_nodes_keep(make_client, raw, eventually):
+    with make_client(lease=7).get_lock("x") as hold:
+        assert 5 < hold.remaining() < 7
+        eventually(lambda: all(5_000 < node.pttl("redsync:x") <= 7_000 for node in raw))
+
+
+def test_drift_factor_shortens_what_is_believed(make_client):
+    with make_client(lease=10, drift_factor=0.2).get_lock("x") as hold:
+        assert 7 < hold.remaining() <= 10 * 0.8 - 0.002
+
+
+def test_node_timeout_bounds_the_wait_for_a_hung_majority(make_client, nodes):
+    lock = make_client(node_timeout=0.1).get_lock("x")
+    for i in range(3):
+        nodes.pause(i)
+    started = time.monotonic()
+    with pytest.raises(QuorumError):
+        lock.acquire(False)
+    assert 0.1 <= time.monotonic() - started < 1
+
+
+def test_prefix_may_be_empty(make_client, raw, eventually):
+    with make_client(prefix="").get_lock("x"):
+        eventually(lambda: raw.keys() == [{b"x"}] * 5)
+
+
+# Nodes that may have lost their memory
+
+
+def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes):
+    for i in range(3):
+        nodes.restart(i)
+    with Client(nodes.urls[:3], lease=2.0) as client:
+        assert states(client) == ["quarantined"] * 3
+        lock = client.get_lock("x")
+        with pytest.raises(QuorumError, match="restart_guard"):
+            lock.acquire(False)
+        assert lock.acquire(timeout=10)
+        assert states(client) == ["up"] * 3
+
+
+def test_single_restarted_node_is_trusted_by_default(nodes):
+    nodes.restart(0)
+    with Client(nodes.urls[:1]) as client:
+        assert states(client) == ["up"]
+        assert client.get_lock("x").acquire(False)
+
+
+def test_restart_guard_may_be_switched_off(nodes):
+    for i in range(3):
+        nodes.restart(i)
+    with Client(nodes.urls[:3], restart_guard=0) as client:
+        assert client.get_lock("x").acquire(False)
+
+
+# Settings from the environment
+
+VARIABLES = ["REDSYNC_URLS", "REDSYNC_PREFIX", "REDSYNC_LEASE", "REDSYNC_RESTART_GUARD"]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_from_env_reads_all_variables(environment, nodes, raw, eventually):
+    environment.setenv("REDSYNC_URLS", " , ".join(nodes.urls[:3]) + ",")
+    environment.setenv("REDSYNC_PREFIX", "env:")
+    environment.setenv("REDSYNC_LEASE", "7.5")
+    environment.setenv("REDSYNC_RESTART_GUARD", "0")
+    for i in range(3):
+        nodes.restart(i)
+    with Client.from_env() as client, client.get_lock("x") as hold:
+        assert [status.address for status in client.nodes()] == [urlsplit(url).netloc for url in nodes.urls[:3]]
+        assert 6 < hold.remaining() < 7.5
+        eventually(lambda: [connection.exists("env:x") for connection in raw] == [1, 1, 1, 0, 0])
+
+
+def test_from_env_guards_against_restarted_nodes(environment, nodes):
+    environment.setenv("REDSYNC_URLS", nodes.urls[0])
+    environment.setenv("REDSYNC_RESTART_GUARD", "20")
+    nodes.restart(0)
+    with Client.from_env() as client:
+        assert states(client) == ["quarantined"]
+
+
+def test_from_env_needs_urls_only(environment, nodes, raw, eventually):
+    environment.setenv("REDSYNC_URLS", nodes.urls[0])
+    with Client.from_env() as client, client.get_lock("x") as hold:
+        assert 25 < hold.remaining() < 30
+        assert raw[0].exists("redsync:x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("REDSYNC_URLS", None),
+        ("REDSYNC_URLS", ""),
+        ("REDSYNC_URLS", " , "),
+        ("REDSYNC_URLS", "localhost:6379"),
+        ("REDSYNC_LEASE", ""),
+        ("REDSYNC_LEASE", "30s"),
+        ("REDSYNC_LEASE", "0"),
+        ("REDSYNC_LEASE", "nan"),
+        ("REDSYNC_RESTART_GUARD", "off"),
+        ("REDSYNC_RESTART_GUARD", "-1"),
+        ("REDSYNC_PREFIX", "x" * 513),
+    ],
+)
+def test_from_env_refuses_what_can_not_be(environment, name, value):
+    environment.setenv("REDSYNC_URLS", "redis://127.0.0.1:1")
+    if value is None:
+        environment.delenv(name)
+    else:
+        environment.setenv(name, value)
+    with pytest.raises(ConfigurationError):
+        Client.from_env()
+    assert maintenance_threads() == []
+
+
+# Looking at nodes
+
+
+def test_id_is_a_uuid_of_its_own(make_client):
+    first, second = make_client(), make_client()
+    assert str(uuid.UUID(first.id)) == first.id
+    assert first.id != second.id
+    assert first.id in repr(first)
+
+
+def test_nodes_tell_of_each_node(client, nodes):
+    statuses = client.nodes()
+    assert [status.address for status in statuses] == [f"127.0.0.1:{port}" for port in nodes.ports]
+    for status in statuses:
+        assert isinstance(status, NodeStatus)
+        assert status.state == "up"
+        assert status.version.split()[0] in {"redis", "valkey"}
+        assert status.version.split()[1][0].isdigit()
+        assert 0 <= status.uptime < 3600
+        assert status.last_error is None
+
+
+def test_nodes_tell_of_a_dead_node_until_it_is_back(client, nodes, eventually):
+    nodes.kill(1)
+    eventually(lambda: states(client) == ["up", "down", "up", "up", "up"])
+    assert client.nodes()[1].last_error
+    nodes.restart(1)
+    eventually(lambda: states(client) == ["up"] * 5)
+    assert client.nodes()[1].last_error
+
+
+def test_nodes_tell_of_a_hung_node_until_it_answers(make_client, nodes, eventually):
+    client = make_client(node_timeout=0.1)
+    nodes.pause(4)
+    with client.get_lock("x"):
+        eventually(lambda: states(client) == ["up", "up", "up", "up", "suspect"])
+        assert "owes" in client.nodes()[4].last_error
+    nodes.resume(4)
+    eventually(lambda: states(client) == ["up"] * 5)
+
+
+def test_nodes_tell_of_a_node_without_its_memory(make_client, nodes, eventually):
+    client = make_client(restart_guard=60)
+    nodes.restart(2)
+    eventually(lambda: states(client)[2] == "quarantined")
+
+
+def test_listener_gets_each_change_of_a_node(make_client, nodes, eventually):
+    events = []
+    make_client(listeners=[events.append])
+    nodes.kill(3)
+    eventually(lambda: events)
+    nodes.restart(3)
+    eventually(lambda: len(events) == 2)
+    assert all(isinstance(event, NodeChanged) for event in events)
+    assert [(event.node, event.state) for event in events] == [
+        (f"127.0.0.1:{nodes.ports[3]}", "down"),
+        (f"127.0.0.1:{nodes.ports[3]}", "up"),
+    ]
+    assert events[0].reason
+
+
+def test_client_is_made_without_a_majority_and_works_when_it_is_there(make_client, nodes, eventually):
+    for i in range(4):
+        nodes.kill(i)
+    started = time.monotonic()
+    client = make_client()
+    assert time.monotonic() - started < 3
+    with pytest.raises(QuorumError):
+        client.get_lock("x").acquire(False)
+    assert states(client) == ["down"] * 4 + ["up"]
+    for i in range(4):
+        nodes.restart(i)
+    assert client.get_lock("x").acquire(timeout=10)
+    eventually(lambda: states(client) == ["up"] * 5)
+
+
+# Looking at locks
+
+
+def test_inspect_tells_of_a_free_lock(client):
+    info = client.inspect("x")
+    assert (info.name, info.kind, info.holders, info.waiters) == ("x", "none", (), ())
+    assert [vote.node for vote in info.votes] == [status.address for status in client.nodes()]
+    assert client.inspect(b"x").name == b"x"
+
+
+def test_inspect_tells_of_the_holder(client, make_client, other):
+    lock = client.get_lock("x")
+    with lock as hold, lock:
+        info = make_client().inspect("x")
+        assert info.kind == "lock"
+        assert info.waiters == ()
+        (holder,) = info.holders
+        assert holder.owner == hold.owner
+        assert holder.hold_count == 2
+        assert 25 < holder.remaining <= 30
+        assert len(info.votes) == 5
+
+
+def test_inspect_tells_of_waiters(client, make_worker, eventually):
+    lock = client.get_lock("x")
+
+    def wait():
+        with lock as hold:
+            return hold.owner
+
+    with lock as hold:
+        workers = [make_worker(), make_worker()]
+        waiters = [worker.start(wait) for worker in workers]
+        owners = eventually(lambda: len(client.inspect("x").waiters) == 2 and client.inspect("x").waiters)
+        assert [holder.owner for holder in client.inspect("x").holders] == [hold.owner]
+    assert sorted(waiter.result(5) for waiter in waiters) == sorted(owners)
+    eventually(lambda: client.inspect("x").waiters == ())
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [(("SET", "redsync:x", "1"), "string"), (("RPUSH", "redsync:x", 1), "list")]
+)
+def test_inspect_tells_of_a_foreign_value(client, raw, command, kind):
+    for node in raw:
+        node.execute_command(*command)
+    info = client.inspect("x")
+    assert (info.kind, info.holders) == (kind, ())
+
+
+def test_inspect_counts_holders_by_quorum(client, raw):
+    for node in raw[:2]:
+        node.hset("redsync:x", "somebody:1", 1)
+    assert client.inspect("x").holders == ()
+    raw[2].hset("redsync:x", "somebody:1", 1)
+    (holder,) = client.inspect("x").holders
+    assert holder.owner == "somebody:1"
+    assert holder.remaining is None
+
+
+def test_inspect_tells_what_a_minority_of_dead_nodes_said(client, nodes):
+    nodes.kill(0)
+    with client.get_lock("x"):
+        info = client.inspect("x")
+        assert [vote.choice.value for vote in info.votes] == ["failed"] + ["granted"] * 4
+        assert info.votes[0].detail
+        assert len(info.holders) == 1
+
+
+def test_inspect_raises_quorum_error_when_too_few_nodes_answer(client, nodes):
+    for i in range(3):
+        nodes.kill(i)
+    with pytest.raises(QuorumError):
+        client.inspect("x")
+
+
+def test_inspect_refuses_a_name_that_can_not_be(client):
+    with pytest.raises(ValueError, match="1 to 512 bytes"):
+        client.inspect("")
+
+
+# The end
+
+
+def test_close_releases_what_all_threads_hold(make_client, make_worker, raw, eventually):
+    client = make_client()
+    client.get_lock("mine").acquire()
+    client.get_lock("mine").acquire()
+    for name in ("theirs", "others"):
+        make_worker().do(client.get_lock(name).acquire)
+    eventually(lambda: raw.count("redsync:others") == 5)
+    client.close()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_close_lets_waiters_go(make_client, other, make_worker, raw, eventually):
+    client, holder = make_client(), make_client()
+    make_worker().do(holder.get_lock("x").acquire)
+    waiter = other.start(client.get_lock("x").acquire)
+    watcher = make_worker().start(client.get_lock("x", timeout=20).__enter__)
+    eventually(lambda: len(client.inspect("x").waiters) == 2)
+    started = time.monotonic()
+    client.close()
+    for waiting in (waiter, watcher):
+        assert isinstance(waiting.exception(5), ClientClosedError)
+    assert time.monotonic() - started < 2
+    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
+
+
+def test_close_wakes_another_clients_waiter(make_client, other, eventually):
+    client, waiting = make_client(), make_client()
+    client.get_lock("x").acquire()
+    waiter = other.start(lambda: waiting.get_lock("x").acquire() and time.monotonic())
+    eventually(lambda: waiting.inspect("x").waiters)
+    started = time.monotonic()
+    client.close()
+    assert waiter.result(5) - started < 0.4
+
+
+def test_close_does_nothing_the_second_time(make_client):
+    client = make_client()
+    client.close()
+    client.close()
+    assert maintenance_threads() == []
+
+
+OPERATIONS = {
+    "acquire": lambda client, lock: lock.acquire(),
+    "try": lambda client, lock: lock.acquire(False),
+    "with": lambda client, lock: lock.__enter__(),
+    "release": lambda client, lock: lock.release(),
+    "extend": lambda client, lock: lock.extend(),
+    "locked": lambda client, lock: lock.locked(),
+    "force_release": lambda client, lock: lock.force_release(),
+    "inspect": lambda client, lock: client.inspect("x"),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("held", [True, False])
+def test_operation_fails_after_close(make_client, operation, held):
+    client = make_client()
+    lock = client.get_lock("x")
+    if held:
+        lock.acquire()
+    client.close()
+    with pytest.raises(ClientClosedError):
+        operation(client, lock)
+    assert not lock.owned()
+    assert lock.remaining() == 0.0
+
+
+def test_hold_fails_after_close(make_client):
+    client = make_client()
+    hold = client.get_lock("x").__enter__()
+    client.close()
+    for operation in (hold.release, hold.extend):
+        with pytest.raises(ClientClosedError):
+            operation()
+    assert hold.remaining() == 0.0
+
+
+def test_close_inside_with_is_told_on_exit(make_client):
+    client = make_client()
+    with pytest.raises(ClientClosedError), client.get_lock("x"):
+        client.close()
+
+
+def test_client_is_closed_at_the_end_of_its_with(nodes, raw, eventually):
+    with Client(nodes.urls, restart_guard=0) as client:
+        assert isinstance(client, Client)
+        client.get_lock("x").acquire()
+    with pytest.raises(ClientClosedError):
+        client.get_lock("x").acquire()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_client_is_closed_when_the_body_of_its_with_raises(nodes):
+    with pytest.raises(KeyError), Client(nodes.urls, restart_guard=0) as client:
+        raise KeyError
+    with pytest.raises(ClientClosedError):
+        client.get_lock("x").acquire()
+
+
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_close_takes_no_long_time_when_nodes_do_not_answer(make_client, nodes, harm):
+    client = make_client()
+    client.get_lock("x").acquire()
+    for i in range(4):
+        getattr(nodes, harm)(i)
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started < 4
+    assert maintenance_threads() == []
+
+
+def test_close_of_one_client_leaves_others_alone(make_client):
+    first, second = make_client(), make_client()
+    with second.get_lock("x") as hold:
+        first.close()
+        hold.extend()
+        hold.check()
+
+
+def test_forgotten_client_releases_and_ends_its_threads(nodes, raw, eventually):
+    client = Client(nodes.urls, restart_guard=0)
+    client.get_lock("x").acquire()
+    eventually(lambda: raw.count("redsync:x") == 5)
+    assert len(maintenance_threads()) == 1
+    del client
+    gc.collect()
+    eventually(lambda: maintenance_threads() == [])
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_lock_keeps_its_client_alive(nodes):
+    lock = Client(nodes.urls, restart_guard=0).get_lock("x")
+    gc.collect()
+    assert lock.acquire(False)
+    lock.release()
+
+
+def test_client_may_be_made_and_used_by_many_threads(nodes, make_worker):
+    with Client(nodes.urls, restart_guard=0) as client:
+
+        def work(name):
+            for _ in range(20):
+                with client.get_lock(name), client.get_lock(f"{name} inner"):
+                    pass
+            return True
+
+        tasks = [make_worker().start(work, f"name {number % 3}") for number in range(6)]
+        assert all(task.result(20) for task in tasks)
+        assert len(maintenance_threads()) == 1
+
+
+# fork
+
+
+def run_python(nodes, program):
+    """Run a program with `client` on the nodes and return what it printed; a fork needs a process of its own."""
+    preamble = f"""
+        import os, sys, threading, time
+        from redsync import Client, LeaseLostError, NotOwnedError
+        client = Client({nodes.urls!r}, restart_guard=0, lease=2.0)
+        lock = client.get_lock("x")
+
+        def in_child(function):
+            sys.stdout.flush()
+            pid = os.fork()
+            if pid:
+                return pid
+            try:
+                function()
+                sys.stdout.flush()
+            except BaseException as error:
+                print("child:", repr(error), flush=True)
+            os._exit(0)
+    """
+    source = textwrap.dedent(preamble) + textwrap.dedent(program)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_child_of_a_fork_has_another_id_and_holds_nothing(nodes):
+    lines = run_python(
+        nodes,
+        """
+        hold = lock.__enter__()
+
+        def child():
+            print(client.id)
+            print(lock.owned(), lock.hold_count(), lock.remaining(), hold.remaining())
+            print(lock.acquire(False))
+            try:
+                lock.release()
+            except NotOwnedError:
+                print("NotOwnedError")
+            with client.get_lock("y") as own:
+                print(own.owner.startswith(client.id))
+
+        print(client.id)
+        os.waitpid(in_child(child), 0)
+        print(lock.owned())
+        lock.release()
+        """,
+    )
+    parent, child, *rest = lines
+    assert parent != child
+    assert uuid.UUID(parent) != uuid.UUID(child)
+    assert rest == ["False 0 0.0 0.0", "False", "NotOwnedError", "True", "True"]
+
+
+def test_child_of_a_fork_waits_for_its_parents_hold(nodes):
+    lines = run_python(
+        nodes,
+        """
+        def child():
+            started = time.monotonic()
+            with lock:
+                print("child", time.monotonic() - started >= 0.2)
+
+        with lock:
+            pid = in_child(child)
+            while not client.inspect("x").waiters:
+                time.sleep(0.005)
+            time.sleep(0.25)
+            print("parent", flush=True)
+        os.waitpid(pid, 0)
+        """,
+    )
+    assert lines == ["parent", "child True"]
+
+
+def test_hold_of_the_parent_stays_valid_after_the_child_has_ended(nodes):
+    lines = run_python(
+        nodes,
+        """
+        with lock as hold:
+            os.waitpid(in_child(lambda: print(client.get_lock("y").acquire())), 0)
+            os.waitpid(in_child(lambda: client.close()), 0)
+            pid = os.fork()
+            if not pid:
+                sys.exit()  # with all finalizers
+            os.waitpid(pid, 0)
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                hold.check()
+                time.sleep(0.05)
+            hold.extend()
+            print("valid", lock.acquire(False))
+            lock.release()
+        """,
+    )
+    assert lines == ["True", "valid True"]
+
+
+def test_child_inside_with_of_its_parent_does_not_release_it(nodes):
+    lines = run_python(
+        nodes,
+        """
+        pid = None
+
+        def child():
+            pass
+
+        with lock:
+            pid = os.fork()
+            if pid:
+                os.waitpid(pid, 0)
+                print("parent", lock.owned())
+                lock.extend()
+            else:
+                sys.stderr = open(os.devnull, "w")
+        print("parent", lock.locked(), flush=True)
+        """,
+    )
+    assert lines == ["parent True", "parent False"]

@@ -91,6 +91,10 @@ class HoldState:
         """Whether holding may be believed at that instant."""
         return self.live and self.lost is None and now < self.valid_until
 
+    def ended(self, now: float) -> bool:
+        """Whether it has been lost, or is at that instant although nobody has noticed yet."""
+        return self.lost is not None or (self.live and now >= self.valid_until)
+
     @property
     def renewed(self) -> bool:
         """Whether the watchdog renews it."""

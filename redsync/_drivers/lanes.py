@@ -5,11 +5,10 @@ Who may do what, for any number of threads:
 * **Sending**: a thread puts its parcel into the outbox; the first to come flushes for all until the outbox is empty, so
   commands of several threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives
   every node the same order, which is each owner's own.
-* **Reading**: one thread at a time leads, that is polls the sockets and hands out replies and wake-ups; those that came
-  after it sleep on gates of their own. A leader whose own wish came true passes the lead on. Nobody reads when nobody
-  waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or the
-  maintenance, takes them.
-* `_mutex` guards tallies, mailboxes, followers, the lead, `_flushing`, what is owed, and the table of links. It is held
+* **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `turns`. Nobody reads when
+  nobody waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or
+  the maintenance, takes them.
+* `_mutex` guards tallies, wake-ups, turns, `_flushing`, what is owed, and the table of links. It is held
   for arithmetic only, never over a system call.
 
 A link that breaks fails all it had pending; of those, what is owed to its node waits in `_owed` for the next link. The
@@ -18,7 +17,6 @@ table of links is replaced link by link: None where there is no connection, so n
 
 from __future__ import annotations
 
-import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,8 +28,11 @@ from redsync._core.effects import Command, Tell
 from redsync._core.scripts import Script
 from redsync._drivers.links import Link, SocketLink
 from redsync._drivers.nodes import NOTHING, Node, describe_error, pack
-from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
+from redsync._drivers.parcels import Parcel, Sleeper
+from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
+from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
+from redsync._drivers.wakeups import Wakeups
 
 __all__ = ["Lane"]
 
@@ -41,7 +42,6 @@ _GIVE_UP = 10.0
 _LONGEST_POLL = 3600.0
 """Seconds; a poll for ever is none that the system takes."""
 
-_BOTH = select.EPOLLIN | select.EPOLLOUT
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 _NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
 
@@ -54,7 +54,7 @@ class Lane:
 
     Attributes:
         links: The link to each node, None where there is none.
-        closed: Nobody may wait any longer.
+        wakeups: The signals that end sleeps.
     """
 
     def __init__(
@@ -71,16 +71,11 @@ class Lane:
         self._on_broken: Final = on_broken
         self._on_change: Final = on_change
         self.links: Final[list[Link | None]] = [None] * len(nodes)
-        self.closed = False
         self._mutex: Final = threading.Lock()
         self._outbox: Final[deque[Parcel | tuple[Link, Parcel]]] = deque()
         self._flushing = False
-        self._leading = False
-        self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
-        self._mailboxes: Final[dict[bytes, Mailbox]] = {}
-        self._bells: Final[dict[bytes, list[Mailbox]]] = {}
         self._owed: Final[list[deque[Parcel]]] = [deque() for _ in nodes]
-        self._poller: Final = select.epoll()
+        self._poller: Final = make_poller()
         self._by_fd: Final[dict[int, Link]] = {}
         self._look_at = 0.0
         # The links that take everything, their bit set, and the nodes that need a closer look; every node is in one
@@ -88,7 +83,9 @@ class Lane:
         self._plan: tuple[list[SocketLink], int, list[Node]] = ([], 0, [])
         self._recount_at = 0.0
         self._waker: Final = Waker()
-        self._poller.register(self._waker.fileno, select.EPOLLIN)
+        self._poller.register(self._waker.fileno, READ)
+        self._turns: Final = Turns(self._mutex, clock, self._waker, self._lead)
+        self.wakeups: Final = Wakeups(self._mutex, clock, self._turns)
 
     # Sending.
 
@@ -175,7 +172,7 @@ class Lane:
         except OSError as error:
             self._discard(link, describe_error(error))
         else:
-            self._watch(link, _BOTH)
+            self._watch(link, BOTH)
 
     def _watch(self, link: Link, events: int) -> None:
         """Poll a link for these events, if it is still in use."""
@@ -203,7 +200,7 @@ class Lane:
             self._receive(link)
             self._waker.wake()
         elif link.backlog:
-            self._watch(link, _BOTH)
+            self._watch(link, BOTH)
         if link.broken is not None:
             self._discard(link, link.broken)
 
@@ -274,68 +271,25 @@ class Lane:
     def _fail(self, node: Node, parcel: Parcel, reason: str) -> None:
         if parcel.tally is not None and parcel.tally.fail(node.index, reason):
             parcel.done = True
-            self._awaken(parcel)
+            self._turns.awaken(parcel)
 
     def _close(self, parcel: Parcel, reason: str) -> bool:
         with self._mutex:
             if parcel.tally is not None:
                 parcel.tally.close(reason)
             parcel.done = True
-            self._awaken(parcel)
+            self._turns.awaken(parcel)
         return False
-
-    def _awaken(self, sleeper: Sleeper) -> None:
-        """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""
-        if sleeper.leads:
-            self._waker.wake()
-        sleeper.wake()
 
     # Waiting and reading.
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
-        try:
-            while not sleeper.done and (sleeper.lasts or not self.closed):
-                left = deadline - self._clock()
-                if left <= 0:
-                    return
-                gate = None
-                with self._mutex:
-                    if sleeper.done or (self.closed and not sleeper.lasts):
-                        return
-                    if not self._leading:
-                        self._leading = sleeper.leads = True
-                    if not sleeper.leads:
-                        gate = sleeper.gate = threading.Lock()
-                        gate.acquire()
-                        self._followers[sleeper] = None
-                if gate is None:
-                    self._lead(sleeper, deadline)
-                else:
-                    gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
-        finally:
-            self._step_down(sleeper)
-
-    def _step_down(self, sleeper: Sleeper) -> None:
-        """Stop following, and pass the lead on if this thread has it or was just given it."""
-        with self._mutex:
-            sleeper.gate = None
-            self._followers.pop(sleeper, None)
-            if not sleeper.leads:
-                return
-            sleeper.leads = False
-            while self._followers:
-                heir = next(iter(self._followers))
-                del self._followers[heir]
-                if not heir.done:
-                    heir.leads = True
-                    heir.wake()
-                    return
-            self._leading = False
+        self._turns.wait(sleeper, deadline)
 
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
         poll, clock = self._poller.poll, self._clock
-        while not sleeper.done and (sleeper.lasts or not self.closed):
+        while not sleeper.done and (sleeper.lasts or not self._turns.closed):
             now = clock()
             if now >= deadline:
                 return
@@ -353,9 +307,9 @@ class Lane:
                 if fd == self._waker.fileno:
                     self._waker.drain()
                 continue
-            if events & select.EPOLLOUT:
+            if events & WRITE:
                 self._unclog(link)
-            if events != select.EPOLLOUT:
+            if events != WRITE:
                 self._read(link, arrived)
         if arrived:
             self._hand_out(arrived)
@@ -367,10 +321,10 @@ class Lane:
             self._discard(link, describe_error(error))
             return
         if not link.backlog:
-            self._watch(link, select.EPOLLIN)
+            self._watch(link, READ)
             if link.backlog:
                 # Another thread left something behind after the flush; its own request may have come before ours.
-                self._watch(link, _BOTH)
+                self._watch(link, BOTH)
 
     def _receive(self, link: Link) -> None:
         arrived: list[tuple[Link, Any]] = []
@@ -407,9 +361,8 @@ class Lane:
                 for link, reply in arrived:
                     kind = reply.__class__
                     if kind is _PUSH:
-                        mailbox = self._mailboxes.get(reply[-1]) if reply[0] == b"message" else None
-                        if mailbox is not None:
-                            mailbox.signal(link.node.bit)
+                        if reply[0] == b"message":
+                            self.wakeups.deliver(reply[-1], link.node.bit)
                         continue
                     pending = link.pending
                     if not pending:
@@ -479,7 +432,7 @@ class Lane:
             self._recount_at = 0.0
             if link.fileno >= 0:
                 self._by_fd[link.fileno] = link
-                self._poller.register(link.fileno, _BOTH if owed else select.EPOLLIN)
+                self._poller.register(link.fileno, BOTH if owed else READ)
         if link.fileno < 0:
             self._receive(link)
         elif owed:
@@ -505,71 +458,15 @@ class Lane:
     def tend(self) -> bool:
         """Read and write what is possible at once, unless a leader does anyway; True while replies are owed to us."""
         keeper = Sleeper()
-        with self._mutex:
-            if not self._leading:
-                self._leading = keeper.leads = True
-        if keeper.leads:
+        if self._turns.try_lead(keeper):
             try:
                 self._serve(self._poller.poll(0))
                 self._look_for_suspects()
             finally:
-                self._step_down(keeper)
+                self._turns.step_down(keeper)
         # Nothing stays in the outbox but what an interrupted thread left there.
         self._flush()
         return any(link is not None and link.pending for link in self.links)
-
-    # Wake-ups.
-
-    def listen(self, key: bytes) -> None:
-        """Keep wake-ups for that key from now on; forget those of before."""
-        with self._mutex:
-            self._mailboxes[key] = Mailbox()
-
-    def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> int:
-        """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
-        bell = Mailbox()
-        with self._mutex:
-            self._bells.setdefault(key, []).append(bell)
-        try:
-            if not unless():
-                self.wait(bell, until)
-        finally:
-            with self._mutex:
-                self._bells[key].remove(bell)
-                if not self._bells[key]:
-                    del self._bells[key]
-        return bell.signals
-
-    def ring(self, key: bytes) -> None:
-        """End the sleep of everybody who sleeps for that key."""
-        with self._mutex:
-            for bell in self._bells.get(key, ()):
-                bell.signal(1)
-                self._awaken(bell)
-
-    def doze(self, key: bytes | None, until: float, enough: int, grace: float) -> int:
-        """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
-
-        Returns how many nodes signalled.
-        """
-        with self._mutex:
-            mailbox = self._mailboxes.get(key) if key is not None else None
-        if mailbox is None:
-            self.wait(Sleeper(), until)
-            return 0
-        self.wait(mailbox, until)
-        with self._mutex:
-            mailbox.needed = enough
-            mailbox.done = mailbox.signals.bit_count() >= enough
-            patient = mailbox.signals and not mailbox.done
-        if patient:
-            self.wait(mailbox, min(until, self._clock() + grace))
-        return mailbox.signals.bit_count()
-
-    def deafen(self, key: bytes) -> None:
-        """Forget the wake-ups for that key."""
-        with self._mutex:
-            self._mailboxes.pop(key, None)
 
     # The end.
 
@@ -578,12 +475,8 @@ class Lane:
         self._close(parcel, reason)
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
-        with self._mutex:
-            self.closed = True
-            for follower in list(self._followers):
-                follower.wake()
-        self._waker.wake()
+        """Let nobody sleep any longer."""
+        self._turns.close()
 
     def dispose(self) -> None:
         """End all connections. Only after everybody has left."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import random
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from redsync._core.timing import retry_delay
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import Node, NodeInfo, NodeStatus, describe_error, pack
+from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
 
@@ -83,8 +83,8 @@ class Maintenance:
         self._tell: Final = tell
         self.lanes: Final = [Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up) for _ in range(LANES)]
         self._waker: Final = Waker()
-        self._poller: Final = select.epoll()
-        self._poller.register(self._waker.fileno, select.EPOLLIN)
+        self._poller: Final = make_poller()
+        self._poller.register(self._waker.fileno, READ)
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._abandoned = False
@@ -314,8 +314,11 @@ class Maintenance:
                     raise ConfigurationError(self._conflict)
             node.info = info
             node.connected_at = self._clock()
-            if info.uptime is not None and info.uptime < self._restart_guard:
-                node.quarantined_until = node.connected_at + self._restart_guard - info.uptime
+            if info.uptime is not None:
+                # Both instants that a node subtracts are whole seconds: its uptime may be one too high, never too low.
+                age = max(info.uptime - 1.0, 0.0)
+                if age < self._restart_guard:
+                    node.quarantined_until = node.connected_at + self._restart_guard - age
 
 
 def _log_change(change: NodeChanged) -> None:

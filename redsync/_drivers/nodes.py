@@ -108,6 +108,11 @@ class Node:
         self.tried = False
         self._told = "up"
 
+    def forget(self) -> None:
+        """Begin anew, as the child of a fork does."""
+        self.connected = self.tried = False
+        self.excuse = "not connected yet"
+
     def open(self, timeout: float) -> Channel:
         """Connect and authenticate; blocks for at most some `timeout`s.
 

@@ -166,7 +166,7 @@ class ThreadRunner:
         finally:
             self._active.pop()
             for lane, key in listening:
-                lane.deafen(key)
+                lane.wakeups.deafen(key)
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
@@ -222,7 +222,7 @@ class ThreadRunner:
             case Wait():
                 return self._wait(effect)
             case Signal(number, key):
-                self._lanes[number].ring(key)
+                self._lanes[number].wakeups.ring(key)
                 return None
             case Notify(event):
                 self._notify(event)
@@ -233,7 +233,7 @@ class ThreadRunner:
     def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
         lane = self._lanes[effect.lane]
         if effect.listen is not None:
-            lane.listen(effect.listen)
+            lane.wakeups.listen(effect.listen)
             listening.append((lane, effect.listen))
         tally = Tally(self._addresses, effect.judge, effect.decide)
         parcel = Parcel(effect, tally)
@@ -249,9 +249,9 @@ class ThreadRunner:
     def _wait(self, effect: Wait) -> Wakeup:
         lane = self._lanes[effect.lane]
         if effect.unless is not None and effect.key is not None:
-            signals = lane.sleep(effect.key, effect.until, effect.unless)
+            signals = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
         else:
-            signals = lane.doze(effect.key, effect.until, effect.enough, effect.grace)
+            signals = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
         if self.closed:
             raise ClientClosedError
         return Wakeup(clock(), signals)
@@ -291,7 +291,7 @@ class ThreadRunner:
         holds.clear()
         maintenance.forget()
         for node in self.nodes:
-            node.connected = False
+            node.forget()
         if not self.closed:
             self._start()
 

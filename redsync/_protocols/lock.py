@@ -19,26 +19,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
 from redsync._protocols.lease import EXPIRED, abandon, lose, milliseconds, renew, renew_at, tell_end
-from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError
+from redsync._protocols.rounds import no_quorum, refusals, type_error
+from redsync.exceptions import LeaseLostError
 
-__all__ = ["Demand", "Look", "acquire", "check", "extend", "farewell", "force_release", "holder", "release", "survey"]
+__all__ = ["Demand", "acquire", "check", "extend", "farewell", "release"]
 
 ACQUIRE = Script.load("lock_acquire")
 RELEASE = Script.load("lock_release")
-FORCE_RELEASE = Script.load("lock_force_release")
-INSPECT = Script.load("lock_inspect")
 
 _FOREIGN, _EXISTING = 0, 2
 
@@ -201,7 +199,7 @@ def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldStat
             if tally.won and now < session.timing.valid_until(tally.sent_at, attempt.lease):
                 return attempt.hold(tally)
             attempt.note(tally)
-            foreign = _type_error(demand.name, tally)
+            foreign = type_error(demand.name, tally)
             over = now >= attempt.deadline or foreign is not None
             yield from attempt.undo(leave=over and attempt.queues)
             settled = over
@@ -211,7 +209,7 @@ def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldStat
                 raise foreign
             if over:
                 if mute:
-                    raise _no_quorum(demand.name, tally)
+                    raise no_quorum(demand.name, tally)
                 return None
             if mute:
                 failures += 1
@@ -244,40 +242,19 @@ def _listen(state: HoldState, demand: Demand) -> None:
         state.on_lost.append(demand.on_lost)
 
 
-def _refusals(tally: Tally) -> list[Any]:
-    """Return the replies of the nodes that refused: [remaining ms, holder], or the integer for a foreign value."""
-    return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
-
-
 def _is_split(tally: Tally) -> bool:
     """Whether no other owner can have a quorum: then nobody holds the lock, and waiting for a release is vain."""
-    holders = Counter(bytes(reply[1]) if reply else b"" for reply in _refusals(tally))
+    holders = Counter(bytes(reply[1]) if reply else b"" for reply in refusals(tally))
     unheard = len(tally.nodes) - tally.granted - tally.refused
     return max(holders.values(), default=0) + unheard < tally.quorum
 
 
 def _patience(tally: Tally, luck: float) -> float:
     """Return for how many seconds to wait for a wake-up: until the holder's time is up on a quorum, or a second."""
-    remaining = sorted(reply[0] if reply else -1 for reply in _refusals(tally))
+    remaining = sorted(reply[0] if reply else -1 for reply in refusals(tally))
     expiry = remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
     jittered = 0.5 + luck
     return jittered if expiry < 0 else min(expiry + 0.001 + 0.02 * luck, jittered)
-
-
-def _type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
-    """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
-    refusals = _refusals(tally)
-    foreign = sum(not isinstance(reply, list) for reply in refusals)
-    if not foreign or foreign < min(len(refusals), len(tally.nodes) - tally.quorum + 1):
-        return None
-    sentence = f"the key of lock {name!r} holds a value of another type: choose another name or prefix"
-    return KeyTypeError(name, sentence, tally.votes)
-
-
-def _no_quorum(name: str | bytes, tally: Tally) -> QuorumError:
-    answered = len(tally.nodes) - tally.failed
-    sentence = f"lock {name!r}: {answered} of {len(tally.nodes)} nodes answered, {tally.quorum} are needed"
-    return QuorumError(name, sentence, tally.votes)
 
 
 def _lost(state: HoldState) -> LeaseLostError:
@@ -323,7 +300,7 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
             session.holds.watch(state)
             return now
         if now >= deadline:
-            raise _no_quorum(demand.name, tally)
+            raise no_quorum(demand.name, tally)
         failures += 1
         pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
         now = (yield from wait(Wait(min(deadline, now + pause, state.valid_until), demand.owner.lane))).at
@@ -409,120 +386,5 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
     confirmed, tally = yield from renew(session, [state], lambda _: wanted)
     yield from check(session, state, tally.at)
     if not confirmed:
-        raise _no_quorum(state.name, tally)
+        raise no_quorum(state.name, tally)
     session.holds.watch(state)
-
-
-def _not_foreign(reply: Any) -> bool:
-    if reply.__class__ is not int:
-        raise ValueError("a forced release is answered by an integer")
-    return bool(reply >= 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one node knows of a lock.
-
-    Attributes:
-        kind: The type of the value at the key, "none" if there is none.
-        remaining: Seconds until the node forgets the claim; None when it never does or has none.
-        owner: The holder, None if it is free or not a lock.
-        count: The hold count.
-        waiters: The waiting owners, longest first; 100 at most.
-    """
-
-    kind: str
-    remaining: float | None
-    owner: str | None
-    count: int
-    waiters: tuple[str, ...]
-
-    @classmethod
-    def read(cls, reply: Any) -> Look:
-        """Return what a reply of `lock_inspect` says."""
-        kind, remaining_ms, holder, waiters = reply
-        owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
-        return cls(
-            kind.decode(),
-            remaining_ms / 1000 if remaining_ms >= 0 else None,
-            owner,
-            count,
-            tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
-        )
-
-
-def look(
-    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict] | None = None
-) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock; `Look.read` reads each reply."""
-    return (
-        yield from broadcast(
-            Broadcast(
-                Command(INSPECT, (keys.lock, keys.queue), ()),
-                owner.lane,
-                owner,
-                lambda reply: Look.read(reply).owner is not None,
-                session.timing.node_timeout,
-                decide=decide,
-            )
-        )
-    )
-
-
-def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock, and wait for each that answers."""
-
-    def decide(tally: Tally) -> Verdict:
-        return Verdict.PENDING if None in tally.choices else Verdict.WON
-
-    return (yield from look(session, keys, owner, decide))
-
-
-def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:
-    """Return who holds the lock on a quorum of nodes, None if nobody does.
-
-    Raises:
-        QuorumError: Too few nodes answered to tell.
-    """
-
-    def owners(tally: Tally) -> Counter[str]:
-        replies = zip(tally.replies, tally.choices, strict=True)
-        return Counter(str(Look.read(reply).owner) for reply, choice in replies if choice is Choice.GRANTED)
-
-    def decide(tally: Tally) -> Verdict:
-        unheard = len(tally.nodes) - tally.granted - tally.refused - tally.failed
-        most = max(owners(tally).values(), default=0)
-        if most >= tally.quorum:
-            return Verdict.WON
-        return Verdict.PENDING if most + unheard >= tally.quorum else Verdict.LOST
-
-    tally = yield from look(session, keys, owner, decide)
-    if tally.without_quorum:
-        raise _no_quorum(name, tally)
-    found = owners(tally).most_common(1)
-    # Who holds it on a minority may hold it on the silent nodes too: then it can't be had, so it counts as held.
-    return found[0][0] if found and found[0][1] + tally.failed >= tally.quorum else None
-
-
-def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from whoever holds it; return whether a node still had a holder.
-
-    Raises:
-        QuorumError: Too few nodes answered; those that did have freed it.
-        KeyTypeError: The key holds a value of another type.
-    """
-    tally = yield from broadcast(
-        Broadcast(
-            Command(FORCE_RELEASE, keys.all, (keys.channel,)),
-            owner.lane,
-            owner,
-            _not_foreign,
-            session.timing.node_timeout,
-        )
-    )
-    foreign = _type_error(name, tally)
-    if foreign is not None:
-        raise foreign
-    if not tally.won:
-        raise _no_quorum(name, tally)
-    return any(reply == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)

@@ -109,6 +109,7 @@ class _Demo:
             f"{options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._orders()) as crew:
+            crew.start()
             with Client(self._nodes.urls, lease=LEASE) as observer:
                 self._await_first_lock(observer, crew)
                 self._fight(observer, crew)

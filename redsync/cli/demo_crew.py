@@ -25,13 +25,17 @@ class WorkerFailedError(Exception):
 
 
 class Crew:
-    """Some worker processes; leaving the `with` block kills those that are left."""
+    """Some worker processes, none before `start`; leaving the `with` block kills those that are left."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
         self._orders = orders
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
+        return self
+
+    def start(self) -> None:
+        """Start the processes; within the `with` block, so that an interruption half-way leaves none."""
         for order in self._orders:
             with self._stderr_path(order).open("wb") as stderr:
                 # -P: a file of the current directory that is called like one of our imports must not be taken for it.
@@ -45,7 +49,6 @@ class Crew:
                 )
             self._processes.append(process)
             self._write(process, order.to_json())
-        return self
 
     def __exit__(self, *error: object) -> None:
         for process in self._processes:

@@ -32,6 +32,7 @@ def is_alive(pid):
 @pytest.mark.slow
 def test_crew_works_when_it_may_and_ends(redsync_nodes, tmp_path):
     with Crew(orders(redsync_nodes.urls, tmp_path)) as crew:
+        crew.start()
         assert not crew.ready()
         eventually(crew.ready)
         assert crew.working()
@@ -45,6 +46,7 @@ def test_crew_works_when_it_may_and_ends(redsync_nodes, tmp_path):
 @pytest.mark.slow
 def test_crew_tells_why_a_worker_failed(tmp_path):
     with Crew(orders([], tmp_path, 1)) as crew:
+        crew.start()
         with pytest.raises(WorkerFailedError, match=r"worker process 0 ended with status 1; it said:\n(.*\n)*.*Error"):
             eventually(lambda: not crew.working())
         crew.go(now_ns(), now_ns())
@@ -53,6 +55,7 @@ def test_crew_tells_why_a_worker_failed(tmp_path):
 
 def test_crew_leaves_no_process(tmp_path):
     with Crew(orders(["redis://127.0.0.1:1"], tmp_path)) as crew:
+        crew.start()
         pids = [process.pid for process in crew._processes]
         assert all(map(is_alive, pids))
     assert not any(map(is_alive, pids))

@@ -1,0 +1,111 @@
+"""Turns: of many threads that wait for replies, one at a time leads, that is reads for all.
+
+The others follow: each sleeps on a gate of its own until what it waits for has come, or the lead is its. A leader whose
+own wish came true passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
+
+Everything here is guarded by the mutex, which the lane shares; `lead` is called without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from redsync._drivers.parcels import Sleeper
+from redsync._drivers.wakers import Waker
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """Who waits, and who of them leads.
+
+    Attributes:
+        closed: Nobody may sleep any longer; only what `lasts` is still waited for.
+    """
+
+    def __init__(
+        self,
+        mutex: threading.Lock,
+        clock: Callable[[], float],
+        waker: Waker,
+        lead: Callable[[Sleeper, float], None],
+    ) -> None:
+        """Make it with nobody waiting.
+
+        Args:
+            mutex: Guards everything here.
+            clock: Returns the instant in seconds.
+            waker: Interrupts the leader's poll.
+            lead: Reads for all until the sleeper is done or the instant has come; called by one thread at a time.
+        """
+        self._mutex: Final = mutex
+        self._clock: Final = clock
+        self._waker: Final = waker
+        self._lead: Final = lead
+        self.closed = False
+        self._leading = False
+        self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
+
+    def wait(self, sleeper: Sleeper, deadline: float) -> None:
+        """Return when the sleeper is done, at the deadline, or when the lane is closed; lead if nobody does."""
+        try:
+            while not sleeper.done and (sleeper.lasts or not self.closed):
+                left = deadline - self._clock()
+                if left <= 0:
+                    return
+                gate = None
+                with self._mutex:
+                    if sleeper.done or (self.closed and not sleeper.lasts):
+                        return
+                    if not self._leading:
+                        self._leading = sleeper.leads = True
+                    if not sleeper.leads:
+                        gate = sleeper.gate = threading.Lock()
+                        gate.acquire()
+                        self._followers[sleeper] = None
+                if gate is None:
+                    self._lead(sleeper, deadline)
+                else:
+                    gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        finally:
+            self.step_down(sleeper)
+
+    def try_lead(self, sleeper: Sleeper) -> bool:
+        """Take the lead if nobody has it; `step_down` gives it back."""
+        with self._mutex:
+            if not self._leading:
+                self._leading = sleeper.leads = True
+        return sleeper.leads
+
+    def step_down(self, sleeper: Sleeper) -> None:
+        """Stop following, and pass the lead on if this thread has it or was just given it."""
+        with self._mutex:
+            sleeper.gate = None
+            self._followers.pop(sleeper, None)
+            if not sleeper.leads:
+                return
+            sleeper.leads = False
+            while self._followers:
+                heir = next(iter(self._followers))
+                del self._followers[heir]
+                if not heir.done:
+                    heir.leads = True
+                    heir.wake()
+                    return
+            self._leading = False
+
+    def awaken(self, sleeper: Sleeper) -> None:
+        """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""
+        if sleeper.leads:
+            self._waker.wake()
+        sleeper.wake()
+
+    def close(self) -> None:
+        """Let nobody sleep any longer."""
+        with self._mutex:
+            self.closed = True
+            for follower in list(self._followers):
+                follower.wake()
+        self._waker.wake()

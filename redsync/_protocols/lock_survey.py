@@ -1,0 +1,136 @@
+"""Looking at a reentrant lock from outside, and taking it away: what operators do, not owners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, broadcast
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._protocols.rounds import no_quorum, type_error
+
+__all__ = ["Look", "force_release", "holder", "survey"]
+
+FORCE_RELEASE = Script.load("lock_force_release")
+INSPECT = Script.load("lock_inspect")
+
+
+def _not_foreign(reply: Any) -> bool:
+    if reply.__class__ is not int:
+        raise ValueError("a forced release is answered by an integer")
+    return bool(reply >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one node knows of a lock.
+
+    Attributes:
+        kind: The type of the value at the key, "none" if there is none.
+        remaining: Seconds until the node forgets the claim; None when it never does or has none.
+        owner: The holder, None if it is free or not a lock.
+        count: The hold count.
+        waiters: The waiting owners, longest first; 100 at most.
+    """
+
+    kind: str
+    remaining: float | None
+    owner: str | None
+    count: int
+    waiters: tuple[str, ...]
+
+    @classmethod
+    def read(cls, reply: Any) -> Look:
+        """Return what a reply of `lock_inspect` says."""
+        kind, remaining_ms, holder, waiters = reply
+        owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
+        return cls(
+            kind.decode(),
+            remaining_ms / 1000 if remaining_ms >= 0 else None,
+            owner,
+            count,
+            tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
+        )
+
+
+def look(
+    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict] | None = None
+) -> Steps[Tally]:
+    """Ask all nodes what they know of a lock; `Look.read` reads each reply."""
+    return (
+        yield from broadcast(
+            Broadcast(
+                Command(INSPECT, (keys.lock, keys.queue), ()),
+                owner.lane,
+                owner,
+                lambda reply: Look.read(reply).owner is not None,
+                session.timing.node_timeout,
+                decide=decide,
+            )
+        )
+    )
+
+
+def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
+    """Ask all nodes what they know of a lock, and wait for each that answers."""
+
+    def decide(tally: Tally) -> Verdict:
+        return Verdict.PENDING if None in tally.choices else Verdict.WON
+
+    return (yield from look(session, keys, owner, decide))
+
+
+def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:
+    """Return who holds the lock on a quorum of nodes, None if nobody does.
+
+    Raises:
+        QuorumError: Too few nodes answered to tell.
+    """
+
+    def owners(tally: Tally) -> Counter[str]:
+        replies = zip(tally.replies, tally.choices, strict=True)
+        return Counter(str(Look.read(reply).owner) for reply, choice in replies if choice is Choice.GRANTED)
+
+    def decide(tally: Tally) -> Verdict:
+        unheard = len(tally.nodes) - tally.granted - tally.refused - tally.failed
+        most = max(owners(tally).values(), default=0)
+        if most >= tally.quorum:
+            return Verdict.WON
+        return Verdict.PENDING if most + unheard >= tally.quorum else Verdict.LOST
+
+    tally = yield from look(session, keys, owner, decide)
+    if tally.without_quorum:
+        raise no_quorum(name, tally)
+    found = owners(tally).most_common(1)
+    # Who holds it on a minority may hold it on the silent nodes too: then it can't be had, so it counts as held.
+    return found[0][0] if found and found[0][1] + tally.failed >= tally.quorum else None
+
+
+def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
+    """Take the lock away from whoever holds it; return whether a node still had a holder.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have freed it.
+        KeyTypeError: The key holds a value of another type.
+    """
+    tally = yield from broadcast(
+        Broadcast(
+            Command(FORCE_RELEASE, keys.all, (keys.channel,)),
+            owner.lane,
+            owner,
+            _not_foreign,
+            session.timing.node_timeout,
+        )
+    )
+    foreign = type_error(name, tally)
+    if foreign is not None:
+        raise foreign
+    if not tally.won:
+        raise no_quorum(name, tally)
+    return any(reply == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)

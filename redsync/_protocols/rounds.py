@@ -1,0 +1,31 @@
+"""What a lost round means: refusals to read, errors to raise. Shared by all protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redsync._core.quorum import Choice, Tally
+from redsync.exceptions import KeyTypeError, QuorumError
+
+__all__ = ["no_quorum", "refusals", "type_error"]
+
+
+def refusals(tally: Tally) -> list[Any]:
+    """Return the replies of the nodes that refused: [remaining ms, holder], or the integer for a foreign value."""
+    return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
+
+
+def type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
+    """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
+    refused = refusals(tally)
+    foreign = sum(not isinstance(reply, list) for reply in refused)
+    if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
+        return None
+    sentence = f"the key of lock {name!r} holds a value of another type: choose another name or prefix"
+    return KeyTypeError(name, sentence, tally.votes)
+
+
+def no_quorum(name: str | bytes, tally: Tally) -> QuorumError:
+    """Return the error for a round in which too many nodes failed."""
+    sentence = f"lock {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
+    return QuorumError(name, sentence, tally.votes)

@@ -1,0 +1,258 @@
+"""A toy driver: it performs nothing and follows a script, step by step.
+
+A script is a sequence of steps, `(expected effect, reply)` or, where the reply is None, just the expected effect. How an
+effect is spelled:
+
+    ask lock_acquire            a Broadcast of that script; "ask lock_acquire for a place" if the waiter queues
+    ask nothing                 a Broadcast whose command was not made
+    tell lock_abandon           a Tell of that script; "tell lock_abandon, leave" if the waiter leaves its queues
+    wait                        a plain Wait; "wait for wake-up", "wait for end" with the key of either
+    signal                      a Signal
+    notify HoldLost             a Notify of that event
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redsync._core.effects import Broadcast, Command, Notify, Signal, Tell, Wait, Wakeup
+from redsync._core.holds import HoldTable
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.timing import Timing
+from redsync._protocols.lock import Demand
+
+CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
+
+
+class Interruption(BaseException):
+    """What a test throws in: neither an Exception nor anything that a protocol could expect."""
+
+
+@dataclasses.dataclass
+class Answers:
+    """The reply to a Broadcast: what each node says, and when the protocol is resumed."""
+
+    replies: tuple[Any, ...]
+    takes: float
+    sent: int | None
+    meanwhile: Callable[[], Any] | None
+
+
+@dataclasses.dataclass
+class Sleep:
+    """The reply to a Wait: how long it lasted, None for all of it, and how many nodes signalled."""
+
+    seconds: float | None
+    signals: int
+    meanwhile: Callable[[], Any] | None
+
+
+class Toy:
+    """One client whose nodes, clock and luck are what the test says."""
+
+    def __init__(self, nodes=5, *, luck=0.5, **timing):
+        self.n = nodes
+        self.luck = luck
+        self.alarms = 0
+        self.session = Session(nodes, Timing(**{"lease": 30.0, **timing}), HoldTable(self._ring), lambda: self.luck)
+        self.now = 1000.0
+        self.serial = 0
+        self.owner = self.new_owner()
+        self.keys = LockKeys.of(b"redsync:", b"x")
+        self.effects = []
+        self.commands = []
+        self.tallies = []
+
+    def _ring(self):
+        self.alarms += 1
+
+    def new_owner(self):
+        self.serial += 1
+        return Owner.of(CLIENT, self.serial)
+
+    def demand(self, **fields):
+        return Demand(**{"name": "x", "keys": self.keys, "owner": self.owner, **fields})
+
+    # Replies.
+
+    @staticmethod
+    def answers(*replies, takes=0.001, sent=None, meanwhile=None):
+        """Return what the nodes answer, in the order of their index: a text means FAILED, None silence.
+
+        Every node was sent the command, except where `sent` says otherwise.
+        """
+        return Answers(replies, takes, sent, meanwhile)
+
+    @staticmethod
+    def slept(seconds=None, *, signals=0, meanwhile=None):
+        return Sleep(seconds, signals, meanwhile)
+
+    # Performing.
+
+    def describe(self, effect):
+        match effect:
+            case Broadcast() | Tell():
+                command = effect.command if isinstance(effect.command, Command) else self.commands[-1]
+                if command is None:
+                    return "ask nothing"
+                text = f"{'ask' if isinstance(effect, Broadcast) else 'tell'} {command.script.name}"
+                if command.script.name == "lock_acquire" and len(command.keys) > 1:
+                    text += " for a place"
+                if command.script.name == "lock_abandon" and command.args[1]:
+                    text += ", leave"
+                return text
+            case Wait(key=None):
+                return "wait"
+            case Wait(key=key):
+                return "wait for end" if key.startswith(b"end ") else "wait for wake-up"
+            case Signal():
+                return "signal"
+            case Notify(event=event):
+                return f"notify {type(event).__name__}"
+
+    def begin(self, effect):
+        """Take note of an effect at the instant at which it is performed; commands are made here."""
+        self.effects.append(effect)
+        if isinstance(effect, (Broadcast, Tell)):
+            command = effect.command
+            self.commands.append(command if isinstance(command, Command) else command())
+        return self.describe(effect)
+
+    def perform(self, effect, answer):
+        match effect, answer:
+            case Broadcast(), Answers():
+                return self._broadcast(effect, answer)
+            case Wait(until=until), Sleep(seconds, signals, meanwhile):
+                if meanwhile is not None:
+                    meanwhile()
+                assert seconds is None or self.now + seconds <= until + 1e-9, (
+                    "no wait lasts longer than it was asked to"
+                )
+                self.now = max(self.now, until) if seconds is None else self.now + seconds
+                return Wakeup(self.now, signals)
+            case ((Tell() | Signal() | Notify()), None):
+                return None
+        pytest.fail(f"the script answers {answer!r} to {effect!r}")
+
+    def _broadcast(self, effect, answer):
+        tally = Tally([f"node{i}" for i in range(self.n)], effect.judge, effect.decide)
+        assert len(answer.replies) == self.n
+        tally.sent = (1 << self.n) - 1 if answer.sent is None else answer.sent
+        tally.sent_at = self.now
+        if self.commands[-1] is None:
+            tally.close("nothing to send")
+        if answer.meanwhile is not None:
+            answer.meanwhile()
+        for node, reply in enumerate(answer.replies):
+            if isinstance(reply, str):
+                tally.fail(node, reply)
+            elif reply is not None:
+                tally.record(node, reply)
+        if tally.verdict is Verdict.PENDING:
+            tally.close("no answer")
+            self.now += max(effect.timeout, answer.takes)
+        else:
+            self.now += answer.takes
+        tally.at = self.now
+        self.tallies.append(tally)
+        return tally
+
+    # Driving.
+
+    def drive(self, steps, answer):
+        """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in."""
+        try:
+            effect = next(steps)
+            while True:
+                reply = answer(self.begin(effect), effect)
+                if isinstance(reply, BaseException):
+                    effect = steps.throw(reply)
+                else:
+                    effect = steps.send(self.perform(effect, reply))
+        except StopIteration as stop:
+            return stop.value
+
+    def play(self, steps, *script):
+        """Run a protocol that must go exactly as the script says, to its end; return what it returns."""
+        script = [(step, None) if isinstance(step, str) else step for step in script]
+        done = []
+
+        def answer(described, effect):
+            assert len(done) < len(script), f"after {done} comes unscripted: {effect}"
+            expected, reply = script[len(done)]
+            assert described == expected, f"after {done} comes {effect}"
+            done.append(described)
+            return reply
+
+        try:
+            return self.drive(steps, answer)
+        finally:
+            left = [expected for expected, _ in script[len(done) :]]
+            assert not left, f"the protocol ended without {left}"
+
+    def interrupt(self, steps, script, at):
+        """Follow the script, but interrupt its step `at`; return the effects of the clean-up, spelled.
+
+        The clean-up asks nothing and waits for nothing, and the interruption comes out.
+        """
+        script = [(step, None) if isinstance(step, str) else step for step in script]
+        interruption = Interruption()
+        done = []
+
+        def answer(described, effect):
+            i = len(done)
+            done.append(described)
+            if i > at:
+                assert described.startswith(("tell", "signal", "notify")), f"clean-up must not wait: {effect}"
+                return None
+            assert described == script[i][0], f"after {done} comes {effect}"
+            return interruption if i == at else script[i][1]
+
+        with pytest.raises(Interruption) as caught:
+            self.drive(steps, answer)
+        assert caught.value is interruption
+        assert len(done) > at, "the protocol ended before it could be interrupted"
+        return done[at + 1 :]
+
+    def start(self, steps):
+        """Begin a protocol by hand; return its first effect."""
+        effect = next(steps)
+        self.begin(effect)
+        return effect
+
+    @property
+    def told(self):
+        """The Tells so far."""
+        return [effect for effect in self.effects if isinstance(effect, Tell)]
+
+    @property
+    def asked(self):
+        """The Broadcasts so far."""
+        return [effect for effect in self.effects if isinstance(effect, Broadcast)]
+
+    @property
+    def waits(self):
+        """The Waits so far."""
+        return [effect for effect in self.effects if isinstance(effect, Wait)]
+
+    @property
+    def events(self):
+        """The events so far."""
+        return [effect.event for effect in self.effects if isinstance(effect, Notify)]
+
+
+@pytest.fixture
+def make_toy():
+    """Make a client of one's own; each has a clock of its own, which begins at 1000."""
+    return Toy
+
+
+@pytest.fixture
+def toy():
+    """Five nodes, a lease of 30 s, and average luck."""
+    return Toy()
