@@ -90,11 +90,7 @@ class Client:
             watchdog=watchdog,
             farewell=lock_protocol.farewell,
         )
-        try:
-            self._runner.connect()
-        except ConfigurationError:
-            self.close()
-            raise
+        self._runner.connect()
         # Forgotten without close(): the maintenance thread closes, for a finalizer may run in the middle of anything.
         weakref.finalize(self, self._runner.abandon).atexit = False
         with _shared_guard:

@@ -26,7 +26,7 @@ from redsync._core.timing import check_timeout
 from redsync._protocols import lock as protocol
 from redsync._protocols import lock_survey
 from redsync._protocols.lease import wait_end
-from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError
+from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError, RedsyncError
 
 __all__ = ["Hold", "Holder", "Lock", "LockInfo"]
 
@@ -45,6 +45,7 @@ class Hold:
         self._host = host
         self._state = state
         self._released = False
+        self._lost_at_release = False
 
     @property
     def name(self) -> str | bytes:
@@ -64,7 +65,9 @@ class Hold:
     @property
     def lost(self) -> bool:
         """Whether the hold ended before it was released. Exact at any time, also when no node answers."""
-        return not self._released and self._state.ended(self._host.runner.now())
+        if self._released:
+            return self._lost_at_release
+        return self._state.ended(self._host.runner.now())
 
     def remaining(self) -> float:
         """Return for how many seconds the hold may still be believed, 0.0 if not at all.
@@ -94,7 +97,7 @@ class Hold:
         runner = self._host.runner
         now = runner.now()
         wait = check_timeout(True, timeout)
-        runner.run(wait_end(runner.session, self._state, now, wait))
+        runner.run(wait_end(runner.session, self._state, lambda: self._released, now, wait))
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -128,7 +131,11 @@ class Hold:
         self._refuse_released()
         self._released = True
         runner = self._host.runner
-        yield from protocol.release(runner.session, self._state, runner.now())
+        try:
+            yield from protocol.release(runner.session, self._state, runner.now())
+        except LeaseLostError:
+            self._lost_at_release = True
+            raise
 
     def _refuse_released(self) -> None:
         if self._released or not self._state.count:
@@ -235,6 +242,7 @@ class Lock:
     def _own(self) -> HoldState:
         state = self._state()
         if state is None:
+            self._runner.require_open()
             raise NotOwnedError(self._name, f"lock {self._name!r} is not held by this thread")
         return state
 
@@ -262,25 +270,27 @@ class Lock:
         """Release the acquisition of `__enter__`, unless it was released inside.
 
         Raises:
-            LeaseLostError: It was lost; if the body raised, that error comes out and carries a note instead.
+            LeaseLostError: It was lost.
+            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
+            ClientClosedError: The client was closed inside.
+
+        If the body raised, its own error comes out, and carries a note instead.
         """
         owner = self._runner.owner()
         holds = self._entered.get(owner)
         try:
-            if holds is None:
-                raise LeaseLostError(
-                    self._name, f"lock {self._name!r} is not held here: this process is a fork of the one that entered"
-                )
-            hold = holds.pop()
+            # Without an `__enter__` by this thread it is a plain release; so it is in the child of a fork.
+            hold = holds.pop() if holds else None
             if not holds:
-                del self._entered[owner]
-            if not hold._released:
+                self._entered.pop(owner, None)
+            if hold is None or not hold._released:
                 self.release()
+            if hold is not None:
                 hold._released = True
-        except LeaseLostError as lost:
+        except RedsyncError as problem:
             if error is None:
                 raise
-            error.add_note(f"redsync: {lost}")
+            error.add_note(f"redsync: {problem}")
 
     def locked(self) -> bool:
         """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.

@@ -86,8 +86,8 @@ def make_client(nodes, make_worker) -> Iterator[Callable[..., Client]]:
     """Make clients, of all nodes unless told otherwise, that are closed before other threads are waited for."""
     clients = []
 
-    def make(urls=None, **options):
-        clients.append(Client(nodes.urls if urls is None else urls, **{"restart_guard": 0.0, **options}))
+    def make(urls=None, *, n=5, **options):
+        clients.append(Client(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options}))
         return clients[-1]
 
     yield make

@@ -59,6 +59,10 @@ class Runner(Protocol):
         """Return the instant, in seconds on this runner's clock."""
         ...
 
+    def require_open(self) -> None:
+        """Return if the client is open, else raise `ClientClosedError`."""
+        ...
+
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         ...

@@ -134,7 +134,12 @@ class ThreadRunner:
             if self.closed:
                 raise ClientClosedError
             if not self._ready:
-                self._maintenance.start(self._watch)
+                try:
+                    self._maintenance.start(self._watch)
+                except BaseException:
+                    self.closed = True
+                    self._maintenance.stop()
+                    raise
                 self._ready = True
 
     def _watch(self) -> None:
@@ -152,6 +157,11 @@ class ThreadRunner:
     def now(self) -> float:
         """Return the instant in seconds; a suspended machine's time goes on."""
         return clock()
+
+    def require_open(self) -> None:
+        """Return if the client is open, else raise `ClientClosedError`."""
+        if self.closed:
+            raise ClientClosedError
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""

@@ -184,24 +184,28 @@ def _batches(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:
     ]
 
 
-def wait_end(session: Session, state: HoldState, now: float, timeout: float | None) -> Steps[None]:
-    """Sleep until the hold is lost or released, or the time is up."""
+def wait_end(
+    session: Session, state: HoldState, released: Callable[[], bool], now: float, timeout: float | None
+) -> Steps[None]:
+    """Sleep until the hold is lost, or this acquisition of it is `released`, or the time is up."""
+
+    def over() -> bool:
+        return released() or not state.live or state.lost is not None
+
     deadline = math.inf if timeout is None else now + timeout
     state.watchers += 1
     try:
-        while state.valid(now) and now < deadline:
+        while not over() and now < min(deadline, state.valid_until):
             until = min(deadline, state.valid_until)
-            sleep = Wait(
-                until, state.owner.lane, state.end_key, unless=lambda: not state.live or state.lost is not None
-            )
+            sleep = Wait(until, state.owner.lane, state.end_key, unless=over)
             now = (yield from wait(sleep)).at
     finally:
         state.watchers -= 1
-    if state.live and now >= state.valid_until:
+    if not over() and now >= state.valid_until:
         yield from lose(session, state, EXPIRED)
 
 
 def tell_end(state: HoldState) -> Steps[None]:
-    """Wake those who sleep until the hold ends."""
+    """Wake those who sleep until the hold, or one acquisition of it, ends."""
     if state.watchers:
         yield from signal(state.owner.lane, state.end_key)

@@ -349,8 +349,7 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
         if not state.live:
             yield from tell(abandon(state.keys, state.owner, leave=True, owed_to=state.touched, owed_until=owed_until))
         raise
-    if not state.live:
-        yield from tell_end(state)
+    yield from tell_end(state)
     if tally.won:
         return
     # Too few nodes could be reached: they get the release later, or the claim expires there. That is no loss while

@@ -31,13 +31,18 @@ def start(tmp_path):
         process = subprocess.Popen(
             [
                 sys.executable,
-                "-W",
-                "error",
                 "-c",
                 "import sys\nfrom redsync.cli import main\nsys.exit(main())",
                 *arguments,
             ],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "MARK": mark, **environment},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TMPDIR": str(tmp_path),
+                "MARK": mark,
+                "PYTHONFAULTHANDLER": "1",
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -86,7 +91,7 @@ def eventually(condition, within=10.0):
 @linux
 @pytest.mark.slow
 def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
-    process = start("demo", "--seconds", "4", "--seed", "7")
+    process = start("demo", "--seconds", "4", "--seed", "7", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert err == ""

@@ -81,6 +81,17 @@ def eventually():
 
 
 @pytest.fixture
+def await_renewal(eventually):
+    """Return a function that waits until a hold is believed for longer than before the call."""
+
+    def await_renewal(hold, within):
+        before = time.monotonic() + hold.remaining()
+        eventually(lambda: time.monotonic() + hold.remaining() > before + 0.05, within)
+
+    return await_renewal
+
+
+@pytest.fixture
 def watch():
     """Return a function that starts a stopwatch; calling what it returns gives the seconds since then."""
 

@@ -53,7 +53,7 @@ def quiet(admin, eventually):
 
 
 @pytest.mark.parametrize("hung", [[2], [0, 4]], ids=["one", "two"])
-def test_hung_nodes_delay_nobody_and_keep_no_zombie(hung, nodes, client, lock, admin, eventually, watch, quiet):
+def test_hung_nodes_delay_nobody_and_keep_no_zombie(hung, nodes, client, lock, *, admin, eventually, watch, quiet):
     for i in hung:
         nodes.pause(i)
     elapsed = watch()
@@ -124,7 +124,7 @@ def test_hung_node_does_not_keep_hold_from_being_renewed(nodes, client, admin, e
     eventually(lambda: admin.keys() == [], within=1.0)
 
 
-def test_hung_node_keeps_nothing_when_client_is_closed_meanwhile(nodes, client, admin, eventually, watch, quiet):
+def test_hung_node_keeps_nothing_when_client_is_closed_meanwhile(nodes, client, admin, eventually, watch):
     for i in range(20):
         assert client.get_lock(f"held {i}").acquire(blocking=False)
     eventually(lambda: len(admin.keys()) == 100)

@@ -87,7 +87,7 @@ def test_checker_finds_planted_overlap():
 
 
 def test_counting_loses_nothing_while_two_nodes_at_a_time_die_or_hang(
-    nodes, admin, eventually, seed, tmp_path, request
+    nodes, admin, eventually, seed, *, tmp_path, request
 ):
     for name in NAMES:
         (tmp_path / name).write_text("0")

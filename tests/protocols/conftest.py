@@ -1,7 +1,7 @@
 """A toy driver: it performs nothing and follows a script, step by step.
 
-A script is a sequence of steps, `(expected effect, reply)` or, where the reply is None, just the expected effect. How an
-effect is spelled:
+A script is a sequence of steps: `(expected effect, reply)` or, where the reply is None, just the expected effect.
+Effects are spelled:
 
     ask lock_acquire            a Broadcast of that script; "ask lock_acquire for a place" if the waiter queues
     ask nothing                 a Broadcast whose command was not made
@@ -11,6 +11,7 @@ effect is spelled:
     notify HoldLost             a Notify of that event
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,7 @@ class Toy:
         self.effects = []
         self.commands = []
         self.tallies = []
+        self._begun = []
 
     def _ring(self):
         self.alarms += 1
@@ -166,6 +168,7 @@ class Toy:
 
     def drive(self, steps, answer):
         """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in."""
+        self._begun.append(steps)
         try:
             effect = next(steps)
             while True:
@@ -221,9 +224,19 @@ class Toy:
 
     def start(self, steps):
         """Begin a protocol by hand; return its first effect."""
+        self._begun.append(steps)
         effect = next(steps)
         self.begin(effect)
         return effect
+
+    def end(self):
+        """Bring protocols to their end that were left half-way: they must never be closed, or collected, before."""
+        for steps in self._begun:
+            with contextlib.suppress(Interruption, StopIteration):
+                if steps.gi_frame is not None:
+                    steps.throw(Interruption())
+                while steps.gi_frame is not None:
+                    steps.send(None)
 
     @property
     def told(self):
@@ -249,10 +262,18 @@ class Toy:
 @pytest.fixture
 def make_toy():
     """Make a client of one's own; each has a clock of its own, which begins at 1000."""
-    return Toy
+    toys = []
+
+    def make(*args, **options):
+        toys.append(Toy(*args, **options))
+        return toys[-1]
+
+    yield make
+    for toy in toys:
+        toy.end()
 
 
 @pytest.fixture
-def toy():
+def toy(make_toy):
     """Five nodes, a lease of 30 s, and average luck."""
-    return Toy()
+    return make_toy()

@@ -8,7 +8,7 @@ import pytest
 from redsync._core.effects import Broadcast, Tell, Wait
 from redsync._core.quorum import Choice
 from redsync._protocols.lease import wait_end
-from redsync._protocols.lock import Look, acquire, check, extend, farewell, force_release, holder, release, survey
+from redsync._protocols.lock import acquire, check, extend, farewell, release
 from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError
 
 NEW, OURS, FOREIGN = 1, 2, 0
@@ -137,7 +137,7 @@ def test_callback_for_the_loss_gets_the_hold(toy):
     heard = []
     state = take(toy, on_lost=heard.append)
     for callback in state.on_lost:
-        callback()
+        callback(state)
     assert heard == [state]
 
 
@@ -200,24 +200,22 @@ def test_split_vote_is_none_at_once_without_blocking(toy):
 
 
 def test_no_quorum_is_an_error_at_once_without_blocking(toy):
-    replies = ("connection refused", held(), NEW, "no answer within 0.25 s", "quarantined for 12 s")
+    replies = ("connection refused", NEW, "no answer within 0.25 s", "quarantined for 12 s", held())
     with pytest.raises(QuorumError) as caught:
         run_acquire(toy, ("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0)
     error = caught.value
     assert error.name == "x"
     assert [vote.node for vote in error.votes] == ["node0", "node1", "node2", "node3", "node4"]
-    assert [vote.choice.value for vote in error.votes] == ["failed", "refused", "granted", "failed", "failed"]
+    assert [vote.choice.value for vote in error.votes] == ["failed", "granted", "failed", "failed", "failed"]
     assert "connection refused" in str(error)
     assert "quarantined for 12 s" in str(error)
     assert "'x'" in str(error)
     assert len(toy.session.holds) == 0
 
 
-def test_two_failures_of_five_are_no_outage(toy):
-    answers = toy.answers("down", "down", held(), None, None)
-    assert run_acquire(toy, ("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None or True
-    busy_anyway = toy.answers("down", "down", held(), held(), held())
-    assert run_acquire(toy, ("ask lock_acquire", busy_anyway), "tell lock_abandon", timeout=0.0) is None
+@pytest.mark.parametrize("replies", [("down", "down", held(), None, None), ("down", held(), held(), held(), "down")])
+def test_two_failures_of_five_are_no_outage(toy, replies):
+    assert run_acquire(toy, ("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 
 def test_undo_is_owed_to_nodes_that_did_not_answer_too(toy):
@@ -355,16 +353,17 @@ def test_waiter_tries_once_more_at_its_deadline(toy):
     assert toy.asked[-1].timeout <= 0.05, "the last try must not stretch the timeout"
 
 
-def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy):
-    run_acquire(
-        toy,
-        ("ask lock_acquire", toy.answers(*[None] * 5)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
-        timeout=0.12,
-    )
-    assert toy.asked[0].timeout == pytest.approx(0.12)
+@pytest.mark.parametrize(("timeout", "patience"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
+def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
+    silence = ("ask lock_acquire", toy.answers(*[None] * 5))
+    script = [silence, "tell lock_abandon"]
+    if timeout == 9.0:
+        script += [("wait", toy.slept()), ("ask lock_acquire", won(toy))]
+        run_acquire(toy, *script, timeout=timeout)
+    else:
+        with pytest.raises(QuorumError):
+            run_acquire(toy, *script, timeout=timeout)
+    assert toy.asked[0].timeout == pytest.approx(patience)
 
 
 def test_wake_up_is_a_hint_and_no_proof(toy):
@@ -409,7 +408,7 @@ def pause_after(toy, *replies, **fields):
 def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remaining, shortest, longest, luck):
     toy = make_toy(luck=luck)
     replies = [None if left is None else held(left) for left in remaining]
-    assert shortest < pause_after(toy, *replies) <= longest
+    assert shortest <= pause_after(toy, *replies) + 1e-9 <= longest + 2e-9
 
 
 def test_waiter_counts_nodes_that_granted_among_the_quorum_to_come(toy):
@@ -429,7 +428,7 @@ def test_waiters_sleep_apart(make_toy):
 
 # Split votes.
 
-SPLIT = (NEW, held(by=A), held(by=A), held(by=B), held(by=B))
+SPLIT = (NEW, NEW, held(by=A), held(by=B), held(by=B))
 
 
 def test_split_vote_is_tried_again_after_a_short_pause(toy):
@@ -502,12 +501,14 @@ def test_two_contenders_for_an_even_number_of_nodes_retry_soon(make_toy):
 
 
 def test_outage_is_waited_out_until_the_deadline(toy):
-    outage = [("ask lock_acquire", mute(toy)), "tell lock_abandon"]
+    replies = {"ask lock_acquire": mute(toy), "tell lock_abandon": None, "wait": toy.slept()}
     with pytest.raises(QuorumError) as caught:
-        run_acquire(toy, *[*outage, ("wait", toy.slept())] * 5, *outage, timeout=0.5)
-    assert toy.now >= 1000.5
+        toy.drive(acquire(toy.session, toy.demand(timeout=2.0), toy.now), lambda described, effect: replies[described])
+    assert 1002.0 <= toy.now < 1002.05
     assert len(caught.value.votes) == 5
-    assert all(wait.until <= 1000.5 for wait in toy.waits)
+    assert all(wait.until <= 1002.0 for wait in toy.waits)
+    assert 8 <= len(toy.asked) <= 40
+    assert len(toy.told) == len(toy.asked)
 
 
 def test_outage_that_ends_in_time_is_no_error(toy):
@@ -874,8 +875,18 @@ def test_reentry_adds_its_callback(toy):
     state = take(toy, on_lost=lambda state: heard.append("outer"))
     run_reenter(toy, ("ask lock_acquire", toy.answers(*[OURS] * 5)), on_lost=lambda state: heard.append("inner"))
     for callback in state.on_lost:
-        callback()
+        callback(state)
     assert heard == ["outer", "inner"]
+
+
+def test_callback_of_one_lock_object_is_called_once_however_often_it_is_reentered(toy):
+    heard = []
+    state = take(toy, on_lost=heard.append)
+    for _ in range(3):
+        run_reenter(toy, ("ask lock_acquire", toy.answers(*[OURS] * 5)), on_lost=heard.append)
+    for callback in state.on_lost:
+        callback(state)
+    assert heard == [state]
 
 
 def test_holds_of_other_owners_are_no_reentry(toy):
@@ -945,10 +956,8 @@ def test_reentry_that_becomes_a_first_acquire_keeps_its_deadline(toy):
     assert toy.now < 1001.0
 
 
-def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(make_toy):
+def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy):
     """Whatever is asked after the release may create claims: it is undone, also if it is interrupted."""
-    first_half = [("ask lock_acquire", None), ("wait", None)]
-    toy = make_toy()
     first = take(toy)
     first_half = [
         ("ask lock_acquire", mute(toy)),
@@ -1152,33 +1161,29 @@ def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
 
 def watch(toy, state, timeout=None):
     """Begin to sleep until the hold ends, in another thread as it were."""
-    steps = wait_end(toy.session, state, toy.now, timeout)
-    next(steps)
-    return steps
+    return toy.start(wait_end(toy.session, state, lambda: False, toy.now, timeout))
 
 
 def test_release_wakes_who_sleeps_until_the_end(toy):
     state = take(toy)
-    sleeper = watch(toy, state)
+    watch(toy, state)
     run_release(toy, state, ("ask lock_release", toy.answers(*[HAD] * 5)), "signal")
     assert toy.effects[-1].key == state.end_key
     assert toy.effects[-1].lane == toy.owner.lane
-    sleeper.close()
 
 
-def test_release_of_one_of_several_holds_wakes_nobody(toy):
+def test_release_of_one_of_several_holds_lets_sleepers_look_again(toy):
+    """One of them may wait for the end of this very acquisition."""
     state = take(toy, holds=2)
-    sleeper = watch(toy, state)
-    run_release(toy, state, ("ask lock_release", toy.answers(*[HAD] * 5)))
-    sleeper.close()
+    watch(toy, state)
+    run_release(toy, state, ("ask lock_release", toy.answers(*[HAD] * 5)), "signal")
 
 
 def test_release_interrupted_wakes_who_sleeps_until_the_end(toy):
     state = take(toy)
-    sleeper = watch(toy, state)
+    watch(toy, state)
     cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", won(toy))], 0)
     assert cleanup == ["tell lock_abandon, leave", "signal"]
-    sleeper.close()
 
 
 # Check and extend.
@@ -1260,8 +1265,8 @@ def test_extend_wakes_the_watchdog_when_its_look_is_due_earlier(toy):
     toy.session.holds.watched_until = 1010.0
     alarms = toy.alarms
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.answers(*[[2]] * 5)))
-    if state.due < 1010.0:
-        assert toy.alarms == alarms + 1
+    assert state.due < 1010.0
+    assert toy.alarms == alarms + 1
 
 
 # Farewell.
@@ -1286,108 +1291,8 @@ def test_farewell_says_nothing_of_what_was_lost(toy):
 
 def test_farewell_wakes_who_sleeps_until_the_end(toy):
     state = take(toy)
-    sleeper = watch(toy, state)
+    watch(toy, state)
     toy.play(farewell(toy.session), "tell lock_release", "signal")
-    sleeper.close()
-
-
-# Looking.
-
-
-def look(by=None, remaining=20_000, count=1, waiters=(), kind=None):
-    kind = kind or (b"none" if by is None else b"hash")
-    return [kind, remaining if by else -2, [by, b"%d" % count] if by else [], list(waiters)]
-
-
-def run_holder(toy, *replies):
-    return toy.play(holder(toy.session, "x", toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*replies)))
-
-
-@pytest.mark.parametrize(
-    ("replies", "expected"),
-    [
-        ([look(A)] * 5, A),
-        ([look(A), look(A), look(A), look(B), look()], A),
-        ([look(A), look(), look(A), look(), look(A)], A),
-        ([look()] * 5, None),
-        ([look(A), look(A), look(), look(), look()], None),
-        ([look(A), look(A), look(B), look(B), look(C)], None),
-        # Two nodes are silent: A may hold it there too, then nobody else can have it.
-        ([look(A), look(A), look(), "down", "down"], A),
-        ([look(A), look(), look(), "down", "down"], A),
-        ([look(), look(), look(), "down", "down"], None),
-        ([look(kind=b"string")] * 5, None),
-    ],
-)
-def test_holder_is_who_has_a_quorum_or_may_have_one(toy, replies, expected):
-    assert run_holder(toy, *replies) == (expected.decode() if expected else None)
-
-
-def test_holder_is_known_as_soon_as_a_quorum_agrees(toy):
-    assert run_holder(toy, look(A), look(A), look(A), None, None) == A.decode()
-    assert toy.now == pytest.approx(1000.001), "nobody was waited for"
-    assert run_holder(toy, look(), look(), look(), None, None) is None
-    assert toy.now == pytest.approx(1000.002)
-
-
-def test_holder_without_a_quorum_is_an_error(toy):
-    with pytest.raises(QuorumError) as caught:
-        run_holder(toy, look(A), look(A), "down", "down", "down")
-    assert len(caught.value.votes) == 5
-
-
-def test_survey_hears_everybody_who_answers(toy):
-    steps = survey(toy.session, toy.keys, toy.owner)
-    tally = toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
-    assert None not in tally.choices
-    assert Look.read(tally.replies[3]).owner == B.decode()
-
-
-def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
-    toy.play(survey(toy.session, toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*[look()] * 5)))
-    assert not toy.asked[0].fresh
-    assert toy.commands[0].keys == toy.keys.all[:2]
-
-
-def test_look_reads_what_a_node_knows():
-    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A.decode(), 3, (B.decode(), C.decode()))
-    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, "\ufffd:1", 2, ())
-    assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, ())
-    assert Look.read([b"string", 70, [], []]) == Look("string", 0.07, None, 0, ())
-
-
-# Force release.
-
-
-def run_force(toy, *replies):
-    return toy.play(
-        force_release(toy.session, "x", toy.keys, toy.owner), ("ask lock_force_release", toy.answers(*replies))
-    )
-
-
-@pytest.mark.parametrize(
-    ("replies", "was_held"),
-    [([1] * 5, True), ([0] * 5, False), ([0, 0, 1, "down", "down"], True), ([0, 0, 0, "down", "down"], False)],
-)
-def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
-    assert run_force(toy, *replies) is was_held
-    assert toy.commands[0].args == (toy.keys.channel,)
-
-
-def test_force_release_without_a_quorum_is_an_error(toy):
-    with pytest.raises(QuorumError):
-        run_force(toy, 1, 1, "down", "down", "down")
-
-
-def test_force_release_of_a_foreign_value_is_an_error(toy):
-    with pytest.raises(KeyTypeError):
-        run_force(toy, *[-1] * 5)
-
-
-@pytest.mark.parametrize("replies", [(-1, 1, 1, 1, 1), (1, 1, 1, -1, 1), (1, -1, 1, 1, 1)])
-def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies):
-    """And in whatever order the nodes answer."""
-    assert run_force(toy, *replies) is True
 
 
 # Replies of no known shape.
@@ -1395,21 +1300,20 @@ def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies
 GARBAGE = [b"OK", b"", [], [b"1"], [[]], {}, 1.5, [None], [1, 2, 3], True, ["x", "y"], b"\x02", {1: 2}]
 
 
-@pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
-@pytest.mark.parametrize("what", ["acquire", "reenter", "release", "renew", "force_release", "inspect"])
-def test_garbage_is_a_failed_vote_and_no_answer(toy, what, garbage):
+@pytest.mark.parametrize("what", ["acquire", "reenter", "release", "renew"])
+def test_garbage_is_a_failed_vote_and_no_answer(make_toy, what):
     """An answer that no script of ours gives tells nothing: neither that we hold it nor that we don't."""
-    state = take(toy) if what in ("reenter", "release", "renew") else None
-    steps = {
-        "acquire": lambda: acquire(toy.session, toy.demand(timeout=0.0), toy.now),
-        "reenter": lambda: acquire(toy.session, toy.demand(timeout=0.0), toy.now),
-        "release": lambda: release(toy.session, state, toy.now),
-        "renew": lambda: extend(toy.session, state, None, toy.now),
-        "force_release": lambda: force_release(toy.session, "x", toy.keys, toy.owner),
-        "inspect": lambda: holder(toy.session, "x", toy.keys, toy.owner),
-    }[what]()
-    effect = toy.start(steps)
-    tally = toy.perform(effect, toy.answers(*[garbage] * 5))
-    assert [choice for choice in tally.choices if choice] == [Choice.FAILED] * (tally.failed or 5)
-    assert tally.without_quorum
-    steps.close()
+    believed = []
+    for garbage in GARBAGE:
+        toy = make_toy()
+        state = None if what == "acquire" else take(toy)
+        steps = {
+            "acquire": lambda toy, state: acquire(toy.session, toy.demand(timeout=0.0), toy.now),
+            "reenter": lambda toy, state: acquire(toy.session, toy.demand(timeout=0.0), toy.now),
+            "release": lambda toy, state: release(toy.session, state, toy.now),
+            "renew": lambda toy, state: extend(toy.session, state, None, toy.now),
+        }[what](toy, state)
+        tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
+        if not tally.without_quorum:
+            believed.append((garbage, tally.choices[0]))
+    assert believed == []

@@ -1,0 +1,119 @@
+"""Who holds a lock, as nodes tell a stranger, and taking it away."""
+
+import pytest
+
+from redsync._core.quorum import Choice
+from redsync._protocols.lock_survey import Look, force_release, holder, survey
+from redsync.exceptions import KeyTypeError, QuorumError
+
+A, B, C = b"client-a:1", b"client-b:1", b"client-c:1"
+
+
+def look(by=None, remaining=20_000, count=1, waiters=(), kind=None):
+    kind = kind or (b"none" if by is None else b"hash")
+    return [kind, remaining if by else -2, [by, b"%d" % count] if by else [], list(waiters)]
+
+
+def run_holder(toy, *replies):
+    return toy.play(holder(toy.session, "x", toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*replies)))
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        ([look(A)] * 5, A),
+        ([look(A), look(A), look(A), look(B), look()], A),
+        ([look(A), look(), look(A), look(), look(A)], A),
+        ([look()] * 5, None),
+        ([look(A), look(A), look(), look(), look()], None),
+        ([look(A), look(A), look(B), look(B), look(C)], None),
+        # Two nodes are silent: A may hold it there too, then nobody else can have it.
+        ([look(A), look(A), look(), "down", "down"], A),
+        ([look(A), look(), look(), "down", "down"], A),
+        ([look(), look(), look(), "down", "down"], None),
+        ([look(kind=b"string")] * 5, None),
+    ],
+)
+def test_holder_is_who_has_a_quorum_or_may_have_one(toy, replies, expected):
+    assert run_holder(toy, *replies) == (expected.decode() if expected else None)
+
+
+def test_holder_is_known_as_soon_as_a_quorum_agrees(toy):
+    assert run_holder(toy, look(A), look(A), look(A), None, None) == A.decode()
+    assert toy.now == pytest.approx(1000.001), "nobody was waited for"
+    assert run_holder(toy, look(), look(), look(), None, None) is None
+    assert toy.now == pytest.approx(1000.002)
+
+
+def test_holder_without_a_quorum_is_an_error(toy):
+    with pytest.raises(QuorumError) as caught:
+        run_holder(toy, look(A), look(A), "down", "down", "down")
+    assert len(caught.value.votes) == 5
+
+
+def test_survey_hears_everybody_who_answers(toy):
+    steps = survey(toy.session, toy.keys, toy.owner)
+    tally = toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
+    assert None not in tally.choices
+    assert Look.read(tally.replies[3]).owner == B.decode()
+
+
+def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
+    toy.play(survey(toy.session, toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*[look()] * 5)))
+    assert not toy.asked[0].fresh
+    assert toy.commands[0].keys == toy.keys.all[:2]
+
+
+def test_look_reads_what_a_node_knows():
+    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A.decode(), 3, (B.decode(), C.decode()))
+    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, "\ufffd:1", 2, ())
+    assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, ())
+    assert Look.read([b"string", 70, [], []]) == Look("string", 0.07, None, 0, ())
+
+
+# Force release.
+
+
+def run_force(toy, *replies):
+    return toy.play(
+        force_release(toy.session, "x", toy.keys, toy.owner), ("ask lock_force_release", toy.answers(*replies))
+    )
+
+
+@pytest.mark.parametrize(
+    ("replies", "was_held"),
+    [([1] * 5, True), ([0] * 5, False), ([0, 0, 1, "down", "down"], True), ([0, 0, 0, "down", "down"], False)],
+)
+def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
+    assert run_force(toy, *replies) is was_held
+    assert toy.commands[0].args == (toy.keys.channel,)
+
+
+def test_force_release_without_a_quorum_is_an_error(toy):
+    with pytest.raises(QuorumError):
+        run_force(toy, 1, 1, "down", "down", "down")
+
+
+def test_force_release_of_a_foreign_value_is_an_error(toy):
+    with pytest.raises(KeyTypeError):
+        run_force(toy, *[-1] * 5)
+
+
+@pytest.mark.parametrize("replies", [(-1, 1, 1, 1, 1), (1, 1, 1, -1, 1), (1, -1, 1, 1, 1)])
+def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies):
+    """And in whatever order the nodes answer."""
+    assert run_force(toy, *replies) is True
+
+
+# Replies of no known shape.
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"OK", b"", [], [1], {}, 1.5, [None] * 4, True, "abcd", b"abcd", [b"a", 1, [], 5]], ids=repr
+)
+@pytest.mark.parametrize("protocol", [force_release, holder])
+def test_garbage_is_a_failed_vote_and_no_answer(toy, protocol, garbage):
+    steps = protocol(toy.session, "x", toy.keys, toy.owner)
+    tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
+    assert {choice for choice in tally.choices if choice} == {Choice.FAILED}
+    assert tally.without_quorum

@@ -1,0 +1,276 @@
+"""`@client.locked(...)`: functions that run under a lock named by their arguments."""
+
+import inspect
+import threading
+
+import pytest
+
+from redsync import AcquireTimeout, LeaseLostError, QuorumError
+
+
+class User:
+    def __init__(self, number):
+        self.id = number
+
+
+def test_function_runs_under_the_lock_of_its_arguments(client, other):
+    @client.locked("report:{user_id}")
+    def report(user_id, kind="short"):
+        assert client.get_lock(f"report:{user_id}").owned()
+        assert other.do(client.get_lock("report:8").acquire, False)
+        other.do(client.get_lock("report:8").release)
+        return user_id, kind
+
+    assert report(7) == (7, "short")
+    assert report(user_id=7, kind="long") == (7, "long")
+    assert not client.get_lock("report:7").locked()
+
+
+def test_name_takes_defaults_attributes_items_and_formats(client):
+    held = {}
+
+    @client.locked("a:{user.id}:{parts[0]}:{number:03d}:{{x}}")
+    def work(user, parts, number=7):
+        held["x"] = client.get_lock("a:5:left:007:{x}").owned()
+
+    work(User(5), ["left", "right"])
+    assert held == {"x": True}
+
+
+def test_name_without_fields_is_one_lock_for_all_calls(client, other):
+    @client.locked("only one", timeout=0)
+    def work(number):
+        return number
+
+    with client.get_lock("only one"), pytest.raises(AcquireTimeout):
+        other.do(work, 1)
+    assert other.do(work, 2) == 2
+
+
+def test_name_takes_arguments_gathered_by_stars(client):
+    @client.locked("{args[0]}:{options[key]}")
+    def work(*args, **options):
+        return client.get_lock("1:2").owned()
+
+    assert work(1, key=2)
+
+
+def test_method_is_locked_by_an_attribute_of_its_object(client):
+    class Account:
+        number = 12
+
+        @client.locked("account:{self.number}")
+        def pay(self):
+            return client.get_lock("account:12").owned()
+
+    assert Account().pay()
+
+
+def test_recursion_is_reentrant(client):
+    @client.locked("factorial")
+    def factorial(n):
+        assert client.get_lock("factorial").owned()
+        return n * factorial(n - 1) if n else 1
+
+    assert factorial(5) == 120
+    assert not client.get_lock("factorial").locked()
+
+
+def test_lock_is_released_when_the_function_raises(client):
+    @client.locked("x")
+    def fail():
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert not client.get_lock("x").locked()
+
+
+def test_function_keeps_its_name_and_signature(client):
+    def work(number: int, kind: str = "short") -> str:
+        """Work."""
+
+    locked = client.locked("x:{number}")(work)
+    assert locked.__name__ == "work"
+    assert locked.__doc__ == "Work."
+    assert inspect.signature(locked) == inspect.signature(work)
+
+
+def test_wrong_arguments_are_told_as_without_the_decorator(client):
+    @client.locked("x:{number}")
+    def work(number):
+        pytest.fail("ran")
+
+    with pytest.raises(TypeError):
+        work()
+    with pytest.raises(TypeError):
+        work(1, 2)
+
+
+def test_call_raises_acquire_timeout_when_busy(client, other):
+    @client.locked("x", timeout=0)
+    def work():
+        pytest.fail("ran without the lock")
+
+    other.do(client.get_lock("x").acquire)
+    with pytest.raises(AcquireTimeout, match="'x'"):
+        work()
+
+
+def test_call_waits_for_its_timeout(client, other):
+    @client.locked("x", timeout=0.2)
+    def work():
+        return "done"
+
+    lock = client.get_lock("x")
+    other.do(lock.acquire)
+    with pytest.raises(AcquireTimeout) as info:
+        work()
+    assert info.value.timeout == 0.2
+    other.do(lock.release)
+    assert work() == "done"
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": None}, {"timeout": -1}])
+def test_call_waits_for_ever_by_default(client, other, eventually, options):
+    @client.locked("x", **options)
+    def work():
+        return "done"
+
+    with client.get_lock("x"):
+        waiter = other.start(work)
+        eventually(lambda: client.inspect("x").waiters)
+    assert waiter.result(5) == "done"
+
+
+def test_call_returns_none_when_told_to_skip(client, other):
+    @client.locked("x", timeout=0, on_busy="skip")
+    def work():
+        return "done"
+
+    lock = client.get_lock("x")
+    other.do(lock.acquire)
+    assert work() is None
+    other.do(lock.release)
+    assert work() == "done"
+
+
+def test_call_goes_to_another_function_when_busy(client, other):
+    def instead(*args, **kwargs):
+        assert not client.get_lock("x:1").owned()
+        return "instead", args, kwargs
+
+    @client.locked("x:{number}", timeout=0, on_busy=instead)
+    def work(number, kind="short"):
+        return "done"
+
+    assert work(1) == "done"
+    other.do(client.get_lock("x:1").acquire)
+    assert work(1, kind="long") == ("instead", (1,), {"kind": "long"})
+
+
+@pytest.mark.parametrize("on_busy", ["skip", lambda: "instead"])
+def test_errors_of_the_function_are_its_own(client, on_busy):
+    @client.locked("x", timeout=0, on_busy=on_busy)
+    def work():
+        raise AcquireTimeout("another", 1.0)
+
+    with pytest.raises(AcquireTimeout, match="another"):
+        work()
+
+
+@pytest.mark.parametrize("on_busy", ["raise", "skip", lambda: "instead"])
+def test_no_quorum_is_never_taken_for_busy(client, nodes, on_busy):
+    @client.locked("x", timeout=0, on_busy=on_busy)
+    def work():
+        pytest.fail("ran without the lock")
+
+    for i in range(3):
+        nodes.kill(i)
+    with pytest.raises(QuorumError):
+        work()
+
+
+def test_loss_is_told_at_the_end_of_the_call(client, raw):
+    @client.locked("x")
+    def work():
+        for node in raw:
+            node.flushall()
+
+    with pytest.raises(LeaseLostError):
+        work()
+
+
+def test_loss_is_a_note_on_the_error_of_the_function(client, raw):
+    @client.locked("x")
+    def work():
+        for node in raw:
+            node.flushall()
+        raise KeyError
+
+    with pytest.raises(KeyError) as info:
+        work()
+    assert any("lost" in note for note in info.value.__notes__)
+
+
+def test_options_are_those_of_get_lock(client, raw):
+    lost = []
+
+    @client.locked("x", lease=5, on_lost=lost.append, max_hold=3)
+    def work():
+        assert client.get_lock("x").remaining() <= 3
+        assert all(node.pttl("redsync:x") <= 5000 for node in raw)
+
+    work()
+    assert lost == []
+    with pytest.raises(TypeError):
+        client.locked("x", unknown=1)(work)()
+
+
+@pytest.mark.parametrize("on_busy", ["ignore", None, 1, True])
+def test_decorator_is_refused_when_on_busy_is_of_no_known_kind(client, on_busy):
+    with pytest.raises(ValueError, match="on_busy"):
+        client.locked("x", on_busy=on_busy)
+
+
+@pytest.mark.parametrize("timeout", [-2, float("nan")])
+def test_decorator_is_refused_when_the_timeout_is_none(client, timeout):
+    with pytest.raises(ValueError, match="timeout"):
+        client.locked("x", timeout=timeout)
+
+
+@pytest.mark.parametrize("name", ["x:{usr}", "x:{usr.id}", "x:{usr[0]}", "x:{0}", "x:{}"])
+def test_decorator_is_refused_when_a_field_is_no_parameter(client, name):
+    def work(user):
+        pytest.fail("ran")
+
+    with pytest.raises(ValueError, match="no parameter"):
+        client.locked(name)(work)
+
+
+def test_decorator_is_refused_for_a_coroutine_function(client):
+    async def work():
+        pass
+
+    with pytest.raises(TypeError, match="coroutine"):
+        client.locked("x")(work)
+
+
+def test_calls_exclude_each_other_among_threads(client, make_worker):
+    counter = 0
+    pause = threading.Event()
+
+    @client.locked("counter")
+    def count():
+        nonlocal counter
+        value = counter
+        pause.wait(0.001)
+        counter = value + 1
+
+    def many():
+        for _ in range(10):
+            count()
+
+    for task in [make_worker().start(many) for _ in range(4)]:
+        task.result(20)
+    assert counter == 40

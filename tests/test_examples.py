@@ -1,0 +1,68 @@
+"""Each example runs as its user would run it, warns of nothing, and says what it promises to say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SAYS = {
+    "first_lock.py": r"""
+        (Ada|Bob) writes the report; the lock is valid for 30 s and is renewed
+        \1 is done
+        (Ada|Bob) writes the report; .*
+        \2 is done
+        Eve writes the report; .*
+        busy: doing something else meanwhile
+        Eve is done
+        free again
+        """,
+    "watch_a_hold.py": r"""
+        copying file 1
+        (copying file \d+
+        )*an operator takes the lock away: True
+        (copying file \d+
+        )*told: 'files' is lost
+        (copying file \d+
+        )*stopped: the hold of lock 'files' was lost: .*
+        """,
+    "nodes_come_and_go.py": r"""
+        nodes: down, down, up, up, up
+        two of five are dead: .*
+        they are back, .*
+        three of five are dead: lock 'job': .*
+        one is back: locked again, by the same client: True
+        """,
+    "own_unit_test_with_fakeredis.py": r"""
+        test_shop_sells_what_it_has: passed
+        test_shop_never_sells_more_to_many_customers: passed
+        """,
+}
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_says_what_it_promises_and_warns_of_nothing(name):
+    done = run("-W", "error", str(EXAMPLES / name))
+    assert done.returncode == 0, done.stdout + done.stderr
+    pattern = re.sub(r"(?m)^ +", "", SAYS[name].strip()) + "\n"
+    output = re.sub(r"(?m)^ +", "", done.stdout)
+    assert re.fullmatch(pattern, output), done.stdout
+    # Where logging is not configured, a loss is told there.
+    assert all(line.startswith("lost the hold of 'files'") for line in done.stderr.splitlines()), done.stderr
+
+
+def test_every_example_is_run():
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SAYS)
+
+
+def test_unit_test_example_passes_in_pytest():
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "own_unit_test_with_fakeredis.py"))
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout

@@ -1,0 +1,165 @@
+"""The error tree: who is whose child, what each knows and says, and that errors travel between processes."""
+
+import copy
+import pickle
+
+import pytest
+
+import redsync
+from redsync import (
+    AcquireTimeout,
+    Choice,
+    ClientClosedError,
+    ConfigurationError,
+    KeyTypeError,
+    LeaseLostError,
+    NotOwnedError,
+    OverReleaseError,
+    QuorumError,
+    RedsyncError,
+    Vote,
+    exceptions,
+)
+
+VOTES = (
+    Vote("10.0.0.1:6379", Choice.GRANTED, "1"),
+    Vote("10.0.0.2:6379", Choice.REFUSED, "[29000, b'c:1']"),
+    Vote("10.0.0.3:6379", Choice.FAILED, "no answer within 0.25 s"),
+)
+
+ERRORS = [
+    RedsyncError("something"),
+    AcquireTimeout("x", 2.5),
+    AcquireTimeout(b"\xff", 0.0),
+    NotOwnedError("x", "lock 'x' is not held by this thread"),
+    LeaseLostError("x", "the hold of lock 'x' was lost", VOTES),
+    QuorumError("x", "lock 'x': 3 of 5 nodes failed", VOTES),
+    QuorumError(b"x", "nobody was asked"),
+    OverReleaseError("4 permits given back, 3 taken"),
+    KeyTypeError("x", "the key of lock 'x' holds a value of another type", list(VOTES)),
+    ConfigurationError("no nodes were given"),
+    ClientClosedError(),
+    ClientClosedError("this client was closed meanwhile"),
+]
+NAMED = [error for error in ERRORS if hasattr(error, "name")]
+
+
+def spell(error):
+    return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("error", "bases"),
+    [
+        (RedsyncError, [Exception]),
+        (AcquireTimeout, [RedsyncError, TimeoutError]),
+        (NotOwnedError, [RedsyncError, RuntimeError]),
+        (LeaseLostError, [NotOwnedError, RedsyncError, RuntimeError]),
+        (QuorumError, [RedsyncError, ConnectionError]),
+        (OverReleaseError, [RedsyncError, ValueError]),
+        (KeyTypeError, [RedsyncError, TypeError]),
+        (ConfigurationError, [RedsyncError, ValueError]),
+        (ClientClosedError, [RedsyncError, RuntimeError]),
+    ],
+)
+def test_error_has_the_bases_of_the_contract(error, bases):
+    assert all(issubclass(error, base) for base in bases)
+    builtin = {TimeoutError, RuntimeError, ConnectionError, ValueError, TypeError} - set(bases)
+    assert not any(issubclass(error, base) for base in builtin), "nobody catches it by accident"
+
+
+def test_all_errors_are_known():
+    found = {name for name, value in vars(exceptions).items() if isinstance(value, type) and name[0] != "_"}
+    assert set(exceptions.__all__) == {name for name in found if issubclass(getattr(exceptions, name), Exception)}
+    assert {type(error).__name__ for error in ERRORS} == set(exceptions.__all__)
+    assert set(exceptions.__all__) <= set(redsync.__all__)
+
+
+def test_lost_leases_alone_can_be_told_from_programming_errors():
+    assert not isinstance(NotOwnedError("x", "sentence"), LeaseLostError)
+
+
+@pytest.mark.parametrize("error", NAMED, ids=spell)
+def test_named_error_keeps_what_it_knows(error):
+    assert error.name in ("x", b"x", b"\xff")
+    assert isinstance(error.votes, tuple)
+    assert all(isinstance(vote, Vote) for vote in error.votes)
+
+
+def test_votes_are_kept_in_the_order_of_the_nodes():
+    assert QuorumError("x", "sentence", list(VOTES)).votes == VOTES
+
+
+def test_votes_are_empty_where_no_node_was_asked():
+    assert AcquireTimeout("x", 2.5).votes == ()
+    assert NotOwnedError("x", "sentence").votes == ()
+
+
+def test_error_says_what_each_node_said():
+    assert str(QuorumError("x", "lock 'x': 2 of 3 nodes failed", VOTES)) == (
+        "lock 'x': 2 of 3 nodes failed [10.0.0.1:6379 granted: 1; 10.0.0.2:6379 refused: [29000, b'c:1']; "
+        "10.0.0.3:6379 failed: no answer within 0.25 s]"
+    )
+
+
+@pytest.mark.parametrize("error", [NotOwnedError, LeaseLostError, QuorumError, KeyTypeError])
+def test_error_without_votes_is_its_sentence(error):
+    assert str(error("x", "a whole sentence")) == "a whole sentence"
+
+
+@pytest.mark.parametrize(("timeout", "text"), [(2.5, "2.5 s"), (0.0, "0 s"), (1e-06, "1e-06 s")])
+def test_acquire_timeout_names_the_lock_and_the_time(timeout, text):
+    error = AcquireTimeout("report:7", timeout)
+    assert error.timeout == timeout
+    assert "'report:7'" in str(error)
+    assert text in str(error)
+    assert "b'\\xff'" in str(AcquireTimeout(b"\xff", 1.0))
+
+
+def test_client_closed_says_what_to_do_by_default():
+    assert "create a new Client" in str(ClientClosedError())
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=spell)
+@pytest.mark.parametrize(
+    "travel",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *[
+            lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol))
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        ],
+    ],
+    ids=["copy", "deepcopy", *[f"pickle {protocol}" for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]],
+)
+def test_error_arrives_as_it_left(error, travel):
+    other = travel(error)
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+    assert other.args == error.args
+    assert repr(other) == repr(error)
+    for attribute in ("name", "sentence", "votes", "timeout"):
+        assert getattr(other, attribute, None) == getattr(error, attribute, None)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=spell)
+def test_error_arrives_with_its_notes(error):
+    error = copy.copy(error)
+    error.add_note("while the report was written")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while the report was written"]
+
+
+@pytest.mark.parametrize("error", [AcquireTimeout("x", 2.5), QuorumError("x", "a sentence", VOTES)])
+def test_error_is_none_of_the_operating_systems(error):
+    """Its bases are OSErrors: handlers look at `errno` and `filename`, which are numbers and paths."""
+    assert isinstance(error, OSError)
+    assert (error.errno, error.strerror, error.filename, error.filename2) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=spell)
+def test_error_can_be_chained_and_caught_as_redsyncs(error):
+    cause = OSError("connection refused")
+    with pytest.raises(RedsyncError) as caught:
+        raise copy.copy(error) from cause
+    assert caught.value.__cause__ is cause

@@ -1,0 +1,83 @@
+"""What `import redsync` gives: pinned, so that nothing comes or goes unnoticed."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import redsync
+
+EXPORTS = [
+    "AcquireTimeout",
+    "Choice",
+    "Client",
+    "ClientClosedError",
+    "ConfigurationError",
+    "Hold",
+    "HoldLost",
+    "Holder",
+    "KeyTypeError",
+    "LeaseLostError",
+    "Lock",
+    "LockInfo",
+    "NodeChanged",
+    "NodeStatus",
+    "NotOwnedError",
+    "OverReleaseError",
+    "QuorumError",
+    "RedsyncError",
+    "Vote",
+]
+
+
+def run(program):
+    """Run a program in an interpreter that has imported nothing yet; return what it prints."""
+    result = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_exports_are_these():
+    assert sorted(redsync.__all__) == EXPORTS
+    assert len(set(redsync.__all__)) == len(redsync.__all__)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_export_is_importable_and_at_home_in_the_package(name):
+    value = getattr(redsync, name)
+    assert value.__name__ == name
+    assert value.__module__.startswith("redsync.")
+    assert getattr(importlib.import_module(value.__module__), name) is value
+    assert name in importlib.import_module(value.__module__).__all__
+    assert value.__doc__
+
+
+def test_exports_come_with_a_star_import():
+    assert run(f"from redsync import *; print(sorted(set(dir()) & set({EXPORTS!r})) == {EXPORTS!r})") == "True\n"
+
+
+def test_exports_are_listed_before_their_first_use():
+    names = run("import redsync; print(*dir(redsync))").split()
+    assert set(EXPORTS) <= set(names)
+    assert {"__all__", "__doc__", "__name__"} <= set(names)
+    assert names == sorted(set(names))
+    assert set(EXPORTS) <= set(dir(redsync))
+
+
+def test_import_loads_no_export_before_its_first_use():
+    loaded = run("import redsync, sys; print(*[m for m in sys.modules if m.startswith(('redsync.', 'redis'))])")
+    assert loaded.split() == []
+
+
+def test_export_stays_the_same_object():
+    assert redsync.Client is redsync.Client
+    assert vars(redsync)["Client"] is redsync.Client
+
+
+def test_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'redsync' has no attribute 'Clinet'"):
+        _ = redsync.Clinet
+    assert not hasattr(redsync, "import_module_of_nothing")
+    with pytest.raises(ImportError, match="Clinet"):
+        exec("from redsync import Clinet")  # a programmer's typing error, in a test's own words

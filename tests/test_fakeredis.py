@@ -1,0 +1,132 @@
+"""fakeredis instances as nodes, so that users can test their code without a server."""
+
+import time
+
+import fakeredis
+import pytest
+
+from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, NotOwnedError
+
+
+@pytest.fixture
+def fakes():
+    return [fakeredis.FakeRedis(server=fakeredis.FakeServer()) for _ in range(3)]
+
+
+@pytest.fixture
+def client(fakes, make_worker):
+    with Client(fakes) as client:
+        yield client
+
+
+@pytest.fixture
+def lock(client):
+    return client.get_lock("x")
+
+
+def test_lock_is_taken_and_given_back(lock, fakes):
+    assert lock.acquire()
+    assert lock.owned()
+    assert lock.locked()
+    assert [fake.hlen("redsync:x") for fake in fakes] == [1, 1, 1]
+    lock.release()
+    assert not lock.locked()
+    assert [fake.keys() for fake in fakes] == [[], [], []]
+
+
+def test_lock_is_free_to_use_without_a_restart_guard(fakes):
+    with Client(fakes) as client:
+        assert client.get_lock("x").acquire(False)
+
+
+def test_lock_is_reentrant(lock, fakes):
+    with lock as hold, lock:
+        assert lock.hold_count() == 2
+        assert [fake.hgetall("redsync:x") for fake in fakes] == [{hold.owner.encode(): b"2"}] * 3
+    assert lock.hold_count() == 0
+
+
+def test_threads_exclude_each_other(lock, other):
+    with lock:
+        assert not other.do(lock.acquire, False)
+        with pytest.raises(NotOwnedError):
+            other.do(lock.release)
+    assert other.do(lock.acquire, False)
+
+
+def test_acquire_waits_for_its_timeout(client, lock, other):
+    other.do(lock.acquire)
+    started = time.monotonic()
+    assert lock.acquire(timeout=0.2) is False
+    assert 0.2 <= time.monotonic() - started < 2
+    with pytest.raises(AcquireTimeout), client.get_lock("x", timeout=0.05):
+        pytest.fail("ran without the lock")
+
+
+def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually):
+    lock.acquire()
+    waiter = other.start(lock.acquire)
+    eventually(lambda: client.inspect("x").waiters)
+    lock.release()
+    assert waiter.result(5) is True
+    other.do(lock.release)
+
+
+def test_clients_on_the_same_servers_exclude_each_other(client, fakes, other):
+    with Client(fakes) as second, client.get_lock("x"):
+        assert not second.get_lock("x").acquire(timeout=0.1)
+
+
+def test_read_and_write_loses_no_update(lock, make_worker):
+    counter = 0
+
+    def count():
+        nonlocal counter
+        for _ in range(5):
+            with lock:
+                value = counter
+                time.sleep(0.001)
+                counter = value + 1
+
+    for task in [make_worker().start(count) for _ in range(2)]:
+        task.result(20)
+    assert counter == 10
+
+
+def test_extend_lengthens(lock, fakes):
+    lock.acquire(lease=2)
+    lock.extend(20)
+    assert 15 < lock.remaining() <= 20
+    assert all(15_000 < fake.pttl("redsync:x") <= 20_000 for fake in fakes)
+
+
+def test_watchdog_renews(fakes):
+    with Client(fakes, lease=0.6) as client, client.get_lock("x") as hold:
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            hold.check()
+            time.sleep(0.01)
+
+
+def test_loss_is_told(lock, fakes):
+    with pytest.raises(LeaseLostError), lock:  # noqa: PT012  # the body of the lock
+        for fake in fakes:
+            fake.flushall()
+
+
+def test_nodes_are_up(client):
+    statuses = client.nodes()
+    assert [status.state for status in statuses] == ["up"] * 3
+    assert [status.version for status in statuses] == ["fakeredis"] * 3
+    assert len({status.address for status in statuses}) == 3
+
+
+def test_single_instance_is_enough_for_a_unit_test(other):
+    with Client([fakeredis.FakeRedis()]) as client, client.get_lock("x"):
+        assert not other.do(client.get_lock("x").acquire, False)
+
+
+def test_instance_is_refused_when_listed_twice():
+    fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    with pytest.raises(ConfigurationError):
+        Client([fake, fake])
