@@ -86,7 +86,7 @@ class Hold:
         """
         self._refuse_released()
         runner = self._host.runner
-        runner.run(protocol.check(runner.session, self._state, runner.now()))
+        runner.run(protocol.check(self._state, runner.now()))
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Sleep until the hold is lost or released; return whether it was lost.
@@ -97,7 +97,7 @@ class Hold:
         runner = self._host.runner
         now = runner.now()
         wait = check_timeout(True, timeout)
-        runner.run(wait_end(runner.session, self._state, lambda: self._released, now, wait))
+        runner.run(wait_end(self._state, lambda: self._released, now, wait))
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -140,6 +140,9 @@ class Hold:
     def _refuse_released(self) -> None:
         if self._released or not self._state.count:
             raise NotOwnedError(self._state.name, f"this hold of lock {self._state.name!r} was released already")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a hold belongs to the process that acquired it: pickle the lock instead")
 
     def __repr__(self) -> str:
         condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"

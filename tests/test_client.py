@@ -231,7 +231,7 @@ def test_prefix_may_be_empty(make_client, raw, eventually):
 def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes):
     for i in range(3):
         nodes.restart(i)
-    with Client(nodes.urls[:3], lease=2.0) as client:
+    with Client(nodes.urls[:3], lease=1.0) as client:
         assert states(client) == ["quarantined"] * 3
         lock = client.get_lock("x")
         with pytest.raises(QuorumError, match="restart_guard"):
@@ -640,7 +640,7 @@ def run_python(nodes, program):
     preamble = f"""
         import os, sys, threading, time
         from redsync import Client, LeaseLostError, NotOwnedError
-        client = Client({nodes.urls!r}, restart_guard=0, lease=2.0)
+        client = Client({nodes.urls!r}, restart_guard=0, lease=0.9)
         lock = client.get_lock("x")
 
         def in_child(function):
@@ -723,7 +723,7 @@ def test_hold_of_the_parent_stays_valid_after_the_child_has_ended(nodes):
             if not pid:
                 sys.exit()  # with all finalizers
             os.waitpid(pid, 0)
-            until = time.monotonic() + 2.5
+            until = time.monotonic() + 1.2
             while time.monotonic() < until:
                 hold.check()
                 time.sleep(0.05)

@@ -1,5 +1,6 @@
 """Each example runs as its user would run it, warns of nothing, and says what it promises to say."""
 
+import os
 import re
 import subprocess
 import sys
@@ -43,8 +44,11 @@ SAYS = {
 }
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+def run(*arguments, **environment):
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -63,6 +67,8 @@ def test_every_example_is_run():
 
 
 def test_unit_test_example_passes_in_pytest():
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "own_unit_test_with_fakeredis.py"))
+    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
+    path = EXAMPLES / "own_unit_test_with_fakeredis.py"
+    done = run(*options, str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

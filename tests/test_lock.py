@@ -213,8 +213,8 @@ def test_name_is_refused_when_neither_str_nor_bytes(client, name):
 
 
 @pytest.fixture(params=["threading.RLock", "redsync"])
-def rlock(request, client):
-    return threading.RLock() if request.param == "threading.RLock" else client.get_lock("like RLock")
+def rlock(request, make_client):
+    return threading.RLock() if request.param == "threading.RLock" else make_client().get_lock("like RLock")
 
 
 WAYS_TO_ACQUIRE = [
@@ -763,6 +763,24 @@ def test_locked_is_false_when_different_owners_have_minorities(lock, raw):
     for i, node in enumerate(raw):
         node.hset("redsync:x", f"somebody:{i % 3}", 1)
     assert not lock.locked()
+
+
+def test_locked_is_true_when_a_silent_node_may_complete_the_quorum(client, lock, nodes, raw, eventually):
+    for node in raw[3:]:
+        node.hset("redsync:x", "somebody:1", 1)
+    nodes.kill(0)
+    eventually(lambda: client.nodes()[0].state == "down")
+    for node in raw[3:]:
+        node.execute_command("CLIENT", "PAUSE", 100)  # these two answer after the two that know of nobody
+    assert lock.locked()
+
+
+def test_locked_raises_quorum_error_when_a_majority_is_silent(lock, nodes):
+    for i in (2, 3, 4):
+        nodes.pause(i)
+    nodes.kill(2)
+    with pytest.raises(QuorumError):
+        lock.locked()
 
 
 def test_locked_raises_quorum_error_when_too_few_nodes_answer(lock, nodes):

@@ -71,6 +71,7 @@ class Broadcast(NamedTuple):
             back, unless that is after `owed_until`.
         owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes.
         decide: Replaces the plain count of votes, see `Tally`.
+        thorough: Whether silence must be told from refusals, see `Tally`.
         listen: Keep wake-ups for this key from before the sending on, so that none is missed before the `Wait`.
     """
 
@@ -84,6 +85,7 @@ class Broadcast(NamedTuple):
     owed_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     listen: bytes | None = None
+    thorough: bool = False
 
 
 class Tell(NamedTuple):

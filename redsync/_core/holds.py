@@ -36,6 +36,8 @@ class HoldState:
         renew_at: When the watchdog renews it next; infinity if it does not renew it.
         ends_at: When `max_hold` ends it, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
+        kept_until: The instant at which the last of them forgets it; later than `valid_until` by the drift allowance at
+            least, and by far when `max_hold` ends the hold early.
         live: Whether renewals may be sent.
         lost: Why the hold ended before its release; None while it did not.
         on_lost: What to call when it is lost.
@@ -47,6 +49,7 @@ class HoldState:
         "count",
         "ends_at",
         "fencing_token",
+        "kept_until",
         "keys",
         "lease",
         "live",
@@ -71,6 +74,7 @@ class HoldState:
         renew_at: float,
         ends_at: float,
         touched: int,
+        kept_until: float,
     ) -> None:
         self.name = name
         self.keys = keys
@@ -81,6 +85,7 @@ class HoldState:
         self.renew_at = renew_at
         self.ends_at = ends_at
         self.touched = touched
+        self.kept_until = kept_until
         self.live = True
         self.lost: str | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
@@ -104,6 +109,11 @@ class HoldState:
     def end_key(self) -> bytes:
         """The key that is signalled within this process when the hold ends."""
         return b"end " + self.owner.wire + b" " + self.keys.lock
+
+    def note_sent(self, nodes: int, kept_until: float) -> None:
+        """Note which nodes may keep the claim until when, whatever they answered."""
+        self.touched |= nodes
+        self.kept_until = max(self.kept_until, kept_until)
 
     def lengthen(self, valid_until: float) -> None:
         """Believe until that instant, if it is later than before and within `ends_at`."""

@@ -37,9 +37,16 @@ def encode_prefix(prefix: str) -> bytes:
     Raises:
         ConfigurationError: It is not text or longer than 512 bytes.
     """
-    if not isinstance(prefix, str) or len(prefix.encode()) > MAX_NAME:
-        raise ConfigurationError(f"a prefix is a text of at most {MAX_NAME} bytes, not {prefix!r:.80}")
-    return prefix.encode()
+    refusal = ConfigurationError(f"a prefix is a text of at most {MAX_NAME} bytes, not {prefix!r:.80}")
+    if not isinstance(prefix, str):
+        raise refusal
+    try:
+        raw = prefix.encode()
+    except UnicodeEncodeError:
+        raise refusal from None
+    if len(raw) > MAX_NAME:
+        raise refusal
+    return raw
 
 
 def wake_channel(client_id: str, lane: int) -> bytes:

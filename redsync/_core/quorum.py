@@ -98,6 +98,7 @@ class Tally:
     __slots__ = (
         "_decide",
         "_judge",
+        "_thorough",
         "at",
         "choices",
         "failed",
@@ -116,7 +117,18 @@ class Tally:
         nodes: Sequence[str],
         judge: Judge,
         decide: Callable[[Tally], Verdict] | None = None,
+        *,
+        thorough: bool = False,
     ) -> None:
+        """Begin a tally without votes.
+
+        Args:
+            nodes: The addresses of the configured nodes.
+            judge: Tells a granting reply from a refusing one.
+            decide: Replaces the plain count of votes.
+            thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
+                must not be taken for a refusal.
+        """
         n = len(nodes)
         self.nodes: Final = nodes
         self.quorum: Final = n // 2 + 1
@@ -128,6 +140,7 @@ class Tally:
         self.sent_at = self.at = 0.0
         self._judge = judge
         self._decide = decide
+        self._thorough = thorough
 
     def record(self, node: int, reply: object) -> bool:
         """Count the reply of the node with that index; True when this very vote decided the round."""
@@ -172,9 +185,12 @@ class Tally:
             self.verdict = self._decide(self)
         elif self.granted >= self.quorum:
             self.verdict = _WON
-        elif len(self.nodes) - self.refused - self.failed < self.quorum:
+        elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
         return self.verdict is not _PENDING
+
+    def _is_definite(self) -> bool:
+        return not self._thorough or self.refused > len(self.nodes) - self.quorum or None not in self.choices
 
     @property
     def won(self) -> bool:

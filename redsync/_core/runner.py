@@ -40,6 +40,11 @@ class Session:
         """How many nodes must grant."""
         return self.nodes // 2 + 1
 
+    @property
+    def all_nodes(self) -> int:
+        """Bit set of all nodes."""
+        return (1 << self.nodes) - 1
+
 
 class Runner(Protocol):
     """Runs protocols for the callers of one client, in threads.

@@ -63,13 +63,20 @@ class Timing:
             ValueError: It is not a positive, finite number, is used up by its own drift allowance, or is longer
                 than `MAX_LEASE`.
         """
-        if not math.isfinite(lease) or lease <= 0:
+        if not _is_finite(lease) or lease <= 0:
             raise ValueError(f"a lease is a positive number of seconds, not {lease!r}")
         if lease <= self.drift(lease):
             raise ValueError(f"a lease of {lease:g} s is used up by its drift allowance of {self.drift(lease):g} s")
         if lease > MAX_LEASE:
             raise ValueError(f"a lease of {lease:g} s is longer than a year: leases are given in seconds")
         return float(lease)
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # An integer beyond all floats.
+        return False
 
 
 def check_timeout(blocking: bool, timeout: float | None) -> float | None:
@@ -87,7 +94,7 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
         return 0.0
     if timeout is None or endless:
         return None
-    if not math.isfinite(timeout) or timeout < 0:
+    if not _is_finite(timeout) or timeout < 0:
         raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait for ever; not {timeout!r}")
     return float(timeout)
 
@@ -103,5 +110,5 @@ def retry_delay(attempt: int, luck: float, *, shortest: float = 0.001, longest: 
         shortest: The span after the first failure, in seconds.
         longest: The longest span, in seconds.
     """
-    span = min(longest, shortest * 2.0 ** min(attempt, 30))
+    span = min(longest, shortest * 2.0 ** min(attempt - 1, 30))
     return span * (0.25 + 0.75 * luck)

@@ -245,7 +245,7 @@ class ThreadRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen)
             listening.append((lane, effect.listen))
-        tally = Tally(self._addresses, effect.judge, effect.decide)
+        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)

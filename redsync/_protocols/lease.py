@@ -38,6 +38,7 @@ ABANDON = Script.load("lock_abandon")
 _BATCH = 200
 """Claims per renewal command: some 0.5 ms of a node's time, so that other clients' commands are not held up."""
 
+_CODES = frozenset((-1, 0, 1, 2))
 _OURS = 2
 
 EXPIRED = "its lease ended without a renewal"
@@ -58,15 +59,21 @@ def abandon(keys: LockKeys, owner: Owner, *, leave: bool, owed_to: int, owed_unt
     return Tell(Command(ABANDON, keys.all, (owner.wire, int(leave))), owner.lane, owner, owed_to, owed_until)
 
 
-def lose(session: Session, state: HoldState, reason: str) -> Steps[None]:
+def lose(state: HoldState, reason: str) -> Steps[None]:
     """End a hold that can't be believed any more: once, for ever, on every node, and not silently."""
     if state.lost is not None or not state.live:
         return
     state.lost = reason
-    expired = state.valid_until + session.timing.drift(state.lease)
-    yield from tell(abandon(state.keys, state.owner, leave=False, owed_to=state.touched, owed_until=expired))
-    yield from tell_end(state)
-    yield from notify(HoldLost(state.name, str(state.owner), reason, state))
+    try:
+        yield from tell(
+            abandon(state.keys, state.owner, leave=False, owed_to=state.touched, owed_until=state.kept_until)
+        )
+    finally:
+        # Also if an interruption comes first: that the hold is lost is told in any case.
+        try:
+            yield from tell_end(state)
+        finally:
+            yield from notify(HoldLost(state.name, str(state.owner), reason, state))
 
 
 class _Renewal:
@@ -95,8 +102,12 @@ class _Renewal:
         return Command(RENEW, tuple(state.keys.lock for state in self.holds), tuple(args))
 
     def judge(self, reply: Any) -> bool:
-        if len(reply) != len(self.holds) or not all(isinstance(code, int) for code in reply):
-            raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many integers")
+        if (
+            reply.__class__ is not list
+            or len(reply) != len(self.holds)
+            or not all(code.__class__ is int and code in _CODES for code in reply)
+        ):
+            raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many codes")
         for i, code in enumerate(reply):
             if code == _OURS:
                 self.existing[i] += 1
@@ -121,31 +132,37 @@ def renew(
     """
     renewal = _Renewal(session, holds, lease_of)
     timing = session.timing
-    tally = yield from broadcast(
-        Broadcast(
-            renewal.command,
-            holds[0].owner.lane,
-            holds[0].owner if len(holds) == 1 else None,
-            renewal.judge,
-            min(timing.round_timeout(lease_of(state)) for state in holds),
-            decide=renewal.decide,
+    timeout = min(timing.round_timeout(lease_of(state)) for state in holds)
+    try:
+        tally = yield from broadcast(
+            Broadcast(
+                renewal.command,
+                holds[0].owner.lane,
+                holds[0].owner if len(holds) == 1 else None,
+                renewal.judge,
+                timeout,
+                decide=renewal.decide,
+            )
         )
-    )
+    except BaseException:
+        for state in holds:
+            state.note_sent(session.all_nodes, state.kept_until + timeout + lease_of(state))
+        raise
     confirmed = []
     for i, state in enumerate(renewal.holds):
+        lease = lease_of(state)
+        state.note_sent(tally.sent, tally.at + lease)
         if not state.live or state.lost is not None:
             continue
-        state.touched |= tally.sent
-        lease = lease_of(state)
         if tally.at >= state.valid_until:
-            yield from lose(session, state, "no quorum of nodes confirmed a renewal in time")
+            yield from lose(state, "no quorum of nodes confirmed a renewal in time")
         elif renewal.existing[i] >= session.quorum:
             confirmed.append(state)
             state.lengthen(timing.valid_until(tally.sent_at, lease))
             if state.renewed:
                 state.renew_at = renew_at(tally.sent_at, lease)
         elif renewal.against[i] > session.nodes - session.quorum:
-            yield from lose(session, state, f"{renewal.against[i]} of {session.nodes} nodes no longer keep the claim")
+            yield from lose(state, f"{renewal.against[i]} of {session.nodes} nodes no longer keep the claim")
         elif state.renewed:
             state.renew_at = tally.at + _retry_pause(timing, lease)
     return confirmed, tally
@@ -162,7 +179,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
         for state in table:
             if state.lost is None and now >= state.valid_until:
                 reason = "its max_hold is over" if now >= state.ends_at else EXPIRED
-                yield from lose(session, state, reason)
+                yield from lose(state, reason)
         for batch in _batches(table, now):
             yield from renew(session, batch)
         wake = yield from wait(Wait(table.watch_next(now)))
@@ -184,9 +201,7 @@ def _batches(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:
     ]
 
 
-def wait_end(
-    session: Session, state: HoldState, released: Callable[[], bool], now: float, timeout: float | None
-) -> Steps[None]:
+def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:
     """Sleep until the hold is lost, or this acquisition of it is `released`, or the time is up."""
 
     def over() -> bool:
@@ -202,7 +217,7 @@ def wait_end(
     finally:
         state.watchers -= 1
     if not over() and now >= state.valid_until:
-        yield from lose(session, state, EXPIRED)
+        yield from lose(state, EXPIRED)
 
 
 def tell_end(state: HoldState) -> Steps[None]:

@@ -39,6 +39,8 @@ ACQUIRE = Script.load("lock_acquire")
 RELEASE = Script.load("lock_release")
 
 _FOREIGN, _EXISTING = 0, 2
+_CODES = (1, 2, 0)
+_REFUSAL = 2  # elements
 
 _PLACE_KEPT = 5.0
 """Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
@@ -51,21 +53,20 @@ _LAST_TRY = 0.03
 
 
 def _is_granted(reply: Any) -> bool:
-    if reply.__class__ is int:
-        return bool(reply > _FOREIGN)
-    remaining, _holder = reply
-    if remaining.__class__ is not int:
-        raise ValueError("a refusal begins with the remaining time in ms")
+    if reply.__class__ is int and reply in _CODES:
+        return bool(reply != _FOREIGN)
+    if reply.__class__ is not list or len(reply) != _REFUSAL or reply[0].__class__ is not int:
+        raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
     return False
 
 
 def _is_existing(reply: Any) -> bool:
-    return bool(reply == _EXISTING)
+    return _is_granted(reply) and bool(reply == _EXISTING)
 
 
 def _had(reply: Any) -> bool:
-    if reply.__class__ is not int:
-        raise ValueError("a release is answered by an integer")
+    if reply.__class__ is not int or reply not in (1, 0):
+        raise ValueError("a release is answered by 1 or 0")
     return bool(reply == 1)
 
 
@@ -104,12 +105,13 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         KeyTypeError: The key holds a value of another type.
     """
     state = session.holds.get(demand.keys.lock, demand.owner)
+    started = now
     if state is not None:
         now = yield from _reenter(session, demand, state, now)
         if state.live:
             return state
         # Another thread gave the last hold back meanwhile, through a Hold object: this is a first acquire after all.
-    return (yield from _acquire_new(session, demand, now))
+    return (yield from _acquire_new(session, demand, started, now))
 
 
 class _Attempt:
@@ -121,17 +123,18 @@ class _Attempt:
         queues: Whether to ask for a place in the queue.
     """
 
-    __slots__ = ("_claimed_until", "_demand", "_session", "_started", "_touched", "deadline", "lease", "queues")
+    __slots__ = ("_asking", "_demand", "_kept_until", "_session", "_started", "_touched", "deadline", "lease", "queues")
 
-    def __init__(self, session: Session, demand: Demand, now: float) -> None:
+    def __init__(self, session: Session, demand: Demand, started: float) -> None:
         self._session = session
         self._demand = demand
-        self._started = now
+        self._started = started
         self._touched = 0
-        self._claimed_until = now
+        self._kept_until = 0.0
+        self._asking = False
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
-        self.deadline = math.inf if timeout is None else now + timeout
+        self.deadline = math.inf if timeout is None else started + timeout
         self.queues = demand.crowded and timeout != 0
 
     @property
@@ -146,6 +149,8 @@ class _Attempt:
         patience = self._session.timing.round_timeout(lease)
         if demand.timeout:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
+        self._asking = True
+        self._kept_until = now + patience + max(lease, _PLACE_KEPT)
         if not self.queues:
             args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease))
             command = Command(ACQUIRE, (keys.lock,), args)
@@ -156,18 +161,24 @@ class _Attempt:
         return Broadcast(command, owner.lane, owner, _is_granted, patience, True, listen=self.wake_key)
 
     def note(self, tally: Tally) -> None:
-        """Take note of who may keep what for how long."""
+        """Take note of which nodes were asked."""
+        self._asking = False
         self._touched |= tally.sent
-        self._claimed_until = tally.at + max(self.lease, _PLACE_KEPT)
+        self._kept_until = max(self._kept_until, tally.at + self.lease)
 
     def undo(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if `leave`."""
-        # Before the first tally came back, every node may have been sent to.
-        owed_to = self._touched or (1 << self._session.nodes) - 1
-        owed_until = self._claimed_until + self.lease
+        # A round that was interrupted may have been sent to any node.
+        owed_to = self._session.all_nodes if self._asking else self._touched
         yield from tell(
-            abandon(self._demand.keys, self._demand.owner, leave=leave, owed_to=owed_to, owed_until=owed_until)
+            abandon(self._demand.keys, self._demand.owner, leave=leave, owed_to=owed_to, owed_until=self._kept_until)
         )
+
+    def valid_until(self, tally: Tally) -> float:
+        """Return until when what was won may be believed."""
+        believed = self._session.timing.valid_until(tally.sent_at, self.lease)
+        max_hold = self._demand.max_hold
+        return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -178,28 +189,29 @@ class _Attempt:
             demand.owner,
             demand.holds,
             lease,
-            session.timing.valid_until(sent_at, lease),
+            self.valid_until(tally),
             renew_at(sent_at, lease) if demand.lease is None else math.inf,
             math.inf if demand.max_hold is None else sent_at + demand.max_hold,
             self._touched | tally.sent,
+            tally.at + lease,
         )
         _listen(state, demand)
         session.holds.add(state)
         return state
 
 
-def _acquire_new(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-    attempt = _Attempt(session, demand, now)
+def _acquire_new(session: Session, demand: Demand, started: float, now: float) -> Steps[HoldState | None]:
+    attempt = _Attempt(session, demand, started)
     failures = splits = 0
     settled = False
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
             now = tally.at
-            if tally.won and now < session.timing.valid_until(tally.sent_at, attempt.lease):
+            if tally.won and now < attempt.valid_until(tally):
                 return attempt.hold(tally)
             attempt.note(tally)
-            foreign = type_error(demand.name, tally)
+            foreign = None if tally.won else type_error(demand.name, tally)
             over = now >= attempt.deadline or foreign is not None
             yield from attempt.undo(leave=over and attempt.queues)
             settled = over
@@ -244,17 +256,18 @@ def _listen(state: HoldState, demand: Demand) -> None:
 
 def _is_split(tally: Tally) -> bool:
     """Whether no other owner can have a quorum: then nobody holds the lock, and waiting for a release is vain."""
-    holders = Counter(bytes(reply[1]) if reply else b"" for reply in refusals(tally))
+    # A foreign value counts as an owner of its own: it keeps the lock away as well.
+    holders = Counter(reply[1] if reply else b"" for reply in refusals(tally))
     unheard = len(tally.nodes) - tally.granted - tally.refused
     return max(holders.values(), default=0) + unheard < tally.quorum
 
 
 def _patience(tally: Tally, luck: float) -> float:
     """Return for how many seconds to wait for a wake-up: until the holder's time is up on a quorum, or a second."""
-    remaining = sorted(reply[0] if reply else -1 for reply in refusals(tally))
+    # -1 stands for a claim without an end, and a foreign value tells none.
+    remaining = sorted(reply[0] if reply and reply[0] >= 0 else math.inf for reply in refusals(tally))
     expiry = remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
-    jittered = 0.5 + luck
-    return jittered if expiry < 0 else min(expiry + 0.001 + 0.02 * luck, jittered)
+    return min(expiry + 0.001 + 0.02 * luck, 0.5 + luck)
 
 
 def _lost(state: HoldState) -> LeaseLostError:
@@ -268,52 +281,61 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
 
     Returns the instant of the answer. If the hold is not live by then, what was asked for has been undone.
     """
-    yield from check(session, state, now)
     deadline = math.inf if demand.timeout is None else now + demand.timeout
     lease = state.lease if demand.lease is None else demand.lease
     failures = 0
-    while True:
-        args = (demand.owner.wire, state.count + demand.holds, milliseconds(lease))
-        tally = yield from broadcast(
-            Broadcast(
-                Command(ACQUIRE, (demand.keys.lock,), args),
-                demand.owner.lane,
-                demand.owner,
-                _is_existing,
-                session.timing.round_timeout(lease),
-            )
-        )
+    while state.live:
+        yield from check(state, now)
+        tally = yield from _ask_again(session, demand, state, now, lease)
         now = tally.at
-        state.touched |= tally.sent
         if not state.live:
-            yield from tell(
-                abandon(demand.keys, demand.owner, leave=False, owed_to=state.touched, owed_until=now + 2 * lease)
-            )
-            return now
+            break
         if tally.refused > len(tally.nodes) - tally.quorum:
-            yield from lose(session, state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
-        yield from check(session, state, now)
+            yield from lose(state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
+        yield from check(state, now)
         if tally.won:
             state.count += demand.holds
             state.lengthen(session.timing.valid_until(tally.sent_at, lease))
             _listen(state, demand)
             session.holds.watch(state)
-            return now
+            break
         if now >= deadline:
             raise no_quorum(demand.name, tally)
         failures += 1
         pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
         now = (yield from wait(Wait(min(deadline, now + pause, state.valid_until), demand.owner.lane))).at
+    return now
 
 
-def check(session: Session, state: HoldState, now: float) -> Steps[None]:
+def _ask_again(session: Session, demand: Demand, state: HoldState, now: float, lease: float) -> Steps[Tally]:
+    """Ask all nodes for one count more; undo it if the hold was given back meanwhile."""
+    args = (demand.owner.wire, state.count + demand.holds, milliseconds(lease))
+    timeout = session.timing.round_timeout(lease)
+    command = Command(ACQUIRE, (demand.keys.lock,), args)
+    try:
+        tally = yield from broadcast(
+            Broadcast(command, demand.owner.lane, demand.owner, _is_existing, timeout, thorough=True)
+        )
+        state.note_sent(tally.sent, tally.at + lease)
+    except BaseException:
+        state.note_sent(session.all_nodes, now + timeout + lease)
+        raise
+    finally:
+        if not state.live:
+            yield from tell(
+                abandon(demand.keys, demand.owner, leave=False, owed_to=state.touched, owed_until=state.kept_until)
+            )
+    return tally
+
+
+def check(state: HoldState, now: float) -> Steps[None]:
     """Return if the hold may be believed at that instant.
 
     Raises:
         LeaseLostError: It may not, now or any more.
     """
     if state.lost is None and now >= state.valid_until:
-        yield from lose(session, state, EXPIRED)
+        yield from lose(state, EXPIRED)
     if state.lost is not None:
         raise _lost(state)
 
@@ -326,12 +348,11 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
     """
     state.count -= holds
     if state.lost is None and now >= state.valid_until:
-        yield from lose(session, state, EXPIRED)
+        yield from lose(state, EXPIRED)
     if not state.count:
         session.holds.remove(state)
     if state.lost is not None:
         raise _lost(state)
-    owed_until = state.valid_until + session.timing.drift(state.lease)
     try:
         tally = yield from broadcast(
             Broadcast(
@@ -341,15 +362,19 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
                 _had,
                 session.timing.round_timeout(state.lease),
                 owed_to=state.touched,
-                owed_until=owed_until,
+                owed_until=state.kept_until,
+                thorough=True,
             )
         )
     except BaseException:
         # Interrupted, perhaps before a byte was sent: renewals have ended, so nothing may be left on the nodes.
         if not state.live:
-            yield from tell(abandon(state.keys, state.owner, leave=True, owed_to=state.touched, owed_until=owed_until))
+            yield from tell(
+                abandon(state.keys, state.owner, leave=True, owed_to=state.touched, owed_until=state.kept_until)
+            )
         raise
-    yield from tell_end(state)
+    finally:
+        yield from tell_end(state)
     if tally.won:
         return
     # Too few nodes could be reached: they get the release later, or the claim expires there. That is no loss while
@@ -357,7 +382,7 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
     if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:
-            yield from lose(session, state, reason)
+            yield from lose(state, reason)
         state.lost = state.lost or reason
         raise _lost(state)
 
@@ -367,9 +392,8 @@ def farewell(session: Session) -> Steps[None]:
     for state in session.holds:
         session.holds.remove(state)
         if state.lost is None:
-            owed_until = state.valid_until + session.timing.drift(state.lease)
             command = Command(RELEASE, state.keys.all, (state.owner.wire, 0, state.keys.channel))
-            yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, owed_until))
+            yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
         yield from tell_end(state)
 
 
@@ -380,10 +404,10 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
         LeaseLostError: It is lost.
         QuorumError: Too few nodes answered; the hold stays as it was.
     """
-    yield from check(session, state, now)
+    yield from check(state, now)
     wanted = state.lease if lease is None else lease
     confirmed, tally = yield from renew(session, [state], lambda _: wanted)
-    yield from check(session, state, tally.at)
+    yield from check(state, tally.at)
     if not confirmed:
         raise no_quorum(state.name, tally)
     session.holds.watch(state)

@@ -22,8 +22,8 @@ INSPECT = Script.load("lock_inspect")
 
 
 def _not_foreign(reply: Any) -> bool:
-    if reply.__class__ is not int:
-        raise ValueError("a forced release is answered by an integer")
+    if reply.__class__ is not int or reply not in (1, 0, -1):
+        raise ValueError("a forced release is answered by 1, 0 or -1")
     return bool(reply >= 0)
 
 
@@ -102,14 +102,16 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
         most = max(owners(tally).values(), default=0)
         if most >= tally.quorum:
             return Verdict.WON
-        return Verdict.PENDING if most + unheard >= tally.quorum else Verdict.LOST
+        # Who failed may keep the claim as well: as long as that matters, everybody is heard.
+        return Verdict.PENDING if unheard and most + unheard + tally.failed >= tally.quorum else Verdict.LOST
 
     tally = yield from look(session, keys, owner, decide)
     if tally.without_quorum:
         raise no_quorum(name, tally)
     found = owners(tally).most_common(1)
     # Who holds it on a minority may hold it on the silent nodes too: then it can't be had, so it counts as held.
-    return found[0][0] if found and found[0][1] + tally.failed >= tally.quorum else None
+    silent = len(tally.nodes) - tally.granted - tally.refused
+    return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
 
 
 def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
@@ -128,9 +130,6 @@ def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Ow
             session.timing.node_timeout,
         )
     )
-    foreign = type_error(name, tally)
-    if foreign is not None:
-        raise foreign
     if not tally.won:
-        raise no_quorum(name, tally)
+        raise type_error(name, tally) or no_quorum(name, tally)
     return any(reply == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)

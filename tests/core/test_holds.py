@@ -14,7 +14,7 @@ LEASE = 30.0
 
 def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf):
     keys = LockKeys.of(b"redsync:", name)
-    return HoldState(name, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111)
+    return HoldState(name, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
 
 
 class Alarm:
@@ -50,6 +50,16 @@ def test_hold_is_not_valid_once_lost_or_not_live():
     released.live = False
     assert not lost.valid(100.0)
     assert not released.valid(100.0)
+
+
+def test_hold_has_ended_once_lost_or_over_but_not_by_its_release():
+    state = new_state(valid_until=130.0)
+    assert not state.ended(129.999)
+    assert state.ended(130.0)
+    state.live = False
+    assert not state.ended(130.0), "it was released in time"
+    state.lost = "reason"
+    assert state.ended(0.0)
 
 
 def test_lengthen_moves_forward_only():

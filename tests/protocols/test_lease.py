@@ -42,7 +42,7 @@ def give_back(toy, state):
 
 def sleep(toy, state, timeout=None, released=lambda: False):
     """Sleep until the hold ends, as `Hold.wait_lost` does."""
-    return wait_end(toy.session, state, released, toy.now, timeout)
+    return wait_end(state, released, toy.now, timeout)
 
 
 LOSS = ("tell lock_abandon", "notify HoldLost")
@@ -76,7 +76,7 @@ def test_abandon_is_for_the_owners_lane_and_all_keys(toy, leave):
 
 def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     state = take(toy)
-    toy.play(lose(toy.session, state, "a reason"), *LOSS)
+    toy.play(lose(state, "a reason"), *LOSS)
     assert state.lost == "a reason"
     assert not state.valid(0.0)
     (undo,) = toy.told
@@ -85,21 +85,21 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     assert undo.owed_until == pytest.approx(1000.0 + LEASE)
     assert toy.events == [HoldLost(b"x", str(toy.owner), "a reason", state)]
     assert list(toy.session.holds) == [state], "its owner has yet to be told"
-    toy.play(lose(toy.session, state, "another reason"))
+    toy.play(lose(state, "another reason"))
     assert state.lost == "a reason"
 
 
 def test_lose_leaves_a_released_hold_alone(toy):
     state = take(toy)
     give_back(toy, state)
-    toy.play(lose(toy.session, state, "a reason"))
+    toy.play(lose(state, "a reason"))
     assert state.lost is None
 
 
 def test_lose_wakes_who_sleeps_until_the_end_before_it_tells(toy):
     state = take(toy)
     toy.start(sleep(toy, state, None))
-    toy.play(lose(toy.session, state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
+    toy.play(lose(state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
 
 
 def test_loss_is_told_even_if_it_is_interrupted(make_toy):
@@ -109,7 +109,7 @@ def test_loss_is_told_even_if_it_is_interrupted(make_toy):
         state = take(toy)
         toy.start(sleep(toy, state, None))
         script = ["tell lock_abandon", "signal", "notify HoldLost"]
-        done = toy.interrupt(lose(toy.session, state, "a reason"), script, at)
+        done = toy.interrupt(lose(state, "a reason"), script, at)
         assert [step for step in done if not step.startswith("tell")] == cleanup
 
 
@@ -319,7 +319,7 @@ def test_renewal_composed_after_a_loss_leaves_the_hold_out(toy):
     state = take(toy)
     steps = renew(toy.session, [state])
     effect = next(steps)
-    toy.play(lose(toy.session, state, "a reason"), *LOSS)
+    toy.play(lose(state, "a reason"), *LOSS)
     assert effect.command() is None
     toy.commands.append(None)
     with pytest.raises(StopIteration):
@@ -354,7 +354,7 @@ def test_hold_lost_while_its_renewal_travels_stays_lost(toy):
     before = state.valid_until
 
     def lose_it():
-        toy.play(lose(toy.session, state, "a reason"), *LOSS)
+        toy.play(lose(state, "a reason"), *LOSS)
 
     confirmed, _ = run_renew(toy, [state], ("ask lock_renew", codes(toy, *[OURS] * 5, meanwhile=lose_it)))
     assert confirmed == []
@@ -635,7 +635,7 @@ def test_watchdog_never_renews_what_has_expired(toy):
 
 def test_lost_hold_keeps_no_watchdog_busy(toy):
     state = take(toy)
-    toy.play(lose(toy.session, state, "a reason"), *LOSS)
+    toy.play(lose(state, "a reason"), *LOSS)
     toy.now = 5000.0
     assert run_watchdog(toy) == ["wait"]
     assert toy.waits[-1].until == math.inf
@@ -719,7 +719,7 @@ def test_wait_end_of_a_released_acquisition_does_not_sleep(toy):
 
 def test_wait_end_of_what_has_ended_does_not_sleep(toy):
     lost, released = take(toy, b"a"), take(toy, b"b")
-    toy.play(lose(toy.session, lost, "a reason"), *LOSS)
+    toy.play(lose(lost, "a reason"), *LOSS)
     give_back(toy, released)
     for state in (lost, released):
         toy.play(sleep(toy, state, None))
@@ -749,7 +749,7 @@ def test_all_who_sleep_are_woken_by_one_signal(toy):
     for _ in range(3):
         toy.start(sleep(toy, state, None))
     assert state.watchers == 3
-    toy.play(lose(toy.session, state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
+    toy.play(lose(state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
 
 
 # All together.

@@ -975,7 +975,7 @@ def test_reentry_of_a_hold_lost_while_it_paused_asks_no_more(toy):
     def lose():
         toy.now = state.valid_until
         with pytest.raises(LeaseLostError):
-            toy.play(check(toy.session, state, toy.now), "tell lock_abandon", "notify HoldLost")
+            toy.play(check(state, toy.now), "tell lock_abandon", "notify HoldLost")
 
     steps = acquire(toy.session, toy.demand(timeout=None), toy.now)
     with pytest.raises(LeaseLostError):
@@ -987,7 +987,7 @@ def test_reentry_lost_meanwhile_is_not_won(toy):
 
     def lose():
         with pytest.raises(LeaseLostError):
-            toy.play(check(toy.session, state, state.valid_until), "tell lock_abandon", "notify HoldLost")
+            toy.play(check(state, state.valid_until), "tell lock_abandon", "notify HoldLost")
 
     with pytest.raises(LeaseLostError):
         run_reenter(toy, ("ask lock_acquire", toy.answers(*[OURS] * 5, meanwhile=lose)))
@@ -1161,7 +1161,7 @@ def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
 
 def watch(toy, state, timeout=None):
     """Begin to sleep until the hold ends, in another thread as it were."""
-    return toy.start(wait_end(toy.session, state, lambda: False, toy.now, timeout))
+    return toy.start(wait_end(state, lambda: False, toy.now, timeout))
 
 
 def test_release_wakes_who_sleeps_until_the_end(toy):
@@ -1191,18 +1191,18 @@ def test_release_interrupted_wakes_who_sleeps_until_the_end(toy):
 
 def test_check_of_a_valid_hold_does_nothing(toy):
     state = take(toy)
-    toy.play(check(toy.session, state, state.valid_until - 0.001))
+    toy.play(check(state, state.valid_until - 0.001))
     assert state.lost is None
 
 
 def test_check_tells_an_expired_hold_lost_once(toy):
     state = take(toy)
     with pytest.raises(LeaseLostError) as caught:
-        toy.play(check(toy.session, state, state.valid_until), "tell lock_abandon", "notify HoldLost")
+        toy.play(check(state, state.valid_until), "tell lock_abandon", "notify HoldLost")
     assert caught.value.name == "x"
     assert "'x'" in str(caught.value)
     with pytest.raises(LeaseLostError):
-        toy.play(check(toy.session, state, 1000.0))
+        toy.play(check(state, 1000.0))
 
 
 def test_extend_lengthens_now_on_a_quorum(toy):

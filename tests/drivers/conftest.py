@@ -1,0 +1,220 @@
+"""One lane, or one runner, on real nodes, without the layers above it."""
+
+import dis
+import functools
+import hashlib
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import redis
+
+import redsync
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.scripts import Script
+from redsync._drivers.lanes import Lane
+from redsync._drivers.links import make_link
+from redsync._drivers.nodes import make_nodes, pack
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.threads import clock
+from redsync.testing import LocalNodes
+
+NODES = 3
+
+
+def script(name, source):
+    source = source.encode()
+    return Script(name, source, hashlib.sha1(source).hexdigest().encode())
+
+
+@pytest.fixture(scope="module")
+def shared_nodes():
+    with LocalNodes(NODES) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(shared_nodes):
+    shared_nodes.reset()
+    return shared_nodes
+
+
+@pytest.fixture
+def raw(nodes):
+    """Plain connections to look at the nodes."""
+    connections = [redis.Redis(port=port, decode_responses=True) for port in nodes.ports]
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+def everybody(tally):
+    """Decide when all nodes have voted."""
+    return Verdict.PENDING if None in tally.choices else Verdict.WON
+
+
+class Rig:
+    """A lane with what a client gives it, but no maintenance: a test connects and tends it itself."""
+
+    append = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+    echo = script("echo", "return ARGV[1]")
+
+    def __init__(self, urls, node_timeout=0.25):
+        self.nodes = make_nodes(urls, redis.Redis)
+        self.broken = []
+        self.changes = Counter()
+        self.lane = Lane(self.nodes, clock, node_timeout, self._on_broken, self._on_change)
+        self._serials = 0
+
+    def _on_broken(self, node, reason):
+        self.broken.append((node.index, reason))
+
+    def _on_change(self):
+        self.changes["suspect"] += 1
+
+    def connect(self, *indices, load=True):
+        for i in indices or range(len(self.nodes)):
+            channel = self.nodes[i].open(2.0)
+            channel.greet()
+            channel.subscribe(b"wake")
+            if load:
+                channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))
+            self.lane.install(make_link(self.nodes[i], channel))
+        return self
+
+    def owner(self):
+        self._serials += 1
+        return Owner.of("rig", self._serials)
+
+    def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=5.0, **options):
+        """Send a command without waiting for it; return its parcel."""
+        command = Command(script, (key,), args)
+        effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
+        parcel = Parcel(effect, Tally([node.address for node in self.nodes], judge, decide))
+        parcel.tally.sent_at = clock()
+        self.lane.send(parcel)
+        return parcel
+
+    def finish(self, parcel):
+        """Wait for a parcel as the runner does; return its tally."""
+        self.lane.wait(parcel, parcel.tally.sent_at + parcel.effect.timeout)
+        if not parcel.done:
+            self.lane.end_round(parcel, "no answer in time")
+        return parcel.tally
+
+    def ask(self, *args, **options):
+        return self.finish(self.send(*args, **options))
+
+    def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
+        command = Command(script, (key,), args)
+        self.lane.send(Parcel(Tell(command, 0, owner, owed_to, owed_until), None))
+
+    def settle(self, within=5.0):
+        """Tend the lane until no node owes anything."""
+        deadline = time.monotonic() + within
+        while self.lane.tend():
+            assert time.monotonic() < deadline, "nodes still owe replies"
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def make_rig(nodes):
+    rigs = []
+
+    def make_rig(urls=None, **options):
+        rigs.append(Rig(nodes.urls if urls is None else urls, **options))
+        return rigs[-1]
+
+    yield make_rig
+    for rig in rigs:
+        rig.lane.close()
+        rig.lane.dispose()
+
+
+@pytest.fixture
+def rig(make_rig):
+    """A lane that is connected to all nodes."""
+    return make_rig().connect()
+
+
+@pytest.fixture
+def all_votes():
+    """Decides a round only when all nodes have voted."""
+    return everybody
+
+
+@pytest.fixture
+def make_script():
+    return script
+
+
+class Boom(BaseException):
+    """What a test interrupts with."""
+
+
+@pytest.fixture
+def boom():
+    return Boom
+
+
+# Interruptions at every point at which one can come.
+
+_PACKAGE = str(Path(redsync.__file__).parent)
+
+
+@functools.cache
+def _after_calls(code):
+    """Return the offsets of the instructions that follow a call or a jump back: there Python looks for signals."""
+    found, previous = set(), None
+    for instruction in dis.get_instructions(code):
+        if previous in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"):
+            found.add(instruction.offset)
+        previous = instruction.opname
+    return frozenset(found)
+
+
+@pytest.fixture
+def inject(boom):
+    """Return a function that calls another and interrupts it at its n-th point; it returns where, None if it ended.
+
+    Python looks for signals when a function begins, after a call of one written in C, and when a loop goes round. So
+    these are the points at which a signal's handler, and so an interruption, can come.
+    """
+
+    def inject(n, function):
+        count, where = 0, None
+
+        def hit(frame):
+            nonlocal count, where
+            count += 1
+            if count == n:
+                code = frame.f_code
+                where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+                sys.settrace(None)
+                raise boom(where)
+
+        def trace(frame, event, argument):
+            if not frame.f_code.co_filename.startswith(_PACKAGE):
+                return None
+            if event == "call":
+                frame.f_trace_lines, frame.f_trace_opcodes = False, True
+                hit(frame)
+            elif event == "opcode" and frame.f_lasti in _after_calls(frame.f_code):
+                hit(frame)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            function()
+        except boom:
+            assert where is not None
+        finally:
+            sys.settrace(before)
+        return where
+
+    return inject

@@ -1,0 +1,554 @@
+"""Lanes: the order of commands, whose reply is whose, what is owed, and what an interruption leaves behind."""
+
+import itertools
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redsync._core.quorum import Choice
+from redsync._drivers.threads import clock
+from redsync.testing.servers import free_ports
+
+
+def choices(tally):
+    return [choice.value if choice else None for choice in tally.choices]
+
+
+# Order, and whose reply is whose.
+
+
+def test_commands_of_an_owner_run_in_their_order_on_every_node(rig, raw):
+    def work(number):
+        owner = rig.owner()
+        for i in range(100):
+            # Decided early, so the next one is sent while a node may still owe this one.
+            assert rig.ask(rig.append, owner, i, key=b"owner %d" % number).won
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    rig.settle()
+    for node in raw:
+        for number in range(8):
+            assert node.lrange(f"owner {number}", 0, -1) == [str(i) for i in range(100)]
+
+
+def test_replies_are_never_given_to_another_command(rig):
+    def work(number):
+        owner = rig.owner()
+        for i in range(500):
+            wanted = b"%d:%d" % (number, i)
+            tally = rig.ask(rig.echo, owner, wanted)
+            assert tally.won
+            assert all(reply in (None, wanted) for reply in tally.replies)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+
+
+def test_round_ends_at_its_verdict_and_stragglers_are_read_later(rig, nodes, raw):
+    nodes.pause(2)
+    started_at = time.monotonic()
+    tally = rig.ask(rig.append, rig.owner(), 1)
+    assert time.monotonic() - started_at < 0.2
+    assert choices(tally) == ["granted", "granted", None]
+    assert tally.sent == 0b111
+    assert len(rig.lane.links[2].pending) == 1
+    nodes.resume(2)
+    rig.settle()
+    assert not rig.lane.links[2].pending
+    assert [node.lrange("list", 0, -1) for node in raw] == [["1"]] * 3
+
+
+def test_round_ends_at_its_deadline_when_nodes_are_silent(rig, nodes):
+    nodes.pause(1)
+    nodes.pause(2)
+    started_at = time.monotonic()
+    tally = rig.ask(rig.echo, rig.owner(), 1, timeout=0.1)
+    assert 0.1 <= time.monotonic() - started_at < 0.3
+    assert choices(tally) == ["granted", "failed", "failed"]
+    assert tally.replies[1] == "no answer in time"
+
+
+def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
+    parcel = rig.send(rig.echo, rig.owner(), 1)
+    rig.finish(parcel)
+    nothing = parcel.effect._replace(command=lambda: None)
+    parcel = type(parcel)(nothing, type(parcel.tally)(["a", "b", "c"], lambda reply: True))
+    rig.lane.send(parcel)
+    assert parcel.done
+    assert choices(parcel.tally)[:2] == ["failed", "failed"]
+    assert parcel.tally.sent == 0
+
+
+# Suspects.
+
+
+def tend_until(rig, condition, within=5.0):
+    deadline = time.monotonic() + within
+    while not condition():
+        rig.lane.tend()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def test_silent_node_becomes_suspect_and_its_votes_fail_at_once(make_rig, nodes, all_votes):
+    rig = make_rig(node_timeout=0.1).connect()
+    nodes.pause(1)
+    assert rig.ask(rig.echo, rig.owner(), 1).won
+    tend_until(rig, lambda: rig.lane.links[1].suspect)
+    assert rig.changes["suspect"] == 1
+    assert "owes 1 replies" in rig.nodes[1].last_error
+    started_at = time.monotonic()
+    tally = rig.ask(rig.echo, rig.owner(), 2, decide=all_votes)
+    assert time.monotonic() - started_at < 0.2
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert tally.replies[1].startswith("suspect: owes 1 replies for 0.")
+    assert tally.sent == 0b101
+    nodes.resume(1)
+    rig.settle()
+    assert not rig.lane.links[1].suspect
+    assert choices(rig.ask(rig.echo, rig.owner(), 3, decide=all_votes)) == ["granted"] * 3
+
+
+def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw):
+    rig = make_rig(node_timeout=0.05).connect()
+    owner = rig.owner()
+    nodes.pause(1)
+    assert rig.ask(rig.append, owner, "acquire").won
+    tend_until(rig, lambda: rig.lane.links[1].suspect)
+    later = clock() + 60
+    assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=later).won
+    assert rig.ask(rig.append, owner, "new").won
+    rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=later)
+    rig.tell(rig.append, owner, "pointless", owed_to=0b010, owed_until=clock())
+    nodes.resume(1)
+    rig.settle()
+    assert raw[1].lrange("list", 0, -1) == ["acquire", "release", "undo"]
+    assert raw[0].lrange("list", 0, -1) == ["acquire", "release", "new", "undo", "pointless"]
+
+
+def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
+    monkeypatch.setattr("redsync._drivers.lanes._GIVE_UP", 0.3)
+    rig = make_rig(node_timeout=0.1).connect()
+    nodes.pause(1)
+    owner = rig.owner()
+    assert rig.ask(rig.append, owner, "acquire").won
+    assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=clock() + 60).won
+    tend_until(rig, lambda: rig.lane.links[1] is None)
+    assert rig.broken[0][0] == 1
+    assert "no answer for" in rig.broken[0][1]
+    nodes.resume(1)
+    rig.connect(1)
+    rig.settle()
+    # What was written before got there all the same, and what is owed is sent again behind it.
+    deadline = time.monotonic() + 5
+    while raw[1].lrange("list", 0, -1) != ["acquire", "release", "release"]:
+        assert time.monotonic() < deadline
+
+
+# What is owed to a node that can't be reached.
+
+
+def lose(rig, nodes, i):
+    nodes.kill(i)
+    tend_until(rig, lambda: rig.lane.links[i] is None)
+
+
+def test_owed_commands_are_delivered_in_order_when_node_is_back(rig, nodes, raw):
+    owner = rig.owner()
+    lose(rig, nodes, 1)
+    for i in range(20):
+        rig.tell(rig.append, owner, i, owed_to=0b111, owed_until=clock() + 60)
+        assert rig.ask(rig.append, owner, "not owed").won
+    nodes.restart(1)
+    rig.connect(1)
+    rig.tell(rig.append, owner, "new")
+    rig.settle()
+    assert raw[1].lrange("list", 0, -1) == [*(str(i) for i in range(20)), "new"]
+
+
+def test_owed_commands_are_dropped_when_it_is_too_late(rig, nodes, raw):
+    owner = rig.owner()
+    lose(rig, nodes, 1)
+    soon, later = clock() + 0.2, clock() + 60
+    rig.tell(rig.append, owner, "kept", owed_to=0b010, owed_until=later)
+    rig.tell(rig.append, owner, "dropped", owed_to=0b010, owed_until=soon)
+    rig.tell(rig.append, owner, "kept too", owed_to=0b010, owed_until=later)
+    rig.tell(rig.append, owner, "not owed to this one", owed_to=0b101, owed_until=later)
+    nodes.restart(1)
+    while clock() < soon:
+        time.sleep(0.01)
+    rig.connect(1)
+    rig.settle()
+    assert raw[1].lrange("list", 0, -1) == ["kept", "kept too"]
+
+
+def test_what_a_broken_connection_had_not_answered_fails_and_is_owed(rig, nodes, raw, all_votes):
+    nodes.pause(2)
+    owner = rig.owner()
+    parcel = rig.send(rig.append, owner, "acquire", timeout=5.0, decide=all_votes)
+    rig.tell(rig.append, owner, "release", owed_to=0b100, owed_until=clock() + 60)
+    nodes.kill(2)
+    tally = rig.finish(parcel)
+    assert choices(tally) == ["granted", "granted", "failed"]
+    assert tally.replies[2] == rig.broken[0][1]
+    nodes.restart(2)
+    rig.connect(2)
+    rig.settle()
+    assert raw[2].lrange("list", 0, -1) == ["release"]
+
+
+def test_absent_node_fails_at_once_with_its_excuse(make_rig, all_votes):
+    rig = make_rig().connect(0, 2)
+    rig.nodes[1].excuse = "gone fishing"
+    tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert tally.replies[1] == "gone fishing"
+
+
+def test_young_node_gets_no_new_claims_until_it_is_old_enough(rig, all_votes):
+    rig.nodes[1].quarantined_until = clock() + 0.3
+    tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, fresh=True)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert "restart_guard" in tally.replies[1]
+    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
+    while clock() < rig.nodes[1].quarantined_until:
+        time.sleep(0.01)
+    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, fresh=True)) == ["granted"] * 3
+
+
+# Scripts that a node does not know.
+
+
+def test_unknown_script_is_loaded_and_the_command_sent_again(make_rig, raw, all_votes):
+    rig = make_rig().connect(load=False)
+    for node in raw:
+        node.script_flush()
+    tally = rig.ask(rig.append, rig.owner(), 1, decide=all_votes)
+    assert choices(tally) == ["granted"] * 3
+    assert [node.lrange("list", 0, -1) for node in raw] == [["1"]] * 3
+
+
+@pytest.fixture
+def forgetful(rig, nodes, raw):
+    """The lane on nodes of which the last has forgotten all scripts, and stands still until `resume`."""
+    raw[2].script_flush()
+    nodes.pause(2)
+    return rig
+
+
+LATER = 1e12
+
+
+def test_resent_commands_of_an_owner_keep_their_order(forgetful, nodes, raw):
+    """Two NOSCRIPTs in one read: the second command is the one that counts, it must not be dropped for the first."""
+    owner = forgetful.owner()
+    for what in ("release 1", "release 0"):
+        assert forgetful.ask(forgetful.append, owner, what, owed_to=0b111, owed_until=LATER).won
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1)[-1:] == ["release 0"]
+    assert raw[2].lrange("list", 0, -1) in (["release 0"], ["release 1", "release 0"])
+
+
+def test_resent_command_does_not_overtake_later_one_of_its_owner(forgetful, nodes, raw, make_script):
+    known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[1]) return 2")
+    owner = forgetful.owner()
+    nodes.resume(2)
+    for node in raw:
+        node.script_load(known.source)
+    nodes.pause(2)
+    assert forgetful.ask(forgetful.append, owner, "first", owed_to=0b111, owed_until=LATER).won
+    assert forgetful.ask(known, owner, "second", owed_to=0b111, owed_until=LATER).won
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1) == ["second"]
+    assert raw[0].lrange("list", 0, -1) == ["first", "second"]
+
+
+def test_resent_release_is_not_dropped_for_others_renewals(forgetful, nodes, raw):
+    """A renewal takes in nothing that was released before it is sent, so a release may well come after it."""
+    assert forgetful.ask(forgetful.append, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER).won
+    forgetful.tell(forgetful.append, None, "renewal", key=b"another")
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1) == ["release"]
+
+
+def test_late_claim_is_not_sent_again(forgetful, nodes, raw):
+    assert forgetful.ask(forgetful.append, forgetful.owner(), "acquire").won
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1) == []
+    assert raw[2].script_exists(forgetful.append.sha.decode()) == [True]
+
+
+def test_scripts_may_be_flushed_while_threads_work(rig, raw):
+    """No thread gets an error but that of the round; one pass of the resend must not disturb the reader."""
+    stop = threading.Event()
+
+    def work(number):
+        owner = rig.owner()
+        sent = []
+        for i in itertools.count():
+            if stop.is_set():
+                return sent
+            if rig.ask(rig.append, owner, i, key=b"%d" % number, owed_to=0b111, owed_until=LATER).won:
+                sent.append(str(i))
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work, number) for number in range(8)]
+        ends_at = time.monotonic() + 1.5
+        while time.monotonic() < ends_at:
+            for node in raw:
+                node.script_flush()
+        stop.set()
+        results = [worker.result() for worker in workers]
+    rig.settle()
+    for number, sent in enumerate(results):
+        assert len(sent) > 10
+        for node in raw:
+            there = node.lrange(str(number), 0, -1)
+            assert there == sorted(there, key=int)
+
+
+# Much at once.
+
+
+@pytest.fixture
+def narrow(make_rig):
+    """A lane to nodes of which one takes little at once."""
+    rig = make_rig(node_timeout=60.0).connect()
+    rig.lane.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    return rig
+
+
+def test_big_commands_wait_for_room_and_arrive_whole(narrow, nodes, raw, make_script):
+    rig = narrow
+    length = make_script("length", "redis.call('rpush', KEYS[1], #ARGV[1]) return #ARGV[1]")
+    owner = rig.owner()
+    assert rig.ask(length, owner, b"").won
+    rig.settle()
+    nodes.pause(1)
+    for i in range(1, 4):
+        tally = rig.ask(length, owner, b"x" * (1_000_000 + i), timeout=5.0)
+        assert tally.won
+    assert rig.lane.links[1].backlog
+    nodes.resume(1)
+    rig.settle()
+    assert not rig.lane.links[1].backlog
+    assert raw[1].lrange("list", 0, -1) == ["0", "1000001", "1000002", "1000003"]
+    assert rig.broken == []
+
+
+def test_node_that_takes_nothing_for_too_long_loses_its_connection(narrow, nodes, all_votes):
+    rig = narrow
+    nodes.pause(1)
+    owner = rig.owner()
+    for _ in range(12):
+        assert rig.ask(rig.echo, owner, b"x" * 1_000_000).won
+    assert rig.broken[0][0] == 1
+    assert "does not read" in rig.broken[0][1]
+    nodes.resume(1)
+    rig.connect(1)
+    assert choices(rig.ask(rig.echo, owner, 1, decide=all_votes)) == ["granted"] * 3
+
+
+def test_big_owed_commands_are_delivered_when_node_is_back(rig, nodes, raw):
+    owner = rig.owner()
+    lose(rig, nodes, 1)
+    for i in range(3):
+        rig.tell(rig.append, owner, b"%d" % i + b"x" * 1_000_000, owed_to=0b010, owed_until=LATER)
+    nodes.restart(1)
+    rig.connect(1)
+    rig.settle()
+    assert [value[0] for value in raw[1].lrange("list", 0, -1)] == ["0", "1", "2"]
+
+
+# Leaders and followers.
+
+
+def start(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    return thread
+
+
+def await_pending(rig, i, n):
+    deadline = time.monotonic() + 5
+    while len(rig.lane.links[i].pending) < n:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_follower_takes_the_lead_when_the_leader_times_out(rig, nodes):
+    nodes.pause(1)
+    nodes.pause(2)
+    tallies = {}
+
+    def ask(name, timeout):
+        tallies[name] = rig.ask(rig.echo, rig.owner(), name, timeout=timeout)
+
+    leader = start(ask, "leader", 0.3)
+    await_pending(rig, 1, 1)
+    followers = [start(ask, f"follower {i}", 10.0) for i in range(3)]
+    await_pending(rig, 1, 4)
+    leader.join()
+    assert not tallies["leader"].won
+    nodes.resume(1)
+    for thread in followers:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert all(tallies[f"follower {i}"].won for i in range(3))
+    nodes.resume(2)
+
+
+@pytest.fixture
+def interrupt_after(boom):
+    """Return a function that makes a signal's handler raise in the main thread, some seconds later."""
+
+    def raise_boom(number, frame):
+        raise boom
+
+    before = signal.signal(signal.SIGALRM, raise_boom)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, interrupt_after, boom):
+    nodes.pause(1)
+    nodes.pause(2)
+    parcel = rig.send(rig.echo, rig.owner(), "leader", timeout=10.0)
+    tallies = []
+
+    def follow():
+        await_pending(rig, 1, 1)
+        tallies.append(rig.ask(rig.echo, rig.owner(), "follower", timeout=10.0))
+
+    follower = start(follow)
+    interrupt_after(0.3)
+    with pytest.raises(boom):
+        rig.finish(parcel)
+    assert follower.is_alive()
+    nodes.resume(1)
+    follower.join(5)
+    assert tallies[0].won
+    nodes.resume(2)
+
+
+def test_lead_is_handed_over_many_times_and_never_lost(rig):
+    """Rounds of all lengths, some of which time out: whoever waits longest must still get every reply in time."""
+
+    def work(number):
+        owner = rig.owner()
+        for i in range(150):
+            timeout = 0.0005 if (i + number) % 5 == 0 else 5.0
+            started_at = time.monotonic()
+            tally = rig.ask(rig.echo, owner, b"%d" % i, timeout=timeout)
+            assert tally.won or timeout < 1
+            assert time.monotonic() - started_at < 2.0
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_closing_ends_sleeps_but_not_rounds(rig, nodes):
+    nodes.pause(1)
+    nodes.pause(2)
+    ends = {}
+
+    def sleep():
+        rig.lane.wakeups.doze(None, clock() + 30, 1, 0.0)
+        ends["sleep"] = time.monotonic()
+
+    def ask():
+        ends["won"] = rig.ask(rig.echo, rig.owner(), 1, timeout=10.0).won
+
+    threads = [start(sleep), start(ask)]
+    await_pending(rig, 1, 1)
+    rig.lane.close()
+    threads[0].join(5)
+    assert "sleep" in ends
+    nodes.resume(1)
+    threads[1].join(5)
+    assert ends["won"]
+    nodes.resume(2)
+
+
+# Connections that end, and nodes that talk nonsense.
+
+
+def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_votes):
+    raw[1].execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    raw[1].execute_command("CLIENT", "KILL", "TYPE", "normal")
+    tend_until(rig, lambda: rig.lane.links[1] is None)
+    assert rig.broken == [(1, "closed the connection")]
+    tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    rig.connect(1)
+    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
+
+
+def test_error_reply_is_the_nodes_failed_vote(rig, raw, all_votes, make_script):
+    wrong = make_script("wrong", "return redis.call('hget', KEYS[1], 'x')")
+    raw[1].set("list", "text")
+    tally = rig.ask(wrong, rig.owner(), decide=all_votes)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert tally.replies[1].startswith("WRONGTYPE")
+    assert rig.nodes[1].last_error.startswith("WRONGTYPE")
+    assert rig.broken == []
+
+
+def test_reply_that_the_judge_does_not_understand_is_a_failed_vote(rig):
+    tally = rig.ask(rig.echo, rig.owner(), "text", judge=int, timeout=1.0)
+    assert tally.failed == 2
+    assert tally.without_quorum
+    assert tally.replies.count("unexpected reply b'text'") == 2
+
+
+def test_lane_that_reaches_nobody_is_quick(make_rig):
+    ports = free_ports()
+    rig = make_rig([f"redis://127.0.0.1:{next(ports)}/0" for _ in range(3)])
+    started_at = time.monotonic()
+    tally = rig.ask(rig.echo, rig.owner(), 1)
+    assert time.monotonic() - started_at < 0.1
+    assert tally.without_quorum
+
+
+# Interruptions.
+
+
+def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_votes, make_rig):
+    """An interruption may cost connections, but never the pairing of commands and replies of one that goes on."""
+    mixed = []
+    rig = make_rig().connect()
+
+    def ask():
+        rig.ask(rig.echo, rig.owner(), b"interrupted")
+
+    for point in itertools.count(1):
+        where = inject(point, ask)
+        if where is None:
+            break
+        for wanted in (b"%d:1" % point, b"%d:2" % point):
+            tally = rig.ask(rig.echo, rig.owner(), wanted, decide=all_votes, timeout=0.2)
+            if any(reply not in (None, wanted) for reply in tally.replies if isinstance(reply, bytes)):
+                mixed.append(f"{where}: {tally.replies}")
+        # A connection whose pairing has slipped would owe a reply for ever.
+        try:
+            rig.settle(within=0.2)
+        except AssertionError as error:
+            mixed.append(f"{where}: {error}")
+            rig = make_rig().connect()
+        for i in range(3):
+            if rig.lane.links[i] is None:
+                rig.connect(i)
+    print(f"{point - 1} points")
+    assert mixed == []
+    assert point > 50
