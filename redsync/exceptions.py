@@ -18,7 +18,7 @@ Each error keeps what it knows as attributes and writes its own sentence from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redsync._core.quorum import Vote
@@ -64,7 +64,8 @@ class _NamedError(RedsyncError):
     """
 
     def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:
-        super().__init__(name, sentence, tuple(votes))
+        # One argument: of two or more, the OSError among the bases would take the first for its errno.
+        super().__init__(sentence)
         self.name = name
         self.sentence = sentence
         self.votes = tuple(votes)
@@ -73,6 +74,15 @@ class _NamedError(RedsyncError):
         if not self.votes:
             return self.sentence
         return f"{self.sentence} [{'; '.join(str(vote) for vote in self.votes)}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.sentence), self.__dict__
+
+
+def _restore(kind: type[_NamedError], sentence: str) -> _NamedError:
+    error = kind.__new__(kind)
+    error.args = (sentence,)
+    return error
 
 
 class AcquireTimeout(_NamedError, TimeoutError):
@@ -87,9 +97,6 @@ class AcquireTimeout(_NamedError, TimeoutError):
             name, f"{name!r} was still held by others after {timeout:g} s: wait longer, or do without it for now"
         )
         self.timeout = timeout
-
-    def __reduce__(self) -> tuple[type[AcquireTimeout], tuple[str | bytes, float]]:
-        return type(self), (self.name, self.timeout)
 
 
 class NotOwnedError(_NamedError, RuntimeError):

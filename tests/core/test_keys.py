@@ -107,6 +107,9 @@ def test_two_names_never_share_a_key(one, other):
 @given(
     names, names, st.sampled_from([b"", b"{", b"{app}:", b"}", b":", b"redsync_queue:", b"redsync_queue:{", b"\xff"])
 )
+@example(b"x", b"{x}", b"")
+@example(b"x", b":{x}", b"")
+@example(b"x}", b"{x}", b"{")
 @settings(derandomize=True, max_examples=500)
 def test_two_names_never_share_a_key_of_one_kind_under_any_prefix(one, other, prefix):
     assume(one != other)
