@@ -28,7 +28,7 @@ from redsync._core.effects import Command, Tell
 from redsync._core.scripts import Script
 from redsync._drivers.links import Link, SocketLink
 from redsync._drivers.nodes import NOTHING, Node, describe_error, pack
-from redsync._drivers.parcels import Parcel, Sleeper
+from redsync._drivers.parcels import Owed, Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
@@ -44,9 +44,6 @@ _LONGEST_POLL = 3600.0
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 _NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
-
-_OWED_LIMIT = 10_000
-"""Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
 
 
 class Lane:
@@ -74,7 +71,8 @@ class Lane:
         self._mutex: Final = threading.Lock()
         self._outbox: Final[deque[Parcel | tuple[Link, Parcel]]] = deque()
         self._flushing = False
-        self._owed: Final[list[deque[Parcel]]] = [deque() for _ in nodes]
+        self._number = 0
+        self._owed: Final = [Owed() for _ in nodes]
         self._poller: Final = make_poller()
         self._by_fd: Final[dict[int, Link]] = {}
         self._look_at = 0.0
@@ -118,11 +116,13 @@ class Lane:
         if isinstance(item, tuple):
             self._resend(*item)
             return
-        batch = [item] if item.make() or self._close(item, "nothing to send") else []
+        self._number += 1
+        batch = [item] if item.make(self._number) or self._close(item, "nothing to send") else []
         while outbox and isinstance(outbox[0], Parcel):
             item = outbox.popleft()
             assert isinstance(item, Parcel), "only who flushes takes from the outbox"
-            if item.make() or self._close(item, "nothing to send"):
+            self._number += 1
+            if item.make(self._number) or self._close(item, "nothing to send"):
                 batch.append(item)
         if not batch:
             return
@@ -250,7 +250,9 @@ class Lane:
         load = Parcel(_NOTHING_TOLD, None)
         load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
         now = self._clock()
-        overtaken = any(parcel.precedes(later) for later in link.pending)
+        with self._mutex:
+            overtaken = parcel not in link.healing or any(parcel.precedes(later) for later in link.pending)
+            link.healing = [other for other in link.healing if other is not parcel]
         late = parcel.done and not parcel.owed(link.node.bit, now)
         if overtaken or late or link.broken is not None:
             self._post(link, [load], load.data, now)
@@ -262,11 +264,7 @@ class Lane:
     def _miss(self, node: Node, parcel: Parcel, reason: str, now: float) -> None:
         """Note, with the mutex held, that a node does not get a parcel now."""
         self._fail(node, parcel, reason)
-        if parcel.owed(node.bit, now):
-            owed = self._owed[node.index]
-            owed.append(parcel)
-            while len(owed) > _OWED_LIMIT or not owed[0].owed(node.bit, now):
-                owed.popleft()
+        self._owed[node.index].add(parcel, node.bit, now)
 
     def _fail(self, node: Node, parcel: Parcel, reason: str) -> None:
         if parcel.tally is not None and parcel.tally.fail(node.index, reason):
@@ -301,18 +299,24 @@ class Lane:
         """Read what a poll found ready, hand it out, and write what waited for room; only the leader is in here."""
         arrived: list[tuple[Link, Any]] = []
         by_fd = self._by_fd
-        for fd, events in ready:
-            link = by_fd.get(fd)
-            if link is None:
-                if fd == self._waker.fileno:
-                    self._waker.drain()
-                continue
-            if events & WRITE:
-                self._unclog(link)
-            if events != WRITE:
-                self._read(link, arrived)
-        if arrived:
-            self._hand_out(arrived)
+        try:
+            for fd, events in ready:
+                link = by_fd.get(fd)
+                if link is None:
+                    if fd == self._waker.fileno:
+                        self._waker.drain()
+                    continue
+                if events & WRITE:
+                    self._unclog(link)
+                if events != WRITE:
+                    self._read(link, arrived)
+            if arrived:
+                self._hand_out(arrived)
+        except BaseException:
+            # Replies that were read and not handed out are gone: their links must not be used any more.
+            for link in {link for link, _ in arrived}:
+                self._discard(link, "an interruption left replies half handed out")
+            raise
 
     def _unclog(self, link: Link) -> None:
         try:
@@ -328,8 +332,12 @@ class Lane:
 
     def _receive(self, link: Link) -> None:
         arrived: list[tuple[Link, Any]] = []
-        self._read(link, arrived)
-        self._hand_out(arrived)
+        try:
+            self._read(link, arrived)
+            self._hand_out(arrived)
+        except BaseException:
+            self._discard(link, "an interruption left answers half handed out")
+            raise
 
     def _read(self, link: Link, arrived: list[tuple[Link, Any]]) -> None:
         """Read one link; only the leader does, or who flushes a link without a socket."""
@@ -356,33 +364,29 @@ class Lane:
         now = self._clock()
         again: list[tuple[Link, Parcel]] = []
         strange: list[Link] = []
-        try:
-            with self._mutex:
-                for link, reply in arrived:
-                    kind = reply.__class__
-                    if kind is _PUSH:
-                        if reply[0] == b"message":
-                            self.wakeups.deliver(reply[-1], link.node.bit)
-                        continue
-                    pending = link.pending
-                    if not pending:
-                        strange.append(link)
-                        continue
-                    link.since = now
-                    if link.suspect:
-                        link.suspect = False
-                        self._recount_at = now
-                    parcel = pending.popleft()
-                    if kind is _ERROR:
-                        self._hand_out_error(link, parcel, str(reply), again)
-                    elif parcel.tally is not None and parcel.tally.record(link.index, reply):
-                        parcel.done = True
-                        if parcel.gate is not None:
-                            parcel.wake()
-        except BaseException:
-            for link in {link for link, _ in arrived}:
-                self._discard(link, "an interruption left replies half handed out")
-            raise
+        with self._mutex:
+            for link, reply in arrived:
+                kind = reply.__class__
+                if kind is _PUSH:
+                    self.wakeups.deliver(reply, link.node.bit)
+                    continue
+                pending = link.pending
+                if not pending:
+                    strange.append(link)
+                    continue
+                link.since = now
+                if link.suspect:
+                    link.suspect = False
+                    self._recount_at = now
+                parcel = pending.popleft()
+                if link.healing:
+                    link.healing = [earlier for earlier in link.healing if not earlier.precedes(parcel)]
+                if kind is _ERROR:
+                    self._hand_out_error(link, parcel, str(reply), again)
+                elif parcel.tally is not None and parcel.tally.record(link.index, reply):
+                    parcel.done = True
+                    if parcel.gate is not None:
+                        parcel.wake()
         for link in strange:
             self._discard(link, "sent a reply to no command")
         if again:
@@ -393,6 +397,7 @@ class Lane:
         bit = link.node.bit
         if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
             parcel.healed |= bit
+            link.healing.append(parcel)
             again.append((link, parcel))
             return
         link.node.last_error = text[:200]
@@ -422,8 +427,7 @@ class Lane:
         """Take a new link into use. What is owed to its node goes first, before any new claim."""
         index, now = link.node.index, self._clock()
         with self._mutex:
-            owed = [parcel for parcel in self._owed[index] if parcel.owed(link.node.bit, now)]
-            self._owed[index].clear()
+            owed = self._owed[index].take(link.node.bit, now)
             if owed:
                 link.since = now
                 link.pending.extend(owed)

@@ -39,6 +39,7 @@ class Link(ABC):
         suspect: It owes replies for longer than the node timeout.
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
+        healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is answered first.
         feed: Takes what `read` returned.
         gets: Returns the next complete reply of what was fed, NOTHING if there is none.
     """
@@ -54,6 +55,7 @@ class Link(ABC):
         self.suspect = False
         self.broken: str | None = None
         self.backlog = False
+        self.healing: list[Parcel] = []
 
     fileno = -1
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import pack
 
-__all__ = ["Mailbox", "Parcel", "Sleeper"]
+__all__ = ["Mailbox", "Owed", "Parcel", "Sleeper"]
+
+_OWED_LIMIT = 10_000
+"""Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
 
 
 class Sleeper:
@@ -42,20 +46,23 @@ class Parcel(Sleeper):
         tally: The votes; None for a command whose replies nobody waits for.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes, made when it is sent.
+        number: Its place in the lane's order; 0 for what has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
 
     lasts = True
     healed = 0
     data = b""
+    number = 0
     command: Command | None = None
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
         self.tally = tally
 
-    def make(self) -> bool:
+    def make(self, number: int) -> bool:
         """Make the bytes; False if there is nothing to send. Called at the instant of sending, in the lane's order."""
+        self.number = number
         made = self.effect.command
         command = made if isinstance(made, Command) else made()
         if command is None:
@@ -74,12 +81,38 @@ class Parcel(Sleeper):
         return bool(self.effect.owed_to & bit) and self.effect.owed_until > now
 
     def precedes(self, later: Parcel) -> bool:
-        """Whether it must not be sent again behind `later`: both are of the same owner and about the same key."""
-        if self.command is None or later.command is None:
+        """Whether it must not be sent again behind that one.
+
+        Two commands of one owner about one key keep their order. A command for several owners (a renewal) is never
+        sent again behind anything; but anything may be behind it, for it takes in nothing that was released before.
+        """
+        if self.command is None or later.command is None or later.number <= self.number:
             return False
-        if self.effect.owner is None or later.effect.owner is None:
+        if self.effect.owner is None:
             return True
         return self.effect.owner is later.effect.owner and self.command.keys[0] == later.command.keys[0]
+
+
+class Owed:
+    """The parcels that an absent node gets as soon as it is back, oldest first."""
+
+    def __init__(self) -> None:
+        self._parcels: deque[Parcel] = deque()
+
+    def add(self, parcel: Parcel, bit: int, now: float) -> None:
+        """Keep a parcel if the node with that bit must get it; drop what has become pointless."""
+        if not parcel.owed(bit, now):
+            return
+        parcels = self._parcels
+        parcels.append(parcel)
+        while len(parcels) > _OWED_LIMIT or not parcels[0].owed(bit, now):
+            parcels.popleft()
+
+    def take(self, bit: int, now: float) -> list[Parcel]:
+        """Return what the node with that bit must get, and keep nothing."""
+        parcels = [parcel for parcel in self._parcels if parcel.owed(bit, now)]
+        self._parcels.clear()
+        return parcels
 
 
 class Mailbox(Sleeper):

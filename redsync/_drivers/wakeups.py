@@ -7,8 +7,8 @@ Everything here is guarded by the lane's mutex.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from redsync._drivers.parcels import Mailbox, Sleeper
 from redsync._drivers.turns import Turns
@@ -36,9 +36,9 @@ class Wakeups:
         with self._mutex:
             self._mailboxes.pop(key, None)
 
-    def deliver(self, message: bytes, bit: int) -> None:
+    def deliver(self, push: Sequence[Any], bit: int) -> None:
         """Put a node's wake-up into its mailbox, if there is one; by the leader, with the mutex held."""
-        mailbox = self._mailboxes.get(message)
+        mailbox = self._mailboxes.get(push[-1]) if push[0] == b"message" else None
         if mailbox is not None:
             mailbox.signal(bit)
 

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from redsync.cli.demo_checks import zombies
-from redsync.cli.demo_crew import Crew, WorkerFailedError
+from redsync.cli.demo_crew import Crew, RunFailedError
 from redsync.cli.demo_faults import FaultPlan, plan
 from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
 from redsync.cli.demo_report import Findings, Report, plural
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     except ServerStartError as error:
         print(f"redsync demo: {error}", file=sys.stderr)
         return UNAVAILABLE
-    except WorkerFailedError as error:
+    except RunFailedError as error:
         print(f"redsync demo: {error}", file=sys.stderr)
         return BROKEN
 
@@ -135,7 +135,9 @@ class _Demo:
         while not (_try_once(lock) and crew.ready()):
             crew.working()
             if time.monotonic() - began > _START_PATIENCE:
-                raise WorkerFailedError(f"no lock could be had within {_START_PATIENCE:g} s; it said:\n{crew.said()}")
+                raise RunFailedError(
+                    f"no lock could be had within {_START_PATIENCE:g} s; the workers said:\n{crew.said()}"
+                )
             time.sleep(_POLL)
         self._view.say(f"first lock after {time.monotonic() - began:.1f} s")
 
@@ -156,7 +158,7 @@ class _Demo:
             self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
             if elapsed > seconds + _END_PATIENCE:
                 late = elapsed - seconds
-                raise WorkerFailedError(f"workers still hang {late:.0f} s after the end; they said:\n{crew.said()}")
+                raise RunFailedError(f"workers still hang {late:.0f} s after the end; they said:\n{crew.said()}")
             time.sleep(max(min(_TICK, self._faults.next_at - elapsed), 0.0))
 
     def _node_lines(self, observer: Client) -> list[NodeLine]:
@@ -164,13 +166,16 @@ class _Demo:
         return [NodeLine(node.address, node.state, marks.get(index, "")) for index, node in enumerate(observer.nodes())]
 
     def _scan(self) -> dict[int, list[bytes]]:
-        """Return all keys of all nodes."""
+        """Return all keys of all nodes, by the nodes' index."""
         import redis
 
         keys: dict[int, list[bytes]] = {}
         for index, port in enumerate(self._nodes.ports):
-            with redis.Redis(port=port, socket_timeout=LEASE) as node:
-                keys[index] = list(node.scan_iter(count=1000))
+            try:
+                with redis.Redis(port=port, socket_timeout=LEASE) as node:
+                    keys[index] = list(node.scan_iter(count=1000))
+            except redis.RedisError as error:
+                raise RunFailedError(f"node {index + 1} died by itself: {error}") from error
         return keys
 
     def _judge(self, left: dict[int, list[bytes]], said: str) -> int:

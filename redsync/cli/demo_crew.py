@@ -15,13 +15,13 @@ from typing import Self
 
 from redsync.cli.demo_worker import Order
 
-__all__ = ["Crew", "WorkerFailedError"]
+__all__ = ["Crew", "RunFailedError"]
 
 _LINES = 40
 
 
-class WorkerFailedError(Exception):
-    """A worker process ended early or not at all; the message closes with what it said."""
+class RunFailedError(Exception):
+    """The run can't be judged: a worker ended early or not at all, or a node died by itself."""
 
 
 class Crew:
@@ -71,13 +71,13 @@ class Crew:
         """Whether any worker still works.
 
         Raises:
-            WorkerFailedError: One ended with an error.
+            RunFailedError: One ended with an error.
         """
         statuses = [process.poll() for process in self._processes]
         for order, status in zip(self._orders, statuses, strict=True):
             if status:
                 sentence = f"worker process {order.process} ended with status {status}"
-                raise WorkerFailedError(f"{sentence}; it said:\n{self._said_by(order)}")
+                raise RunFailedError(f"{sentence}; it said:\n{self._said_by(order)}")
         return None in statuses
 
     def said(self) -> str:

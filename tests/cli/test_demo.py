@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from redsync.cli import demo, main
-from redsync.cli.demo_crew import WorkerFailedError
+from redsync.cli.demo_crew import RunFailedError
 from redsync.cli.demo_ledger import HELD, TIMEOUT, Attempt
 
 ROOT = Path(__file__).parents[2]
@@ -223,9 +223,16 @@ def test_scan_finds_keys_on_nodes(redsync_nodes):
     assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:demo:1}"], 4: []}
 
 
+@pytest.mark.slow
+def test_scan_fails_when_a_node_died_by_itself(redsync_nodes):
+    redsync_nodes.kill(2)
+    with pytest.raises(RunFailedError, match="node 3 died by itself"):
+        demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None)._scan()
+
+
 def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
     def fail(self):
-        raise WorkerFailedError("worker process 0 ended with status 1; it said:\nplanted")
+        raise RunFailedError("worker process 0 ended with status 1; it said:\nplanted")
 
     monkeypatch.setattr(demo._Demo, "run", fail)
     assert demo.run(options()) == 1

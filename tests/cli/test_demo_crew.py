@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from redsync.cli.demo_crew import Crew, WorkerFailedError
+from redsync.cli.demo_crew import Crew, RunFailedError
 from redsync.cli.demo_ledger import JournalReader, now_ns
 from redsync.cli.demo_worker import Order
 
@@ -47,7 +47,7 @@ def test_crew_works_when_it_may_and_ends(redsync_nodes, tmp_path):
 def test_crew_tells_why_a_worker_failed(tmp_path):
     with Crew(orders([], tmp_path, 1)) as crew:
         crew.start()
-        with pytest.raises(WorkerFailedError, match=r"worker process 0 ended with status 1; it said:\n(.*\n)*.*Error"):
+        with pytest.raises(RunFailedError, match=r"worker process 0 ended with status 1; it said:\n(.*\n)*.*Error"):
             eventually(lambda: not crew.working())
         crew.go(now_ns(), now_ns())
         assert "Error" in crew.said()

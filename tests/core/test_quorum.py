@@ -14,8 +14,8 @@ PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 SIZES = range(1, 8)
 
 
-def new_tally(n, decide=None, judge=lambda reply: reply == "yes"):
-    return Tally([f"node{i}" for i in range(n)], judge, decide)
+def new_tally(n, decide=None, judge=lambda reply: reply == "yes", *, thorough=False):
+    return Tally([f"node{i}" for i in range(n)], judge, decide, thorough=thorough)
 
 
 def cast(tally, node, choice):
@@ -215,6 +215,62 @@ def test_round_lost_by_refusals_is_busy_and_by_failures_without_quorum(n):
             assert not tally.without_quorum
         if set(choices) == {FAILED}:
             assert tally.without_quorum
+
+
+# Thorough rounds: silence is not taken for a refusal.
+
+
+def dumb_thorough_verdict(n, choices):
+    """Lost by refusals alone, or when there is nobody left to hear."""
+    if choices.count(GRANTED) >= n // 2 + 1:
+        return WON
+    could_still_win = n - choices.count(REFUSED) >= n // 2 + 1
+    return PENDING if could_still_win and len(choices) < n else LOST
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_thorough_verdict_is_right_for_each_vector_of_votes(n):
+    for choices in product(Choice, repeat=n):
+        tally = new_tally(n, thorough=True)
+        decided = PENDING
+        for node, choice in enumerate(choices):
+            deciding = cast(tally, node, choice)
+            if decided is PENDING:
+                decided = dumb_thorough_verdict(n, choices[: node + 1])
+                assert deciding is (decided is not PENDING), choices
+            assert tally.verdict is decided, choices
+        assert decided is not PENDING, choices
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_thorough_round_tells_busy_from_outage_in_whatever_order_nodes_answer(n):
+    for choices in product(Choice, repeat=n):
+        kinds = set()
+        for order in permutations(range(n)):
+            tally = new_tally(n, thorough=True)
+            for node in order:
+                cast(tally, node, choices[node])
+            kinds.add((tally.verdict, tally.refused > n - tally.quorum))
+        assert len(kinds) == 1, choices
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_thorough_round_is_lost_when_it_is_closed(n):
+    for votes in range(n + 1):
+        tally = new_tally(n, thorough=True)
+        for node in range(votes):
+            tally.fail(node, "down")
+        tally.close("silence")
+        assert tally.verdict is LOST
+        assert tally.without_quorum
+
+
+def test_thorough_round_hears_on_where_a_plain_one_gives_up():
+    plain, thorough = new_tally(5), new_tally(5, thorough=True)
+    for tally in (plain, thorough):
+        for node, choice in enumerate([FAILED, FAILED, REFUSED]):
+            cast(tally, node, choice)
+    assert (plain.verdict, thorough.verdict) == (LOST, PENDING)
 
 
 # Replies that nobody expected.

@@ -3,6 +3,8 @@
 import dis
 import functools
 import hashlib
+import os
+import random
 import sys
 import time
 from collections import Counter
@@ -152,6 +154,14 @@ def make_script():
     return script
 
 
+@pytest.fixture
+def seed():
+    """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
+    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
+    print(f"REDSYNC_TEST_SEED={seed}")
+    return seed
+
+
 class Boom(BaseException):
     """What a test interrupts with."""
 
@@ -167,14 +177,33 @@ _PACKAGE = str(Path(redsync.__file__).parent)
 
 
 @functools.cache
-def _after_calls(code):
-    """Return the offsets of the instructions that follow a call or a jump back: there Python looks for signals."""
-    found, previous = set(), None
-    for instruction in dis.get_instructions(code):
-        if previous in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"):
-            found.add(instruction.offset)
-        previous = instruction.opname
-    return frozenset(found)
+def _instructions(code):
+    """Return the name of the instruction at each offset, and where an exception there is handled."""
+    handlers = {}
+    for entry in dis._parse_exception_table(code):
+        for offset in range(entry.start, entry.end, 2):
+            handlers[offset] = entry.target
+    return {each.offset: each.opname for each in dis.get_instructions(code)}, handlers
+
+
+class _Frame:
+    """Follows one frame, and tells its points to `hit`."""
+
+    def __init__(self, hit):
+        self._hit = hit
+        self._previous = None
+
+    def __call__(self, frame, event, argument):
+        if event == "opcode":
+            names, handlers = _instructions(frame.f_code)
+            now, before = frame.f_lasti, self._previous
+            self._previous = now
+            called = names.get(before, "").startswith(("CALL", "JUMP_BACKWARD"))
+            # The signal comes at the end of the call, but this exception at the next instruction: only where that
+            # makes no difference.
+            if called and handlers.get(before) == handlers.get(now):
+                self._hit(frame)
+        return self
 
 
 @pytest.fixture
@@ -200,12 +229,9 @@ def inject(boom):
         def trace(frame, event, argument):
             if not frame.f_code.co_filename.startswith(_PACKAGE):
                 return None
-            if event == "call":
-                frame.f_trace_lines, frame.f_trace_opcodes = False, True
-                hit(frame)
-            elif event == "opcode" and frame.f_lasti in _after_calls(frame.f_code):
-                hit(frame)
-            return trace
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            hit(frame)
+            return _Frame(hit)
 
         before = sys.gettrace()
         sys.settrace(trace)

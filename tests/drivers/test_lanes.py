@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redsync._core.quorum import Choice
 from redsync._drivers.threads import clock
 from redsync.testing.servers import free_ports
 
@@ -415,10 +414,18 @@ def interrupt_after(boom):
     def raise_boom(number, frame):
         raise boom
 
-    before = signal.signal(signal.SIGALRM, raise_boom)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
-    signal.signal(signal.SIGALRM, before)
+    timers = []
+
+    def interrupt_after(seconds):
+        arguments = (threading.get_ident(), signal.SIGUSR1)
+        timers.append(threading.Timer(seconds, signal.pthread_kill, arguments))
+        timers[-1].start()
+
+    before = signal.signal(signal.SIGUSR1, raise_boom)
+    yield interrupt_after
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGUSR1, before)
 
 
 def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, interrupt_after, boom):

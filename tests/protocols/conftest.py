@@ -142,7 +142,8 @@ class Toy:
         pytest.fail(f"the script answers {answer!r} to {effect!r}")
 
     def _broadcast(self, effect, answer):
-        tally = Tally([f"node{i}" for i in range(self.n)], effect.judge, effect.decide)
+        addresses = [f"node{i}" for i in range(self.n)]
+        tally = Tally(addresses, effect.judge, effect.decide, thorough=effect.thorough)
         assert len(answer.replies) == self.n
         tally.sent = (1 << self.n) - 1 if answer.sent is None else answer.sent
         tally.sent_at = self.now

@@ -163,6 +163,12 @@ def test_acquire_won_too_late_is_undone_and_not_returned(toy, lateness):
     assert toy.told[0].owed_to == ALL
 
 
+def test_acquire_won_too_late_is_no_matter_of_foreign_values_on_a_minority(toy):
+    late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
+    with pytest.raises(QuorumError):
+        run_acquire(toy, ("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
+
+
 def test_acquire_won_in_the_last_instant_is_returned(toy):
     just = toy.answers(*[NEW] * 5, takes=LEASE - DRIFT - 0.001)
     state = run_acquire(toy, ("ask lock_acquire", just), timeout=0.0)
@@ -968,6 +974,20 @@ def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy)
     assert cleanup == ["tell lock_abandon"]
 
 
+def test_reentry_of_a_hold_given_back_while_it_paused_goes_on_as_a_first_acquire(toy):
+    first = take(toy)
+    state = run_reenter(
+        toy,
+        ("ask lock_acquire", mute(toy)),
+        ("wait", toy.slept(meanwhile=lambda: given_back(toy, first))),
+        ("ask lock_acquire", won(toy)),
+    )
+    assert toy.asked[-1].fresh
+    assert toy.commands[-1].args[1] == 1
+    assert state is not first
+    assert list(toy.session.holds) == [state]
+
+
 def test_reentry_of_a_hold_lost_while_it_paused_asks_no_more(toy):
     """Claims made after the loss would be nobody's: neither renewed nor undone."""
     state = take(toy)
@@ -1078,6 +1098,33 @@ def test_release_tells_the_loss_when_no_quorum_had_us(toy):
         run_release(toy, state, ("ask lock_release", toy.answers(HAD_NOT, HAD, HAD_NOT, HAD, HAD_NOT)))
     assert state.lost
     assert len(toy.session.holds) == 0
+
+
+@pytest.mark.parametrize("order", ["silence first", "refusals first", "mixed"])
+def test_release_takes_no_silence_for_a_refusal_in_whatever_order_nodes_answer(make_toy, order):
+    """Three that refuse are a loss and two are none, also if the other nodes failed before they answered."""
+    for refusing, lost in [(3, True), (2, False)]:
+        toy = make_toy()
+        state = take(toy)
+        answers = ["down", "down", *[HAD_NOT] * refusing, *[HAD] * (3 - refusing)]
+        if order == "refusals first":
+            answers.reverse()
+        elif order == "mixed":
+            answers = [answers[i] for i in (2, 0, 3, 1, 4)]
+        script = ("ask lock_release", toy.answers(*answers))
+        if lost:
+            with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
+                run_release(toy, state, script)
+        else:
+            run_release(toy, state, script)
+
+
+def test_reentry_takes_no_silence_for_a_refusal(toy):
+    state = take(toy)
+    answers = toy.answers("down", "down", NEW, held(), FOREIGN)
+    with pytest.raises(LeaseLostError):
+        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon", "notify HoldLost", timeout=0.0)
+    assert state.lost
 
 
 def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
