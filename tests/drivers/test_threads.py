@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redsync import Client, ClientClosedError, QuorumError
+from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers.threads import clock
 
@@ -146,11 +146,11 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
     assert sum(node.lrange("list", 0, -1) == ["told", "asked"] for node in raw) >= 2
 
 
-STRIDE = 7
-"""Of some 150 points a run tries each seventh; the seed says which."""
+STRIDE = 5
+"""Of some 150 points a run tries each fifth; the seed says which."""
 
 
-def nothing_left(raw, within=2.0):
+def nothing_left(raw, within):
     deadline = time.monotonic() + within
     while any(node.dbsize() for node in raw):
         if time.monotonic() > deadline:
@@ -172,9 +172,13 @@ def test_interruption_at_any_point_leaves_nothing_behind(what, client, raw, inje
             where = inject(point, lambda lock=lock: lock.acquire(timeout=2.0))
         if where is None:
             break
-        if lock.hold_count():
-            lock.release()
-        if not nothing_left(raw, within=0.5):
+        try:
+            if lock.hold_count():
+                lock.release()
+        except LeaseLostError:
+            wrong.append(f"{where}: a hold was believed that had been undone")
+        # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
+        if not nothing_left(raw, within=2.5):
             wrong.append(f"{where}: left {[node.keys() for node in raw]}")
             for node in raw:
                 node.flushall()

@@ -61,7 +61,7 @@ def check_reasons(votes, indices, words):
 # Scripts that nodes have forgotten.
 
 
-def test_flushed_scripts_heal_by_themselves(client, admin):
+def test_flushed_scripts_heal_by_themselves(client, admin, eventually):
     for _ in range(3):
         admin.ask_all("SCRIPT", "FLUSH")
         work(client, 1)
@@ -69,7 +69,7 @@ def test_flushed_scripts_heal_by_themselves(client, admin):
     assert lock.acquire(blocking=False)
     admin.ask_all("SCRIPT", "FLUSH")
     lock.release()
-    assert admin.keys() == []
+    eventually(lambda: admin.keys() == [], within=1.0)
     admin.ask_all("SCRIPT", "FLUSH")
     assert not lock.locked()
 
@@ -184,7 +184,7 @@ def test_refusing_majority_is_told_by_its_votes(code, client, nodes, *, admin, w
     eventually(lambda: admin.keys() == [], within=2.5)
 
 
-def test_full_nodes_still_renew_and_release(client, nodes, admin, await_renewal):
+def test_full_nodes_still_renew_and_release(client, nodes, admin, eventually, await_renewal):
     lock = client.get_lock("x")
     with lock as hold:
         assert lock.acquire(blocking=False)
@@ -194,7 +194,7 @@ def test_full_nodes_still_renew_and_release(client, nodes, admin, await_renewal)
             await_renewal(hold, within=1.9)
         lock.release()
         hold.check()
-    assert admin.keys() == []
+    eventually(lambda: admin.keys() == [], within=1.0)
 
 
 def test_busy_minority_goes_unnoticed(client, admin, eventually):
