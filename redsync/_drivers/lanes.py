@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import hiredis
 
@@ -197,7 +197,7 @@ class Lane:
             self._discard(link, "an interruption left a command half sent")
             raise
         if link.fileno < 0:
-            self._receive(link)
+            self._receive(link, now)
             self._waker.wake()
         elif link.backlog:
             self._watch(link, BOTH)
@@ -297,26 +297,17 @@ class Lane:
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
         """Read what a poll found ready, hand it out, and write what waited for room; only the leader is in here."""
-        arrived: list[tuple[Link, Any]] = []
-        by_fd = self._by_fd
-        try:
-            for fd, events in ready:
-                link = by_fd.get(fd)
-                if link is None:
-                    if fd == self._waker.fileno:
-                        self._waker.drain()
-                    continue
-                if events & WRITE:
-                    self._unclog(link)
-                if events != WRITE:
-                    self._read(link, arrived)
-            if arrived:
-                self._hand_out(arrived)
-        except BaseException:
-            # Replies that were read and not handed out are gone: their links must not be used any more.
-            for link in {link for link, _ in arrived}:
-                self._discard(link, "an interruption left replies half handed out")
-            raise
+        by_fd, now = self._by_fd, self._clock()
+        for fd, events in ready:
+            link = by_fd.get(fd)
+            if link is None:
+                if fd == self._waker.fileno:
+                    self._waker.drain()
+                continue
+            if events & WRITE:
+                self._unclog(link)
+            if events != WRITE:
+                self._receive(link, now)
 
     def _unclog(self, link: Link) -> None:
         try:
@@ -330,75 +321,56 @@ class Lane:
                 # Another thread left something behind after the flush; its own request may have come before ours.
                 self._watch(link, BOTH)
 
-    def _receive(self, link: Link) -> None:
-        arrived: list[tuple[Link, Any]] = []
-        try:
-            self._read(link, arrived)
-            self._hand_out(arrived)
-        except BaseException:
-            self._discard(link, "an interruption left answers half handed out")
-            raise
-
-    def _read(self, link: Link, arrived: list[tuple[Link, Any]]) -> None:
-        """Read one link; only the leader does, or who flushes a link without a socket."""
+    def _receive(self, link: Link, now: float) -> None:
+        """Read one link and hand out what has come; only the leader does, or who flushes a link without a socket."""
+        again: list[Parcel] = []
         try:
             data = link.read()
-            if not data:
-                if data is not None:
-                    self._discard(link, "closed the connection")
-                return
-            link.feed(data)
-            gets = link.gets
-            reply = gets()
-            while reply is not NOTHING:
-                arrived.append((link, reply))
-                reply = gets()
+            if data:
+                link.feed(data)
+                with self._mutex:
+                    self._hand_out(link, now, again)
+            elif data is not None:
+                self._discard(link, "closed the connection")
+        except IndexError:
+            self._discard(link, "sent a reply to no command")
         except (OSError, hiredis.HiredisError) as error:
             self._discard(link, describe_error(error))
         except BaseException:
-            self._discard(link, "an interruption left replies half read")
+            self._discard(link, "an interruption left replies half handed out")
             raise
-
-    def _hand_out(self, arrived: Sequence[tuple[Link, Any]]) -> None:
-        """Give each reply to the oldest parcel of its link, each wake-up to its mailbox."""
-        now = self._clock()
-        again: list[tuple[Link, Parcel]] = []
-        strange: list[Link] = []
-        with self._mutex:
-            for link, reply in arrived:
-                kind = reply.__class__
-                if kind is _PUSH:
-                    self.wakeups.deliver(reply, link.node.bit)
-                    continue
-                pending = link.pending
-                if not pending:
-                    strange.append(link)
-                    continue
-                link.since = now
-                if link.suspect:
-                    link.suspect = False
-                    self._recount_at = now
-                parcel = pending.popleft()
-                if link.healing:
-                    link.healing = [earlier for earlier in link.healing if not earlier.precedes(parcel)]
-                if kind is _ERROR:
-                    self._hand_out_error(link, parcel, str(reply), again)
-                elif parcel.tally is not None and parcel.tally.record(link.index, reply):
-                    parcel.done = True
-                    if parcel.gate is not None:
-                        parcel.wake()
-        for link in strange:
-            self._discard(link, "sent a reply to no command")
         if again:
-            self._outbox.extend(again)
+            self._outbox.extend((link, parcel) for parcel in again)
             self._flush()
 
-    def _hand_out_error(self, link: Link, parcel: Parcel, text: str, again: list[tuple[Link, Parcel]]) -> None:
+    def _hand_out(self, link: Link, now: float, again: list[Parcel]) -> None:
+        """Give each reply to the oldest parcel of its link, each wake-up to its mailbox; with the mutex held."""
+        pending, gets, index = link.pending, link.gets, link.index
+        link.since = now
+        if link.suspect:
+            link.suspect = False
+            self._recount_at = now
+        while (reply := gets()) is not NOTHING:
+            kind = reply.__class__
+            if kind is _PUSH:
+                self.wakeups.deliver(reply, link.node.bit)
+                continue
+            parcel = pending.popleft()
+            if link.healing:
+                link.healing = [earlier for earlier in link.healing if not earlier.precedes(parcel)]
+            if kind is _ERROR:
+                self._hand_out_error(link, parcel, str(reply), again)
+            elif not parcel.done and parcel.tally is not None and parcel.tally.record(index, reply):
+                parcel.done = True
+                if parcel.gate is not None:
+                    parcel.wake()
+
+    def _hand_out_error(self, link: Link, parcel: Parcel, text: str, again: list[Parcel]) -> None:
         bit = link.node.bit
         if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
             parcel.healed |= bit
             link.healing.append(parcel)
-            again.append((link, parcel))
+            again.append(parcel)
             return
         link.node.last_error = text[:200]
         self._fail(link.node, parcel, text[:200])
@@ -438,7 +410,7 @@ class Lane:
                 self._by_fd[link.fileno] = link
                 self._poller.register(link.fileno, BOTH if owed else READ)
         if link.fileno < 0:
-            self._receive(link)
+            self._receive(link, now)
         elif owed:
             self._unclog(link)
 

@@ -31,8 +31,12 @@ NOTHING: Final = object()
 _DROPPED = ("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class")
 
 
-def pack(*parts: bytes | int | str) -> bytes:
-    """Return a command in RESP."""
+def pack(*parts: bytes | str) -> bytes:
+    """Return a command in RESP.
+
+    Never give hiredis numbers: for those it calls back into Python, where a signal's handler may raise, and then it
+    crashes the process (hiredis 3.5.0).
+    """
     packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
     return packed
 

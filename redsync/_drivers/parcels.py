@@ -69,7 +69,8 @@ class Parcel(Sleeper):
             return False
         self.command = command
         script, keys, args = command
-        self.data = pack(b"EVALSHA", script.sha, len(keys), *keys, *args)
+        words = [b"%d" % word if isinstance(word, int) else word for word in args]
+        self.data = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
         return True
 
     def fresh(self) -> bool:

@@ -123,7 +123,19 @@ class _Attempt:
         queues: Whether to ask for a place in the queue.
     """
 
-    __slots__ = ("_asking", "_demand", "_kept_until", "_session", "_started", "_touched", "deadline", "lease", "queues")
+    __slots__ = (
+        "_asking",
+        "_demand",
+        "_failures",
+        "_kept_until",
+        "_session",
+        "_splits",
+        "_started",
+        "_touched",
+        "deadline",
+        "lease",
+        "queues",
+    )
 
     def __init__(self, session: Session, demand: Demand, started: float) -> None:
         self._session = session
@@ -132,6 +144,7 @@ class _Attempt:
         self._touched = 0
         self._kept_until = 0.0
         self._asking = False
+        self._failures = self._splits = 0
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
         self.deadline = math.inf if timeout is None else started + timeout
@@ -154,11 +167,11 @@ class _Attempt:
         if not self.queues:
             args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease))
             command = Command(ACQUIRE, (keys.lock,), args)
-            return Broadcast(command, owner.lane, owner, _is_granted, patience, True)
+            return Broadcast(command, owner.lane, owner, _is_granted, patience, True, thorough=True)
         waited = milliseconds(now - self._started)
         args = (owner.wire, demand.holds, milliseconds(lease), milliseconds(_PLACE_KEPT), waited, owner.channel)
         command = Command(ACQUIRE, keys.all, args)
-        return Broadcast(command, owner.lane, owner, _is_granted, patience, True, listen=self.wake_key)
+        return Broadcast(command, owner.lane, owner, _is_granted, patience, True, listen=self.wake_key, thorough=True)
 
     def note(self, tally: Tally) -> None:
         """Take note of which nodes were asked."""
@@ -179,6 +192,20 @@ class _Attempt:
         believed = self._session.timing.valid_until(tally.sent_at, self.lease)
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
+
+    def pause(self, tally: Tally, mute: bool) -> float:
+        """Return how many seconds to sleep before the next try; 0.0 for none, which then asks for a place."""
+        luck = self._session.luck()
+        if mute:
+            self._failures += 1
+            return retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
+        # Others are about: from now on each try takes a place in the queue, in the same step that refuses it.
+        queued, self.queues = self.queues, True
+        if _is_split(tally):
+            self._splits += 1
+            return retry_delay(self._splits, luck, longest=0.05)
+        self._failures = self._splits = 0
+        return _patience(tally, luck) if queued else 0.0
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -202,7 +229,6 @@ class _Attempt:
 
 def _acquire_new(session: Session, demand: Demand, started: float, now: float) -> Steps[HoldState | None]:
     attempt = _Attempt(session, demand, started)
-    failures = splits = 0
     settled = False
     try:
         while True:
@@ -223,23 +249,12 @@ def _acquire_new(session: Session, demand: Demand, started: float, now: float) -
                 if mute:
                     raise no_quorum(demand.name, tally)
                 return None
-            if mute:
-                failures += 1
-                pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
-            elif _is_split(tally):
-                splits += 1
-                pause = retry_delay(splits, session.luck(), longest=0.05)
-            elif attempt.queues:
-                failures = splits = 0
-                pause = _patience(tally, session.luck())
-            else:
-                # Held: from now on each try takes a place in the queue, in the same step in which a node refuses it.
-                attempt.queues = True
+            key = attempt.wake_key if attempt.queues and not mute else None
+            pause = attempt.pause(tally, mute)
+            if not pause:
                 continue
-            key = attempt.wake_key if attempt.queues else None
-            wake = yield from wait(
-                Wait(min(attempt.deadline, now + pause), demand.owner.lane, key, session.quorum, _GRACE)
-            )
+            until = min(attempt.deadline, now + pause)
+            wake = yield from wait(Wait(until, demand.owner.lane, key, session.quorum, _GRACE))
             now = wake.at
     except BaseException:
         if not settled:
@@ -255,10 +270,14 @@ def _listen(state: HoldState, demand: Demand) -> None:
 
 
 def _is_split(tally: Tally) -> bool:
-    """Whether no other owner can have a quorum: then nobody holds the lock, and waiting for a release is vain."""
+    """Whether no other owner can be seen to have a quorum: then waiting for its release would most likely be vain.
+
+    An owner's claims on nodes that failed are not seen. Who takes a holder for a split vote asks once too often; who
+    takes a split vote for a holder sleeps while nobody is left to wake anybody.
+    """
     # A foreign value counts as an owner of its own: it keeps the lock away as well.
     holders = Counter(reply[1] if reply else b"" for reply in refusals(tally))
-    unheard = len(tally.nodes) - tally.granted - tally.refused
+    unheard = tally.choices.count(None)
     return max(holders.values(), default=0) + unheard < tally.quorum
 
 

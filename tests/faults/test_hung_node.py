@@ -113,7 +113,7 @@ def test_hung_node_does_not_keep_hold_from_being_renewed(nodes, client, admin, e
         nodes.pause(0)
         nodes.pause(4)
         elapsed = watch()
-        while elapsed() < 1.5 * LEASE:
+        while elapsed() < 1.1 * LEASE:
             assert hold.remaining() > 0.3 * LEASE
             assert not hold.wait_lost(0.05)
         nodes.resume(0)

@@ -55,8 +55,9 @@ class Troublemaker:
         length = self._chance.uniform(0.02, 0.8)
         kind = self._kinds.pop() if self._kinds else self._chance.choice(["kill", "pause", "pause"])
         if kind == "kill":
-            # An uptime is told in whole seconds, so that a lease later may be up to a second later.
-            self._troubles[i] = [(now, "kill"), (now + length, "restart"), (now + length + LEASE + 1.2, "forgive")]
+            # Uptimes are whole seconds and clients reconnect with pauses, so it takes them longer than the lease.
+            length = min(length, 0.4)
+            self._troubles[i] = [(now, "kill"), (now + length, "restart"), (now + length + LEASE + 2.2, "forgive")]
         else:
             self._troubles[i] = [(now, "pause"), (now + length, "resume"), (now + length + 0.1, "forgive")]
 

@@ -8,7 +8,7 @@ import pytest
 
 LOCKS = 1000
 LEASE = 1.5
-PERIODS = 4
+PERIODS = 3
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -717,6 +717,14 @@ def test_wait_end_of_a_released_acquisition_does_not_sleep(toy):
     assert state.lost is None
 
 
+def test_wait_end_of_a_released_acquisition_tells_no_loss_of_the_others(toy):
+    """That is told to who holds them: by the watchdog, or when they are used."""
+    state = take(toy, holds=2, lease=2.0)
+    toy.now = state.valid_until
+    toy.play(sleep(toy, state, released=lambda: True))
+    assert state.lost is None
+
+
 def test_wait_end_of_what_has_ended_does_not_sleep(toy):
     lost, released = take(toy, b"a"), take(toy, b"b")
     toy.play(lose(lost, "a reason"), *LOSS)

@@ -730,6 +730,13 @@ def test_reentry_counts_are_set_and_not_added(toy):
     assert state.count == 4
 
 
+def test_reentry_takes_several_holds_at_once(toy):
+    state = take(toy, holds=2)
+    run_reenter(toy, ("ask lock_acquire", toy.answers(*[OURS] * 5)), holds=3)
+    assert toy.commands[-1].args[1] == 5
+    assert state.count == 5
+
+
 def test_reentry_that_failed_does_not_count(toy):
     state = take(toy)
     with pytest.raises(QuorumError):

@@ -30,6 +30,9 @@ def run_holder(toy, *replies):
         # Two nodes are silent: A may hold it there too, then nobody else can have it.
         ([look(A), look(A), look(), "down", "down"], A),
         ([look(A), look(), look(), "down", "down"], A),
+        # With one silent node the fifth decides: it could be the third that is free.
+        ([look(A), look(), look(), "down", look()], None),
+        ([look(A), look(), look(), "down", look(A)], A),
         ([look(), look(), look(), "down", "down"], None),
         ([look(kind=b"string")] * 5, None),
     ],
