@@ -128,6 +128,7 @@ class _Attempt:
         "_demand",
         "_failures",
         "_kept_until",
+        "_placed",
         "_session",
         "_splits",
         "_started",
@@ -143,7 +144,7 @@ class _Attempt:
         self._started = started
         self._touched = 0
         self._kept_until = 0.0
-        self._asking = False
+        self._asking = self._placed = False
         self._failures = self._splits = 0
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
@@ -168,6 +169,7 @@ class _Attempt:
             args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease))
             command = Command(ACQUIRE, (keys.lock,), args)
             return Broadcast(command, owner.lane, owner, _is_granted, patience, True, thorough=True)
+        self._placed = True
         waited = milliseconds(now - self._started)
         args = (owner.wire, demand.holds, milliseconds(lease), milliseconds(_PLACE_KEPT), waited, owner.channel)
         command = Command(ACQUIRE, keys.all, args)
@@ -180,7 +182,8 @@ class _Attempt:
         self._kept_until = max(self._kept_until, tally.at + self.lease)
 
     def undo(self, *, leave: bool) -> Steps[None]:
-        """Drop what any node may have granted, and our place in the queues if `leave`."""
+        """Drop what any node may have granted, and our place in the queues if we `leave` and ever asked for one."""
+        leave = leave and self._placed
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
         yield from tell(
@@ -239,7 +242,7 @@ def _acquire_new(session: Session, demand: Demand, started: float, now: float) -
             attempt.note(tally)
             foreign = None if tally.won else type_error(demand.name, tally)
             over = now >= attempt.deadline or foreign is not None
-            yield from attempt.undo(leave=over and attempt.queues)
+            yield from attempt.undo(leave=over)
             settled = over
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
@@ -259,7 +262,7 @@ def _acquire_new(session: Session, demand: Demand, started: float, now: float) -
     except BaseException:
         if not settled:
             # Interrupted: a claim may be on its way to any node, and a place in any queue.
-            yield from attempt.undo(leave=attempt.queues)
+            yield from attempt.undo(leave=True)
         raise
 
 

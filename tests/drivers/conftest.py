@@ -59,6 +59,10 @@ def everybody(tally):
     return Verdict.PENDING if None in tally.choices else Verdict.WON
 
 
+def words(args):
+    return tuple(arg.encode() if isinstance(arg, str) else arg for arg in args)
+
+
 class Rig:
     """A lane with what a client gives it, but no maintenance: a test connects and tends it itself."""
 
@@ -94,7 +98,7 @@ class Rig:
 
     def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=5.0, **options):
         """Send a command without waiting for it; return its parcel."""
-        command = Command(script, (key,), args)
+        command = Command(script, (key,), words(args))
         effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
         parcel = Parcel(effect, Tally([node.address for node in self.nodes], judge, decide))
         parcel.tally.sent_at = clock()
@@ -112,7 +116,7 @@ class Rig:
         return self.finish(self.send(*args, **options))
 
     def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
-        command = Command(script, (key,), args)
+        command = Command(script, (key,), words(args))
         self.lane.send(Parcel(Tell(command, 0, owner, owed_to, owed_until), None))
 
     def settle(self, within=5.0):

@@ -212,14 +212,14 @@ def test_no_quorum_is_an_error_at_once_without_blocking(toy):
     error = caught.value
     assert error.name == "x"
     assert [vote.node for vote in error.votes] == ["node0", "node1", "node2", "node3", "node4"]
-    assert [vote.choice.value for vote in error.votes] == ["failed", "granted", "failed", "failed", "failed"]
+    assert [vote.choice.value for vote in error.votes] == ["failed", "granted", "failed", "failed", "refused"]
     assert "connection refused" in str(error)
     assert "quarantined for 12 s" in str(error)
     assert "'x'" in str(error)
     assert len(toy.session.holds) == 0
 
 
-@pytest.mark.parametrize("replies", [("down", "down", held(), None, None), ("down", held(), held(), held(), "down")])
+@pytest.mark.parametrize("replies", [("down", "down", held(), NEW, NEW), ("down", held(), held(), held(), "down")])
 def test_two_failures_of_five_are_no_outage(toy, replies):
     assert run_acquire(toy, ("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
@@ -443,15 +443,23 @@ def test_split_vote_is_tried_again_after_a_short_pause(toy):
         ("ask lock_acquire", toy.answers(*SPLIT)),
         "tell lock_abandon",
         ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
+        ("ask lock_acquire for a place", won(toy)),
     )
     assert state.valid(toy.now)
     assert 0 < toy.waits[0].until - 1000.001 <= 0.05
 
 
 def test_split_votes_spread_contenders_further_apart_each_time(toy):
-    split = ("ask lock_acquire", toy.answers(*SPLIT, takes=0.0))
-    run_acquire(toy, *[split, "tell lock_abandon", ("wait", toy.slept())] * 12, ("ask lock_acquire", won(toy)))
+    split = toy.answers(*SPLIT, takes=0.0)
+    again = [("ask lock_acquire for a place", split), "tell lock_abandon", ("wait for wake-up", toy.slept())]
+    run_acquire(
+        toy,
+        ("ask lock_acquire", split),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        *again * 11,
+        ("ask lock_acquire for a place", won(toy)),
+    )
     began = [1000.0, *(wait.until for wait in toy.waits)]
     pauses = [wait.until - start for wait, start in zip(toy.waits, began, strict=False)]
     assert pauses[:4] == sorted(pauses[:4])
@@ -468,7 +476,7 @@ def test_contenders_with_different_luck_pause_differently(make_toy):
             ("ask lock_acquire", toy.answers(*SPLIT)),
             "tell lock_abandon",
             ("wait", toy.slept()),
-            ("ask lock_acquire", won(toy)),
+            ("ask lock_acquire for a place", won(toy)),
         )
         until.add(toy.waits[0].until)
     assert len(until) == 3
@@ -498,7 +506,7 @@ def test_two_contenders_for_an_even_number_of_nodes_retry_soon(make_toy):
         ("ask lock_acquire", toy.answers(NEW, NEW, held(by=A), held(by=A))),
         "tell lock_abandon",
         ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
+        ("ask lock_acquire for a place", won(toy)),
     )
     assert toy.waits[0].until - 1000.0 < 0.06
 
@@ -563,7 +571,7 @@ def acquire_scripts(toy):
         ("ask lock_acquire", toy.answers(*SPLIT)),
         "tell lock_abandon",
         ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
+        ("ask lock_acquire for a place", won(toy)),
     ]
     return {"at once": [("ask lock_acquire", won(toy))], "waiting": waiting_script(toy), "unlucky": outage_then_split}
 
