@@ -181,10 +181,9 @@ class Tally:
             self.verdict = _LOST
 
     def _decided(self) -> bool:
+        """Look for a verdict after a vote other than the one that won: `record` sees that by itself."""
         if self._decide is not None:
             self.verdict = self._decide(self)
-        elif self.granted >= self.quorum:
-            self.verdict = _WON
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
         return self.verdict is not _PENDING

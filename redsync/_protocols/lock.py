@@ -31,7 +31,7 @@ from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
 from redsync._protocols.lease import EXPIRED, abandon, lose, milliseconds, renew, renew_at, tell_end
 from redsync._protocols.rounds import no_quorum, refusals, type_error
-from redsync.exceptions import LeaseLostError
+from redsync.exceptions import LeaseLostError, NotOwnedError
 
 __all__ = ["Demand", "acquire", "check", "extend", "farewell", "release"]
 
@@ -40,7 +40,6 @@ RELEASE = Script.load("lock_release")
 
 _FOREIGN, _EXISTING = 0, 2
 _CODES = (1, 2, 0)
-_REFUSAL = 2  # elements
 
 _PLACE_KEPT = 5.0
 """Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
@@ -55,7 +54,7 @@ _LAST_TRY = 0.03
 def _is_granted(reply: Any) -> bool:
     if reply.__class__ is int and reply in _CODES:
         return bool(reply != _FOREIGN)
-    if reply.__class__ is not list or len(reply) != _REFUSAL or reply[0].__class__ is not int:
+    if reply.__class__ is not list or [word.__class__ for word in reply] != [int, bytes]:
         raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
     return False
 
@@ -424,11 +423,14 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
 
     Raises:
         LeaseLostError: It is lost.
+        NotOwnedError: Another thread gave it back meanwhile.
         QuorumError: Too few nodes answered; the hold stays as it was.
     """
     yield from check(state, now)
     wanted = state.lease if lease is None else lease
     confirmed, tally = yield from renew(session, [state], lambda _: wanted)
+    if not state.live and state.lost is None:
+        raise NotOwnedError(state.name, f"the hold of lock {state.name!r} was released while it was being extended")
     yield from check(state, tally.at)
     if not confirmed:
         raise no_quorum(state.name, tally)

@@ -26,6 +26,11 @@ def type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
 
 
 def no_quorum(name: str | bytes, tally: Tally) -> QuorumError:
-    """Return the error for a round in which too many nodes failed."""
-    sentence = f"lock {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
+    """Return the error for a round that told nothing: nodes failed, were too slow, or contradict each other."""
+    if tally.won:
+        sentence = f"lock {name!r}: the nodes answered too late to be of use, after {tally.at - tally.sent_at:.3g} s"
+    elif tally.without_quorum:
+        sentence = f"lock {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
+    else:
+        sentence = f"lock {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
     return QuorumError(name, sentence, tally.votes)

@@ -190,11 +190,10 @@ def test_arrival_is_earlier_by_the_time_already_waited(locks):
 
 def test_waiter_that_asks_again_keeps_its_one_place(locks):
     locks.acquire(OTHER)
-    locks.queue(ME)
+    locks.queue(ME, waited=60_000)
     first = locks.redis.zscore(KEYS.queue, ME)
     locks.queue(THIRD)
-    waited = locks.now() - first
-    locks.queue(ME, waited=int(waited))
+    locks.queue(ME, waited=int(locks.now() - first))
     assert locks.waiters() == [ME, THIRD]
     assert locks.redis.zscore(KEYS.queue, ME) == pytest.approx(first, abs=SLACK)
 

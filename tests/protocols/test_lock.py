@@ -9,7 +9,7 @@ from redsync._core.effects import Broadcast, Tell, Wait
 from redsync._core.quorum import Choice
 from redsync._protocols.lease import wait_end
 from redsync._protocols.lock import acquire, check, extend, farewell, release
-from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError
+from redsync.exceptions import KeyTypeError, LeaseLostError, NotOwnedError, QuorumError
 
 NEW, OURS, FOREIGN = 1, 2, 0
 HAD, HAD_NOT = 1, 0
@@ -167,6 +167,13 @@ def test_acquire_won_too_late_is_no_matter_of_foreign_values_on_a_minority(toy):
     late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
     with pytest.raises(QuorumError):
         run_acquire(toy, ("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
+
+
+def test_error_for_an_acquire_won_too_late_blames_no_failed_nodes(toy):
+    late = toy.answers(*[NEW] * 5, takes=LEASE)
+    with pytest.raises(QuorumError) as caught:
+        run_acquire(toy, ("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
+    assert "0 of 5 nodes failed" not in str(caught.value)
 
 
 def test_acquire_won_in_the_last_instant_is_returned(toy):
@@ -1316,6 +1323,16 @@ def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
     assert not state.valid(toy.now)
 
 
+@pytest.mark.parametrize("answer", [[2], [0], "down"])
+def test_extend_of_a_hold_given_back_meanwhile_says_so(toy, answer):
+    """By another thread, through its Hold: that is no outage, and no loss."""
+    state = take(toy)
+    answers = toy.answers(*[answer] * 5, meanwhile=lambda: given_back(toy, state))
+    with pytest.raises(NotOwnedError):
+        toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", answers))
+    assert state.lost is None
+
+
 def test_extend_of_an_expired_hold_asks_nobody(toy):
     state = take(toy)
     with pytest.raises(LeaseLostError):
@@ -1359,7 +1376,23 @@ def test_farewell_wakes_who_sleeps_until_the_end(toy):
 
 # Replies of no known shape.
 
-GARBAGE = [b"OK", b"", [], [b"1"], [[]], {}, 1.5, [None], [1, 2, 3], True, ["x", "y"], b"\x02", {1: 2}]
+GARBAGE = [
+    b"OK",
+    b"",
+    [],
+    [b"1"],
+    [[]],
+    {},
+    1.5,
+    [None],
+    [1, 2, 3],
+    True,
+    ["x", "y"],
+    b"\x02",
+    {1: 2},
+    [5, 7],
+    [5, [1]],
+]
 
 
 @pytest.mark.parametrize("what", ["acquire", "reenter", "release", "renew"])

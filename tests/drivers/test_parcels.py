@@ -1,0 +1,112 @@
+import threading
+
+import hiredis
+import pytest
+
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.scripts import Script
+from redsync._drivers import parcels
+from redsync._drivers.parcels import Mailbox, Owed, Parcel, Sleeper
+
+SCRIPT = Script("echo", b"return 1", b"0" * 40)
+ANNA, BERT = Owner.of("client", 1), Owner.of("client", 2)
+
+
+def parcel(number=1, owner=ANNA, key=b"key", **options):
+    made = Parcel(Tell(Command(SCRIPT, (key,), (b"word", 7)), 0, owner, **options), None)
+    assert made.make(number)
+    return made
+
+
+def words_of(data):
+    reader = hiredis.Reader()
+    reader.feed(data)
+    return reader.gets()
+
+
+def test_parcel_is_made_into_one_command():
+    assert words_of(parcel().data) == [b"EVALSHA", b"0" * 40, b"1", b"key", b"word", b"7"]
+
+
+def test_parcel_with_nothing_to_say_is_not_made():
+    made = Parcel(Broadcast(lambda: None, 0, None, bool, 1.0), None)
+    assert not made.make(1)
+    assert made.data == b""
+
+
+def test_parcel_takes_its_words_at_the_instant_of_making():
+    words = [b"early"]
+    made = Parcel(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), 0, None, bool, 1.0), None)
+    words[0] = b"late"
+    assert made.make(1)
+    assert words_of(made.data)[-1] == b"late"
+
+
+def test_parcel_is_fresh_only_if_it_asks_for_a_new_claim():
+    ask = Broadcast(Command(SCRIPT, (b"key",), ()), 0, ANNA, bool, 1.0, fresh=True)
+    assert Parcel(ask, None).fresh()
+    assert not Parcel(ask._replace(fresh=False), None).fresh()
+    assert not parcel().fresh()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "expected"),
+    [
+        (parcel(1), parcel(2), True),
+        (parcel(2), parcel(1), False),  # the other one is the earlier
+        (parcel(1), parcel(2, key=b"another"), False),
+        (parcel(1), parcel(2, owner=BERT), False),
+        (parcel(1), parcel(2, owner=None), False),  # a renewal takes in nothing that was released before it
+        (parcel(1, owner=None), parcel(2, key=b"another"), True),  # a renewal is sent again behind nothing
+    ],
+)
+def test_precedes_tells_what_may_not_be_sent_again_behind_what(earlier, later, expected):
+    assert earlier.precedes(later) is expected
+
+
+def test_owed_gives_back_what_a_node_must_get_in_order():
+    owed = Owed()
+    first, second = parcel(1, owed_to=0b11, owed_until=9.0), parcel(2, owed_to=0b01, owed_until=9.0)
+    for made in (first, parcel(3, owed_to=0b10, owed_until=9.0), parcel(4), second):
+        owed.add(made, 0b01, 1.0)
+    assert owed.take(0b01, 2.0) == [first, second]
+    assert owed.take(0b01, 2.0) == []
+
+
+def test_owed_forgets_what_has_become_pointless():
+    owed = Owed()
+    soon, later = parcel(1, owed_to=1, owed_until=2.0), parcel(2, owed_to=1, owed_until=9.0)
+    owed.add(soon, 1, 1.0)
+    owed.add(later, 1, 1.0)
+    assert owed.take(1, 2.0) == [later]
+
+
+def test_owed_keeps_the_newest_when_there_is_too_much(monkeypatch):
+    monkeypatch.setattr(parcels, "_OWED_LIMIT", 2)
+    owed = Owed()
+    made = [parcel(number, owed_to=1, owed_until=9.0) for number in range(1, 4)]
+    for each in made:
+        owed.add(each, 1, 1.0)
+    assert owed.take(1, 1.0) == made[1:]
+
+
+def test_mailbox_is_done_when_enough_nodes_have_signalled():
+    mailbox = Mailbox()
+    mailbox.needed = 2
+    mailbox.signal(0b001)
+    mailbox.signal(0b001)
+    assert not mailbox.done
+    mailbox.signal(0b100)
+    assert mailbox.done
+    assert mailbox.signals == 0b101
+
+
+def test_wake_opens_the_gate_once():
+    sleeper = Sleeper()
+    sleeper.wake()
+    gate = sleeper.gate = threading.Lock()
+    gate.acquire()
+    sleeper.wake()
+    sleeper.wake()
+    assert not gate.locked()

@@ -1,0 +1,87 @@
+"""Where there is no epoll, poll serves behind the same methods."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from redsync._drivers import lanes, maintenance
+from redsync._drivers.pollers import BOTH, READ, WRITE, PollPoller, make_poller
+
+
+@pytest.fixture(params=[make_poller, PollPoller])
+def poller(request):
+    poller = request.param()
+    yield poller
+    poller.close()
+
+
+@pytest.fixture
+def pipe():
+    near, far = os.pipe()
+    yield near, far
+    os.close(near)
+    os.close(far)
+
+
+def test_poll_returns_what_is_ready(poller, pipe):
+    near, far = pipe
+    poller.register(near, READ)
+    poller.register(far, BOTH)
+    assert poller.poll(1.0) == [(far, WRITE)]
+    os.write(far, b"x")
+    assert sorted(poller.poll(1.0)) == sorted([(near, READ), (far, WRITE)])
+    poller.unregister(far)
+    assert poller.poll(1.0) == [(near, READ)]
+
+
+def test_poll_returns_nothing_at_its_timeout(poller, pipe):
+    poller.register(pipe[0], READ)
+    started_at = time.monotonic()
+    assert poller.poll(0.05) == []
+    assert time.monotonic() - started_at >= 0.049
+    assert poller.poll(0) == []
+
+
+def test_poll_heeds_what_another_thread_registers_meanwhile(poller, pipe):
+    near, far = pipe
+    os.write(far, b"x")
+    timer = threading.Timer(0.05, poller.register, (near, READ))
+    timer.start()
+    try:
+        assert poller.poll(5.0) == [(near, READ)]
+    finally:
+        timer.join()
+
+
+def test_modify_changes_what_is_reported(poller, pipe):
+    poller.register(pipe[1], WRITE)
+    assert poller.poll(0)
+    poller.modify(pipe[1], READ)
+    assert not poller.poll(0)
+
+
+def test_client_works_without_epoll(monkeypatch, redsync_nodes):
+    monkeypatch.setattr(lanes, "make_poller", PollPoller)
+    monkeypatch.setattr(maintenance, "make_poller", PollPoller)
+    counter = 0
+    with redsync_nodes.client(lease=2.0) as client:
+
+        def work() -> None:
+            nonlocal counter
+            for _ in range(20):
+                with client.get_lock("x"):
+                    seen = counter
+                    time.sleep(0.0005)
+                    counter = seen + 1
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        redsync_nodes.kill(0)
+        redsync_nodes.pause(1)
+        for thread in threads:
+            thread.join()
+        redsync_nodes.resume(1)
+    assert counter == 120
