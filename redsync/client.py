@@ -94,7 +94,9 @@ class Client:
         # Forgotten without close(): the maintenance thread closes, for a finalizer may run in the middle of anything.
         weakref.finalize(self, self._runner.abandon).atexit = False
         with _shared_guard:
-            _shared.setdefault(self._identity(), self)
+            sharing = _shared.get(self._identity())
+            if sharing is None or sharing.runner.closed:
+                _shared[self._identity()] = self
 
     @classmethod
     def from_env(cls) -> Self:

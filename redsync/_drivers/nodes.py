@@ -232,8 +232,10 @@ class Channel:
             return False
         # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
         reply = self.ask(pack("SUBSCRIBE", channel) + pack("PING"))[0]
-        if not isinstance(reply, hiredis.ReplyError):
+        if reply in (b"PONG", "PONG"):
             return True
+        if not isinstance(reply, hiredis.ReplyError):
+            raise ConnectionError(f"answers SUBSCRIBE by {reply!r:.80}: it does not speak RESP3")
         self.ask(b"")  # The PING's reply follows the error.
         return False
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import os
@@ -206,21 +207,24 @@ class ThreadRunner:
 
     def _drive(self, steps: Steps[T], listening: _Listening, perform: Callable[[Effect, _Listening], Reply]) -> T:
         monitor = self._monitor
-        try:
-            with monitor:
-                effect = steps.send(None)
-            while True:
-                try:
+        reply: Reply = None
+        interruption: BaseException | None = None
+        while True:
+            try:
+                while True:  # Within the `try`: an interruption can come where a loop goes round.
+                    with monitor:
+                        effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                    interruption = None
                     reply = perform(effect, listening)
-                except BaseException as error:
-                    with monitor:
-                        effect = steps.throw(error)
-                else:
-                    with monitor:
-                        effect = steps.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            except BaseException as error:
+                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                    # It came out of the protocol, which has ended.
+                    raise
+                # Wherever it came from, an effect or the lines above: the protocol cleans up.
+                interruption = error
 
     def _perform(self, effect: Effect, listening: _Listening) -> Reply:
         match effect:

@@ -70,7 +70,15 @@ class Turns:
                 else:
                     gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
         finally:
-            self.step_down(sleeper)
+            with self._mutex:
+                leads = sleeper.leads
+                if leads:
+                    # Before any call: an interruption there must not leave a lead that nobody has.
+                    sleeper.leads = self._leading = False
+                sleeper.gate = None
+                self._followers.pop(sleeper, None)
+                if leads:
+                    self._appoint()
 
     def try_lead(self, sleeper: Sleeper) -> bool:
         """Take the lead if nobody has it; `step_down` gives it back."""
@@ -80,21 +88,21 @@ class Turns:
         return sleeper.leads
 
     def step_down(self, sleeper: Sleeper) -> None:
-        """Stop following, and pass the lead on if this thread has it or was just given it."""
+        """Give back the lead that `try_lead` took."""
         with self._mutex:
-            sleeper.gate = None
-            self._followers.pop(sleeper, None)
-            if not sleeper.leads:
+            sleeper.leads = self._leading = False
+            self._appoint()
+
+    def _appoint(self) -> None:
+        """Pass the lead on to who has followed longest, if anybody does."""
+        while self._followers:
+            heir = next(iter(self._followers))
+            del self._followers[heir]
+            if not heir.done:
+                # Woken first: if an interruption comes in between, the heir finds no leader and leads by itself.
+                heir.wake()
+                heir.leads = self._leading = True
                 return
-            sleeper.leads = False
-            while self._followers:
-                heir = next(iter(self._followers))
-                del self._followers[heir]
-                if not heir.done:
-                    heir.leads = True
-                    heir.wake()
-                    return
-            self._leading = False
 
     def awaken(self, sleeper: Sleeper) -> None:
         """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""

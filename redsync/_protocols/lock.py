@@ -120,6 +120,7 @@ class _Attempt:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
         queues: Whether to ask for a place in the queue.
+        state: The hold, once it was won.
     """
 
     __slots__ = (
@@ -135,6 +136,7 @@ class _Attempt:
         "deadline",
         "lease",
         "queues",
+        "state",
     )
 
     def __init__(self, session: Session, demand: Demand, started: float) -> None:
@@ -144,6 +146,7 @@ class _Attempt:
         self._touched = 0
         self._kept_until = 0.0
         self._asking = self._placed = False
+        self.state: HoldState | None = None
         self._failures = self._splits = 0
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
@@ -225,6 +228,7 @@ class _Attempt:
             tally.at + lease,
         )
         _listen(state, demand)
+        self.state = state
         session.holds.add(state)
         return state
 
@@ -261,6 +265,8 @@ def _acquire_new(session: Session, demand: Demand, started: float, now: float) -
     except BaseException:
         if not settled:
             # Interrupted: a claim may be on its way to any node, and a place in any queue.
+            if attempt.state is not None:
+                session.holds.remove(attempt.state)
             yield from attempt.undo(leave=True)
         raise
 
@@ -367,14 +373,14 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
     Raises:
         LeaseLostError: It had been lost; the holds are given back all the same.
     """
-    state.count -= holds
-    if state.lost is None and now >= state.valid_until:
-        yield from lose(state, EXPIRED)
-    if not state.count:
-        session.holds.remove(state)
-    if state.lost is not None:
-        raise _lost(state)
     try:
+        state.count -= holds
+        if state.lost is None and now >= state.valid_until:
+            yield from lose(state, EXPIRED)
+        if not state.count:
+            session.holds.remove(state)
+        if state.lost is not None:
+            raise _lost(state)
         tally = yield from broadcast(
             Broadcast(
                 Command(RELEASE, state.keys.all, (state.owner.wire, state.count, state.keys.channel)),
@@ -387,9 +393,12 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
                 thorough=True,
             )
         )
+    except LeaseLostError:
+        raise
     except BaseException:
-        # Interrupted, perhaps before a byte was sent: renewals have ended, so nothing may be left on the nodes.
-        if not state.live:
+        # Interrupted, perhaps before a byte was sent: renewals end, so nothing may be left on the nodes.
+        if not state.count:
+            session.holds.remove(state)
             yield from tell(
                 abandon(state.keys, state.owner, leave=True, owed_to=state.touched, owed_until=state.kept_until)
             )

@@ -63,14 +63,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
 
+@contextlib.contextmanager
+def _quiet_nodes() -> Iterator[None]:
+    """Keep the nodes' ups and downs out of the log: the view shows them. A watchdog in trouble is still told."""
+    logger = logging.getLogger("redsync.node")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return its exit status."""
     from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
 
-    # The view shows what becomes of the nodes; a watchdog in trouble is still told.
-    logging.getLogger("redsync.node").setLevel(logging.ERROR)
     try:
-        with _Interruption(), _Directory() as directory, LocalNodes(options.nodes) as nodes:
+        with _quiet_nodes(), _Interruption(), _Directory() as directory, LocalNodes(options.nodes) as nodes:
             view = choose_view()
             with contextlib.closing(view):
                 return _Demo(options, directory, nodes, view).run()

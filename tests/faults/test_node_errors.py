@@ -345,7 +345,7 @@ def test_broken_connections_to_minority_go_unnoticed(strike, proxied, proxies, a
     eventually(lambda: admin.keys() == [], within=1.0)
 
 
-@pytest.mark.parametrize(("strike", "words"), [("half_replies", "closed"), ("garbage", "rotocol")])
+@pytest.mark.parametrize(("strike", "words"), [("half_replies", "onnection"), ("garbage", "rotocol")])
 def test_broken_replies_of_majority_are_told_by_their_votes(
     strike, words, proxied, proxies, *, admin, eventually, watch
 ):
