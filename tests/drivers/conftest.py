@@ -2,8 +2,8 @@
 
 import dis
 import functools
-import inspect
 import hashlib
+import inspect
 import os
 import random
 import sys
@@ -203,7 +203,8 @@ class _Frame:
             names, handlers = _instructions(frame.f_code)
             now, before = frame.f_lasti, self._previous
             self._previous = now
-            called = names.get(before, "").startswith(("CALL", "JUMP_BACKWARD"))
+            name = names.get(before, "")
+            called = name.startswith("CALL") or name == "JUMP_BACKWARD"  # ..._NO_INTERRUPT keeps its word
             # The signal comes at the end of the call, but this exception at the next instruction: only where that
             # makes no difference.
             if called and handlers.get(before) == handlers.get(now):
@@ -212,7 +213,7 @@ class _Frame:
 
 
 def _resumes_in_yield_from(frame):
-    """Whether a generator goes on within a `yield from`: there Python does not look for signals, at a `yield` it does."""
+    """Whether a generator goes on in a `yield from`: Python looks for signals there as little as in an `await`."""
     begins = next(i.offset for i in dis.get_instructions(frame.f_code) if i.opname == "RESUME")
     goes_on = frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_lasti > begins
     return goes_on and not frame.f_code.co_filename.endswith("effects.py")
