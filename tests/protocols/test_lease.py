@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from redsync._core import ownership
 from redsync._core.effects import Broadcast, Notify, Wait
 from redsync._core.events import HoldLost
 from redsync._core.keys import LockKeys
@@ -596,7 +597,9 @@ def test_watchdog_takes_up_what_was_acquired_while_it_slept(toy):
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
-def test_watchdog_leaves_alone_what_is_released_while_it_works(toy):
+def test_watchdog_leaves_alone_what_is_released_while_it_works(make_toy, monkeypatch):
+    monkeypatch.setattr(ownership, "LANES", 2)
+    toy = make_toy()
     states = [take(toy, b"a"), take(toy, b"b", owner=toy.new_owner())]
     toy.now = 1010.5
 
