@@ -30,9 +30,6 @@ from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError, Re
 
 __all__ = ["Hold", "Holder", "Lock", "LockInfo"]
 
-_CROWDED = 0.001
-"""Seconds that an acquire may last before the lock counts as crowded."""
-
 
 class Hold:
     """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
@@ -219,10 +216,9 @@ class Lock:
             count,
             self._crowded,
         )
-        now = runner.now()
-        state = runner.run(protocol.acquire(session, demand, now))
-        # A guess for the next time, good enough unguarded: whoever had to wait now asks for a place at once.
-        self._crowded = state is None or runner.now() - now > _CROWDED
+        state = runner.run(protocol.acquire(session, demand, runner.now()))
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        self._crowded = state is None or state.queued
         return state
 
     def _tell_lost(self, state: HoldState) -> None:

@@ -43,6 +43,7 @@ class HoldState:
         on_lost: What to call when it is lost.
         fencing_token: The token of a fenced lock.
         watchers: How many sleep until it ends.
+        queued: Its owner had to queue for it.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class HoldState:
         "name",
         "on_lost",
         "owner",
+        "queued",
         "renew_at",
         "touched",
         "valid_until",
@@ -91,6 +93,7 @@ class HoldState:
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.fencing_token: int | None = None
         self.watchers = 0
+        self.queued = False
 
     def valid(self, now: float) -> bool:
         """Whether holding may be believed at that instant."""

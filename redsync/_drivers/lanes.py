@@ -326,12 +326,15 @@ class Lane:
         again: list[Parcel] = []
         try:
             data = link.read()
-            if data:
-                link.feed(data)
-                with self._mutex:
-                    self._hand_out(link, now, again)
-            elif data is not None:
-                self._discard(link, "closed the connection")
+            if not data:
+                if data is not None:
+                    self._discard(link, "closed the connection")
+                return
+            link.feed(data)
+            with self._mutex:
+                self._hand_out(link, now, again)
+        except BlockingIOError:
+            return
         except IndexError:
             self._discard(link, "sent a reply to no command")
         except (OSError, hiredis.HiredisError) as error:

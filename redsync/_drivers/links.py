@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -40,10 +41,13 @@ class Link(ABC):
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
         healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is answered first.
+        read: Returns what has arrived, for `feed`: something empty if the node closed; None, or BlockingIOError, if
+            nothing has.
         feed: Takes what `read` returned.
         gets: Returns the next complete reply of what was fed, NOTHING if there is none.
     """
 
+    read: Callable[[], Any]
     feed: Callable[[Any], object]
     gets: Callable[[], Any]
 
@@ -70,10 +74,6 @@ class Link(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Send what was kept, as far as the node takes it."""
-
-    @abstractmethod
-    def read(self) -> Any:
-        """Return what has arrived, for `feed`; None if nothing has, something empty if the node closed."""
 
     @abstractmethod
     def shut(self) -> None:
@@ -105,6 +105,7 @@ class SocketLink(Link):
         self._lock: Final = threading.Lock()
         self.plain: Final = not isinstance(self._sock, ssl.SSLSocket)
         self.send: Final = self._sock.send
+        self.read = partial(self._sock.recv, _READ_SIZE) if self.plain else self._read_tls
         self._sock.setblocking(False)
         self.fileno = self._sock.fileno()
 
@@ -140,12 +141,7 @@ class SocketLink(Link):
                 return
             self.backlog = False
 
-    def read(self) -> bytes | None:
-        if self.plain:
-            try:
-                return self._sock.recv(_READ_SIZE)
-            except BlockingIOError:
-                return None
+    def _read_tls(self) -> bytes | None:
         # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it.
         parts = []
         with self._lock:
@@ -177,6 +173,7 @@ class CallLink(Link):
         super().__init__(node)
         self._channel = channel
         self._answers: deque[Any] = deque()
+        self.read = self._answered
         self.feed = _ignore
         self.gets = self._next
 
@@ -195,7 +192,7 @@ class CallLink(Link):
     def flush(self) -> None:
         """There is never anything left to send."""
 
-    def read(self) -> object:
+    def _answered(self) -> object:
         return self._answers or None
 
     def shut(self) -> None:

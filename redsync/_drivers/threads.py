@@ -215,7 +215,11 @@ class ThreadRunner:
                     with monitor:
                         effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                     interruption = None
-                    reply = perform(effect, listening)
+                    # The hot path is spared a look at what effect it is.
+                    if effect.__class__ is Broadcast:
+                        reply = self._broadcast(effect, listening)
+                    else:
+                        reply = perform(effect, listening)
             except StopIteration as stop:
                 result: T = stop.value
                 return result

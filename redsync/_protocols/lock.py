@@ -47,6 +47,9 @@ _PLACE_KEPT = 5.0
 _GRACE = 0.003
 """Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
 
+_CROWDED = 0.001
+"""Seconds in the queue after which a lock counts as crowded: the next acquire asks for a place with its first try."""
+
 _LAST_TRY = 0.03
 """Seconds that a try may take when the caller's time is already up, so that timeouts are kept within 50 ms."""
 
@@ -227,6 +230,7 @@ class _Attempt:
             self._touched | tally.sent,
             tally.at + lease,
         )
+        state.queued = self._placed and tally.sent_at - self._started > _CROWDED
         _listen(state, demand)
         self.state = state
         session.holds.add(state)
