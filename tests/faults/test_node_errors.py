@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from redsync import Client, KeyTypeError, QuorumError
+from redsync._core.ownership import LANES
 from redsync._core.quorum import Choice
 from redsync.testing import FaultProxy, LocalNodes
 
@@ -407,7 +408,7 @@ def test_idle_connections_are_replaced_before_anybody_needs_them(client, admin, 
         admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
         admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
     # One connection per lane; who was disconnected noticed it by itself.
-    eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == 4 for i in range(5)), within=2.0)
+    eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == LANES for i in range(5)), within=2.0)
     assert client.get_lock("x").acquire(blocking=False)
     client.get_lock("x").release()
 
