@@ -12,16 +12,17 @@ from redsync import AcquireTimeout, Client
 from redsync.testing import LocalNodes
 
 
-def work(client: Client, worker: str) -> None:
+def work(client: Client, worker: str, begun: threading.Event) -> None:
     with client.get_lock("report:2026") as hold:
         print(f"{worker} writes the report; the lock is valid for {hold.remaining():.0f} s and is renewed")
-        time.sleep(0.1)
-    print(f"{worker} is done")
+        begun.set()
+        time.sleep(0.5)
+        print(f"{worker} is done")
 
 
 def main() -> None:
     with LocalNodes(3) as nodes, nodes.client() as client:
-        workers = [threading.Thread(target=work, args=(client, name)) for name in ("Ada", "Bob")]
+        workers = [threading.Thread(target=work, args=(client, name, threading.Event())) for name in ("Ada", "Bob")]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -29,10 +30,10 @@ def main() -> None:
 
         # Not everybody wants to wait.
         lock = client.get_lock("report:2026", timeout=0.2)
-        somebody = threading.Thread(target=work, args=(client, "Eve"))
+        begun = threading.Event()
+        somebody = threading.Thread(target=work, args=(client, "Eve", begun))
         somebody.start()
-        while not lock.locked():
-            time.sleep(0.001)
+        begun.wait()
         if not lock.acquire(blocking=False):
             print("busy: doing something else meanwhile")
         somebody.join()
