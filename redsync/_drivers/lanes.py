@@ -393,7 +393,7 @@ class Lane:
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > _GIVE_UP:
-                # Whatever was written to it still gets there, releases behind the acquires that they undo.
+                # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
                 self._discard(link, f"no answer for {silence:.0f} s")
 
     # Links.

@@ -126,7 +126,8 @@ class SocketLink(Link):
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        if len(self._kept) + len(data) > _BACKLOG_LIMIT:
+        # What a new link begins with is owed to its node, however much that is.
+        if self._kept and len(self._kept) + len(data) > _BACKLOG_LIMIT:
             raise ConnectionError(f"does not read: more than {_BACKLOG_LIMIT} bytes wait for it")
         self._kept += data
         self.backlog = True

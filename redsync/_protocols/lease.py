@@ -133,25 +133,22 @@ def renew(
     renewal = _Renewal(session, holds, lease_of)
     timing = session.timing
     timeout = min(timing.round_timeout(lease_of(state)) for state in holds)
-    try:
-        tally = yield from broadcast(
-            Broadcast(
-                renewal.command,
-                holds[0].owner.lane,
-                holds[0].owner if len(holds) == 1 else None,
-                renewal.judge,
-                timeout,
-                decide=renewal.decide,
-            )
+    for state in holds:
+        # Noted before it is sent: a release that overtakes the answer is owed to all nodes that may be healed by it.
+        state.note_sent(session.all_nodes, state.valid_until + timeout + lease_of(state))
+    tally = yield from broadcast(
+        Broadcast(
+            renewal.command,
+            holds[0].owner.lane,
+            holds[0].owner if len(holds) == 1 else None,
+            renewal.judge,
+            timeout,
+            decide=renewal.decide,
         )
-    except BaseException:
-        for state in holds:
-            state.note_sent(session.all_nodes, state.kept_until + timeout + lease_of(state))
-        raise
+    )
     confirmed = []
     for i, state in enumerate(renewal.holds):
         lease = lease_of(state)
-        state.note_sent(tally.sent, tally.at + lease)
         if not state.live or state.lost is not None:
             continue
         if tally.at >= state.valid_until:

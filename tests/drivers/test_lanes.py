@@ -559,3 +559,20 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
     print(f"{point - 1} points")
     assert mixed == []
     assert point > 50
+
+
+def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_script, monkeypatch):
+    """The limit is for a node that does not read; what waited for its return must not be lost to it."""
+    monkeypatch.setattr("redsync._drivers.links._BACKLOG_LIMIT", 1000)
+    owner = narrow.owner()
+    nodes.kill(2)
+    eventually_gone = time.monotonic() + 5.0
+    while narrow.lane.links[2] is not None:
+        assert time.monotonic() < eventually_gone
+        narrow.lane.tend()
+    for number in range(50):
+        narrow.tell(narrow.append, owner, b"%d" % number, owed_to=0b100, owed_until=1e12)
+    nodes.restart(2)
+    narrow.connect(2)
+    narrow.settle()
+    assert raw[2].lrange("list", 0, -1) == [str(number) for number in range(50)]

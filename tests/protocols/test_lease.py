@@ -268,11 +268,12 @@ def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
     assert state.renew_at == math.inf
 
 
-def test_renewal_remembers_which_nodes_may_keep_the_claim(toy):
+def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
+    """Also on those it was not sent to: what was noted before the sending is never taken back."""
     steps = acquire(toy.session, toy.demand(), toy.now)
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
     run_renew(toy, [state], ("ask lock_renew", codes(toy, OURS, OURS, OURS, HEALED, "down", sent=0b01111)))
-    assert state.touched == 0b01111
+    assert state.touched == toy.session.all_nodes
 
 
 @pytest.mark.parametrize("garbage", [[], [2, 2], None, "text", 2, [b"2"], ["2"], [2.0], [None], {}])
@@ -818,3 +819,12 @@ def test_hold_is_believed_only_while_a_quorum_of_nodes_keeps_it(make_toy):
                 toy.play(release(toy.session, state, toy.now))
         lives.add(state.lost is None)
     assert lives == {True, False}
+
+
+def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_whom_it_may_have_healed(toy):
+    """A node that had no claim may be healed by the renewal and lose its connection before the release arrives."""
+    state = take(toy)
+    state.touched = 0b00111
+    run_renew(toy, [state], ("ask lock_renew", codes(toy, *[OURS] * 5, meanwhile=lambda: give_back(toy, state))))
+    released = next(effect for effect in toy.asked if effect.owed_to)
+    assert released.owed_to == 0b11111
