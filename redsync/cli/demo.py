@@ -80,10 +80,15 @@ def run(options: argparse.Namespace) -> int:
     from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
 
     try:
-        with _quiet_nodes(), _Interruption(), _Directory() as directory, LocalNodes(options.nodes) as nodes:
+        with (
+            _quiet_nodes(),
+            _Interruption() as interruption,
+            _Directory() as directory,
+            LocalNodes(options.nodes) as nodes,
+        ):
             view = choose_view()
             with contextlib.closing(view):
-                return _Demo(options, directory, nodes, view).run()
+                return _Demo(options, directory, nodes, view).run(interruption)
     except ServerNotFoundError as error:
         print(f"redsync demo: {error}\n{_INSTALL}", file=sys.stderr)
         return UNAVAILABLE
@@ -108,7 +113,7 @@ class _Demo:
         self._journals = JournalReader(directory.path)
         self._faults = FaultPlan(nodes, plan(options.seconds, options.nodes, random.Random(self._seed)))
 
-    def run(self) -> int:
+    def run(self, interruption: _Interruption) -> int:
         """Start the workers, let them fight, judge; return the exit status."""
         from redsync import Client
 
@@ -119,7 +124,9 @@ class _Demo:
             f"{options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._orders()) as crew:
-            crew.start()
+            # Between the birth of a process and the instant at which the crew knows it, nobody could end it.
+            with interruption.deferred():
+                crew.start()
             with Client(self._nodes.urls, lease=LEASE) as observer:
                 self._await_first_lock(observer, crew)
                 self._fight(observer, crew)
@@ -269,6 +276,19 @@ class _Interruption:
     def __init__(self) -> None:
         self._former: dict[signal.Signals, Any] = {}
         self._deaf_until = 0.0
+        self._is_deferred = False
+        self._pending: int | None = None
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let the body end before an interruption is raised."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+            if self._pending is not None:
+                self._end(self._pending, None)
 
     def __enter__(self) -> Self:
         for number in self._SIGNALS:
@@ -282,6 +302,9 @@ class _Interruption:
             signal.signal(number, former)
 
     def _end(self, number: int, _: FrameType | None) -> None:
+        if self._is_deferred:
+            self._pending = number
+            return
         if time.monotonic() < self._deaf_until:
             return
         self._deaf_until = time.monotonic() + _CLEANUP_PATIENCE

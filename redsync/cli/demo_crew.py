@@ -35,7 +35,7 @@ class Crew:
         return self
 
     def start(self) -> None:
-        """Start the processes; within the `with` block, so that an interruption half-way leaves none."""
+        """Start the processes; not to be interrupted, as one that was born but is not yet listed would be left."""
         for order in self._orders:
             with self._stderr_path(order).open("wb") as stderr:
                 # -P: a file of the current directory that is called like one of our imports must not be taken for it.

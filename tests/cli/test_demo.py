@@ -135,6 +135,17 @@ def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
     assert processes_of(process, tmp_path) == []
 
 
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, error):
+    done = []
+    with demo._Interruption() as interruption, pytest.raises(error), interruption.deferred():
+        signal.raise_signal(number)
+        done.append("the first half")
+        signal.raise_signal(number)
+        done.append("the second half")
+    assert done == ["the first half", "the second half"]
+
+
 @linux
 @pytest.mark.slow
 def test_terminated_demo_leaves_nothing(start, tmp_path):
@@ -231,7 +242,7 @@ def test_scan_fails_when_a_node_died_by_itself(redsync_nodes):
 
 
 def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
-    def fail(self):
+    def fail(self, interruption):
         raise RunFailedError("worker process 0 ended with status 1; it said:\nplanted")
 
     monkeypatch.setattr(demo._Demo, "run", fail)
