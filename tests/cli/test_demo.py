@@ -138,11 +138,16 @@ def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, error):
     done = []
-    with demo._Interruption() as interruption, pytest.raises(error), interruption.deferred():
-        signal.raise_signal(number)
-        done.append("the first half")
-        signal.raise_signal(number)
-        done.append("the second half")
+
+    def start(interruption):
+        with interruption.deferred():
+            signal.raise_signal(number)
+            done.append("the first half")
+            signal.raise_signal(number)
+            done.append("the second half")
+
+    with demo._Interruption() as interruption, pytest.raises(error):
+        start(interruption)
     assert done == ["the first half", "the second half"]
 
 
