@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
+MINUTES ?= 5
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test soak check bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
@@ -17,6 +18,9 @@ demo: $(READY)  ## watch locks survive failing nodes
 
 test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
+
+soak: $(READY)  ## run the test of random faults for MINUTES=5
+	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
 
 check: $(READY)  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redsync._core.events import HoldLost, NodeChanged
+    from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
     from redsync.client import Client
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
         QuorumError,
         RedsyncError,
     )
-    from redsync.lock import Hold, Holder, Lock, LockInfo
+    from redsync.hold import Hold
+    from redsync.lock import Lock
+    from redsync.lock_info import Holder, LockInfo
+    from redsync.mutex import Mutex
 
 __all__ = [
     "AcquireTimeout",
@@ -42,11 +45,13 @@ __all__ = [
     "ConfigurationError",
     "Hold",
     "HoldLost",
+    "HoldOrphaned",
     "Holder",
     "KeyTypeError",
     "LeaseLostError",
     "Lock",
     "LockInfo",
+    "Mutex",
     "NodeChanged",
     "NodeStatus",
     "NotOwnedError",
@@ -59,11 +64,13 @@ __all__ = [
 _HOMES = {
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
-    "Hold": "redsync.lock",
+    "Hold": "redsync.hold",
     "HoldLost": "redsync._core.events",
-    "Holder": "redsync.lock",
+    "HoldOrphaned": "redsync._core.events",
+    "Holder": "redsync.lock_info",
     "Lock": "redsync.lock",
-    "LockInfo": "redsync.lock",
+    "LockInfo": "redsync.lock_info",
+    "Mutex": "redsync.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
     "Vote": "redsync._core.quorum",

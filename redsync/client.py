@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -17,20 +18,36 @@ from redsync._core.quorum import Choice, Tally
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import NodeStatus, make_nodes
 from redsync._drivers.threads import ThreadRunner
-from redsync._protocols import lock as lock_protocol
 from redsync._protocols import lock_survey
-from redsync._protocols.lease import watchdog
+from redsync._protocols.watchdog import farewell, watchdog
 from redsync.decorator import locked_decorator
 from redsync.exceptions import ConfigurationError, QuorumError
-from redsync.lock import Hold, Holder, Lock, LockInfo
+from redsync.hold import Hold
+from redsync.lock import Lock
+from redsync.lock_info import Holder, LockInfo
+from redsync.mutex import Mutex
 
 __all__ = ["Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_KINDS = {"hash": "lock", "string": "mutex"}
+
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
 _shared_guard = threading.Lock()
+
+_unpickled: dict[tuple[Any, ...], Client] = {}
+"""Clients made for what was unpickled, kept as long as the process lives: a worker of a pool gets lock after lock, and
+must not connect for each."""
+
+
+def _after_fork_in_child() -> None:
+    global _shared_guard  # noqa: PLW0603  (the parent's may be held by a thread that the child does not have)
+    _shared_guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Client:
@@ -48,8 +65,10 @@ class Client:
             crashed holder left behind.
         node_timeout: The longest wait for a node in seconds, while the others have not decided.
         drift_factor: By how much, at most, clocks run at different rates.
-        restart_guard: For how many seconds after its start a node takes no part in new grants, because it may have
-            forgotten claims that are still believed. None: the lease if there is more than one node, else 0.
+        restart_guard: For how many seconds after its start, or after it was emptied, a node takes no part in new
+            grants, because it may have forgotten claims that are still believed; at least as long as the longest lease
+            that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease of
+            their own are guarded for that long, unless this is 0.
         listeners: Called with each event, in whatever thread it happens; they must be quick.
 
     Raises:
@@ -68,11 +87,9 @@ class Client:
         listeners: Sequence[Callable[[Event], object]] = (),
     ) -> None:
         made = make_nodes(nodes, redis.Redis)
-        timing = _timing(lease, node_timeout, drift_factor)
         if restart_guard is None:
             restart_guard = lease if len(made) > 1 else 0.0
-        elif not 0 <= restart_guard < float("inf"):
-            raise ConfigurationError(f"restart_guard is a number of seconds from 0 on, not {restart_guard!r}")
+        timing = _timing(lease, node_timeout, drift_factor, restart_guard)
         self._prefix = encode_prefix(prefix)
         self._options = {
             "prefix": prefix,
@@ -85,10 +102,9 @@ class Client:
         self._runner = ThreadRunner(
             nodes=made,
             timing=timing,
-            restart_guard=restart_guard,
             listeners=listeners,
             watchdog=watchdog,
-            farewell=lock_protocol.farewell,
+            farewell=farewell,
         )
         self._runner.connect()
         # Forgotten without close(): the maintenance thread closes, for a finalizer may run in the middle of anything.
@@ -147,6 +163,31 @@ class Client:
             ValueError: A name or a number that can't be.
         """
         return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_mutex(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> Mutex:
+        """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
+
+        With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def locked(
         self,
@@ -243,17 +284,22 @@ class Client:
 
 def _client_of(kind: type[Client], urls: tuple[str, ...], options: dict[str, Any]) -> Client:
     """Return this process's client for those nodes and options: what was unpickled shares its connections."""
+    identity = kind, urls, tuple(options.items())
     with _shared_guard:
-        client = _shared.get((kind, urls, tuple(options.items())))
-    return client if client is not None and not client.runner.closed else kind(list(urls), **options)
+        client = _shared.get(identity)
+    if client is None or client.runner.closed:
+        client = _unpickled[identity] = kind(list(urls), **options)
+    return client
 
 
-def _timing(lease: float, node_timeout: float, drift_factor: float) -> Timing:
+def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
     if not 0 <= drift_factor < 1:
         raise ConfigurationError(f"drift_factor is a number from 0 to 1, not {drift_factor!r}")
     if not 0 < node_timeout < float("inf"):
         raise ConfigurationError(f"node_timeout is a positive number of seconds, not {node_timeout!r}")
-    timing = Timing(lease, node_timeout, drift_factor)
+    if not 0 <= restart_guard < float("inf"):
+        raise ConfigurationError(f"restart_guard is a number of seconds from 0 on, not {restart_guard!r}")
+    timing = Timing(lease, node_timeout, drift_factor, restart_guard)
     try:
         timing.check_lease(lease)
     except ValueError as error:
@@ -279,8 +325,10 @@ def _lock_info(name: str | bytes, tally: Tally) -> LockInfo:
             )
             remaining = lasting[tally.quorum - 1]
             count = max(look.count for look in held)
-            holders.append(Holder(owner, None, None, count, None if remaining == float("inf") else remaining))
-    kinds = {look.kind for look in looks} - {"none"}
-    kind = "none" if not kinds else "lock" if kinds == {"hash"} else min(kinds - {"hash"})
+            host, pid, program, since = next((look.client for look in held if look.client), (None,) * 4)
+            left = None if remaining == float("inf") else remaining
+            holders.append(Holder(owner, host, pid, count, left, program, since))
+    kinds = Counter(_KINDS.get(look.kind, look.kind) for look in looks if look.kind != "none")
+    kind = kinds.most_common(1)[0][0] if kinds else "none"
     waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters)
     return LockInfo(name, kind, tuple(holders), tuple(waiters), tally.votes)

@@ -18,6 +18,8 @@ import redis
 from redsync import Client
 from redsync.testing import LocalNodes
 
+RECORDS = (b"redsync:client:", b"redsync:birth")
+
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
 
@@ -105,8 +107,8 @@ class Raw(list[redis.Redis]):
     """Plain connections to all nodes, to look past redsync."""
 
     def keys(self, pattern: str = "*") -> list[set[bytes]]:
-        """Return the keys on each node."""
-        return [set(node.keys(pattern)) for node in self]
+        """Return the keys on each node, without the records of clients and of the node's birth."""
+        return [{key for key in node.keys(pattern) if not key.startswith(RECORDS)} for node in self]
 
     def count(self, key: str | bytes) -> int:
         """Return how many nodes have the key."""

@@ -1,11 +1,17 @@
 """fakeredis instances as nodes, so that users can test their code without a server."""
 
+import os
 import time
 
 import fakeredis
 import pytest
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, NotOwnedError
+
+
+def claims_of(fake):
+    """Return the keys but for the records of clients and of the node's birth."""
+    return [key for key in fake.keys("*") if not key.startswith((b"redsync:client:", b"redsync:birth"))]
 
 
 @pytest.fixture
@@ -31,12 +37,34 @@ def test_lock_is_taken_and_given_back(lock, fakes):
     assert [fake.hlen("redsync:x") for fake in fakes] == [1, 1, 1]
     lock.release()
     assert not lock.locked()
-    assert [fake.keys() for fake in fakes] == [[], [], []]
+    assert [claims_of(fake) for fake in fakes] == [[], [], []]
 
 
 def test_lock_is_free_to_use_without_a_restart_guard(fakes):
     with Client(fakes) as client:
         assert client.get_lock("x").acquire(False)
+
+
+def test_instance_that_forgot_takes_no_part_in_new_grants(client, lock, fakes):
+    """The guard of birth records needs no server: uptime is what an instance has none of."""
+    with lock:
+        fakes[0].flushall()
+    assert lock.acquire(False)
+    assert [status.state for status in client.nodes()] == ["quarantined", "up", "up"]
+    assert "may have forgotten claims" in client.nodes()[0].last_error
+
+
+def test_holder_is_known_by_its_process(client, lock):
+    with lock:
+        assert client.inspect("x").holders[0].pid == os.getpid()
+
+
+def test_mutex_is_taken_and_given_back(client, fakes):
+    mutex = client.get_mutex("x")
+    with mutex as hold:
+        assert [fake.get("redsync:x") for fake in fakes] == [hold.owner.encode()] * 3
+        assert not mutex.acquire(False)
+    assert [claims_of(fake) for fake in fakes] == [[], [], []]
 
 
 def test_lock_is_reentrant(lock, fakes):

@@ -66,12 +66,14 @@ class Broadcast(NamedTuple):
         owner: Whose command it is; None for one on behalf of several owners.
         judge: Tells a granting reply from a refusing one.
         timeout: How long the round may wait for nodes, in seconds from sending.
-        fresh: Whether it asks for a new claim: nodes that lost their memory are kept out of the vote.
+        guard: For how many seconds a node must have remembered everything to have a vote; 0.0 for all that is no new
+            claim.
         owed_to: Bit set of the nodes that must get it in any case: one that can't be reached gets it as soon as it is
             back, unless that is after `owed_until`.
         owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes.
         decide: Replaces the plain count of votes, see `Tally`.
         thorough: Whether silence must be told from refusals, see `Tally`.
+        late: Whether to note votes that come after the round was won, see `Tally`.
         listen: Keep wake-ups for this key from before the sending on, so that none is missed before the `Wait`.
     """
 
@@ -80,12 +82,13 @@ class Broadcast(NamedTuple):
     owner: Owner | None
     judge: Judge
     timeout: float
-    fresh: bool = False
+    guard: float = 0.0
     owed_to: int = 0
     owed_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     listen: bytes | None = None
     thorough: bool = False
+    late: bool = False
 
 
 class Tell(NamedTuple):

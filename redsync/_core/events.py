@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
 
-__all__ = ["Event", "HoldLost", "NodeChanged"]
+__all__ = ["Event", "HoldLost", "HoldOrphaned", "NodeChanged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,19 @@ class HoldLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOrphaned:
+    """A hold was given back because its owner ended without doing so: a thread, or an object that nobody has any more.
+
+    Attributes:
+        name: The synchronizer's name.
+        owner: The owner as nodes store it.
+    """
+
+    name: str | bytes
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node went up, down, suspect or quarantined.
 
@@ -43,4 +56,4 @@ class NodeChanged:
     reason: str
 
 
-Event: TypeAlias = HoldLost | NodeChanged
+Event: TypeAlias = HoldLost | HoldOrphaned | NodeChanged

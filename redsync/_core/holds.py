@@ -15,10 +15,13 @@ Guarded by the atomicity of protocol steps (see `effects`); single attributes ma
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 
+from redsync._core.claims import ClaimKind
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
 
 __all__ = ["HoldState", "HoldTable"]
 
@@ -28,12 +31,17 @@ class HoldState:
 
     Attributes:
         name: The synchronizer's name as the caller gave it.
+        kind: What is held.
         keys: The keys on the nodes.
         owner: Who holds.
         count: How many acquisitions are not yet released.
         lease: For how long the nodes keep the claim, in seconds, from each renewal on.
         valid_until: Until when holding may be believed.
         renew_at: When the watchdog renews it next; infinity if it does not renew it.
+        fill_at: When to see whether more than a bare majority keeps the claim; infinity once that is so.
+        fill_pause: Seconds between the last two such looks.
+        tally: The round that won it, with the votes that came late; None once it was looked at, or a
+            renewal has told anew who keeps it.
         ends_at: When `max_hold` ends it, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
         kept_until: The instant at which the last of them forgets it; later than `valid_until` by the drift allowance at
@@ -50,8 +58,11 @@ class HoldState:
         "count",
         "ends_at",
         "fencing_token",
+        "fill_at",
+        "fill_pause",
         "kept_until",
         "keys",
+        "kind",
         "lease",
         "live",
         "lost",
@@ -60,6 +71,7 @@ class HoldState:
         "owner",
         "queued",
         "renew_at",
+        "tally",
         "touched",
         "valid_until",
         "watchers",
@@ -68,6 +80,7 @@ class HoldState:
     def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self,
         name: str | bytes,
+        kind: ClaimKind,
         keys: LockKeys,
         owner: Owner,
         count: int,
@@ -79,6 +92,7 @@ class HoldState:
         kept_until: float,
     ) -> None:
         self.name = name
+        self.kind = kind
         self.keys = keys
         self.owner = owner
         self.count = count
@@ -90,6 +104,9 @@ class HoldState:
         self.kept_until = kept_until
         self.live = True
         self.lost: str | None = None
+        self.fill_at = math.inf
+        self.fill_pause = 0.0
+        self.tally: Tally | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.fencing_token: int | None = None
         self.watchers = 0
@@ -124,14 +141,15 @@ class HoldState:
 
     @property
     def due(self) -> float:
-        """When somebody has to look at it: for its renewal, or to tell that it is lost."""
-        return min(self.renew_at, self.valid_until)
+        """When somebody has to look at it: to renew it, to fill up its majority, or to tell that it is lost."""
+        return min(self.renew_at, self.valid_until, self.fill_at)
 
 
 class HoldTable:
     """All holds of one client.
 
     Attributes:
+        orphans: Owners that have ended, whatever they may hold; filled by `orphan`, emptied by the watchdog.
         watched_until: The instant at which the watchdog will look next; an earlier due moves it and calls the alarm.
             It stays even if the hold that asked for it is gone: so a lock that is taken and released all the time
             wakes the watchdog once per period, not once per acquire.
@@ -141,6 +159,7 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         self._holds: dict[tuple[bytes, Owner], HoldState] = {}
         self._alarm = alarm
+        self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
 
     def __len__(self) -> int:
@@ -160,8 +179,18 @@ class HoldTable:
 
     def watch(self, state: HoldState) -> None:
         """See to it that the watchdog looks in time, after a hold's due has changed."""
-        if state.renew_at < self.watched_until or state.valid_until < self.watched_until:
-            self.watched_until = state.due
+        due = state.due
+        if due < self.watched_until:
+            self.watched_until = due
+            self._alarm()
+
+    def orphan(self, owner: Owner) -> None:
+        """Note that an owner has ended and can release nothing any more.
+
+        Called from finalizers, in any thread at any point: it takes no lock, and a copy of the keys is one step.
+        """
+        if any(holder is owner for _, holder in list(self._holds)):
+            self.orphans.append(owner)
             self._alarm()
 
     def watch_next(self, now: float) -> float:
@@ -179,6 +208,7 @@ class HoldTable:
         """Forget everything, as the child of a fork does: it holds nothing."""
         for state in self._holds.values():
             state.live = False
+            state.count = 0
             state.lost = "this process is a fork of the holder"
         self._holds.clear()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LockKeys", "encode_name", "wake_channel"]
+__all__ = ["LockKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -52,6 +52,11 @@ def encode_prefix(prefix: str) -> bytes:
 def wake_channel(client_id: str, lane: int) -> bytes:
     """Return the channel over which nodes wake the waiters of one lane of one client."""
     return f"redsync:wake:{client_id}:{lane}".encode()
+
+
+def client_key(client_id: str) -> bytes:
+    """Return the key at which the nodes keep the record of a client."""
+    return f"redsync:client:{client_id}".encode()
 
 
 @dataclass(frozen=True, slots=True)

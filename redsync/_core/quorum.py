@@ -89,7 +89,8 @@ class Tally:
         granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
         choices: Each node's choice, None while it has not voted.
         replies: Each node's reply, or the reason (text) for which it FAILED.
-        verdict: WON, LOST or PENDING; once it is not PENDING nothing in the tally changes any more.
+        verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
+        late: Whether choices and replies that come after the round was won are noted too.
         sent: Bit set of the nodes to which the command was handed, so of all nodes that may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
@@ -103,6 +104,7 @@ class Tally:
         "choices",
         "failed",
         "granted",
+        "late",
         "nodes",
         "quorum",
         "refused",
@@ -119,6 +121,7 @@ class Tally:
         decide: Callable[[Tally], Verdict] | None = None,
         *,
         thorough: bool = False,
+        late: bool = False,
     ) -> None:
         """Begin a tally without votes.
 
@@ -128,6 +131,7 @@ class Tally:
             decide: Replaces the plain count of votes.
             thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
                 must not be taken for a refusal.
+            late: Note who grants after the round was won.
         """
         n = len(nodes)
         self.nodes: Final = nodes
@@ -137,6 +141,7 @@ class Tally:
         self.replies: list[Any] = [None] * n
         self.verdict = _PENDING
         self.sent = 0
+        self.late = late
         self.sent_at = self.at = 0.0
         self._judge = judge
         self._decide = decide
@@ -144,7 +149,11 @@ class Tally:
 
     def record(self, node: int, reply: object) -> bool:
         """Count the reply of the node with that index; True when this very vote decided the round."""
-        if self.verdict is not _PENDING or self.choices[node] is not None:
+        if self.choices[node] is not None:
+            return False
+        if self.verdict is not _PENDING:
+            if self.late and self.verdict is _WON:
+                self._note_late(node, reply)
             return False
         try:
             granted = self._judge(reply)
@@ -161,6 +170,21 @@ class Tally:
             self.choices[node] = _REFUSED
             self.refused += 1
         return self._decided()
+
+    def _note_late(self, node: int, reply: object) -> None:
+        """Keep a vote that came after the verdict; it counts for nothing any more, but tells who keeps the claim."""
+        try:
+            choice = _GRANTED if self._judge(reply) else _REFUSED
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+            choice, reply = _FAILED, f"unexpected reply {reply!r:.80}"
+        # In this order: whoever reads the votes meanwhile finds what goes with a choice.
+        self.replies[node] = reply
+        self.choices[node] = choice
+
+    @property
+    def backers(self) -> int:
+        """Bit set of the nodes that are known to have granted, also late."""
+        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason; True when this very vote decided the round."""

@@ -28,12 +28,16 @@ class Session:
         timing: The client's time settings.
         holds: What the client believes to hold.
         luck: Returns a random number in [0, 1), for delays that spread contenders.
+        record_key: Where the nodes keep the record of this client.
+        record: The record, see `ClientRecord`; empty for a client that keeps none.
     """
 
     nodes: int
     timing: Timing
     holds: HoldTable
     luck: Callable[[], float]
+    record_key: bytes = b""
+    record: bytes = b""
 
     @property
     def quorum(self) -> int:
@@ -58,6 +62,10 @@ class Runner(Protocol):
 
     def owner(self) -> Owner:
         """Return the calling thread's owner."""
+        ...
+
+    def new_owner(self) -> Owner:
+        """Return an owner that nobody has been before, for what is not owned by a thread."""
         ...
 
     def now(self) -> float:

@@ -34,11 +34,13 @@ class Timing:
         lease: The default lease in seconds.
         node_timeout: The longest that a round waits for a node, in seconds, while its verdict is open.
         drift_factor: By how much, at most, the clocks of client and nodes run at different rates.
+        restart_guard: For how many seconds a node that lost its memory takes no part in new grants; 0.0: it may.
     """
 
     lease: float
     node_timeout: float = 0.25
     drift_factor: float = 0.01
+    restart_guard: float = 0.0
 
     def drift(self, lease: float) -> float:
         """Return the allowance in seconds for clocks that run at different rates during a lease."""
@@ -47,6 +49,14 @@ class Timing:
     def valid_until(self, sent_at: float, lease: float) -> float:
         """Return the instant until which a claim asked for at `sent_at` may be trusted."""
         return sent_at + lease - self.drift(lease)
+
+    def guard(self, lease: float) -> float:
+        """Return for how many seconds a node must have remembered everything to grant a claim with that lease.
+
+        What a node forgot may be believed for as long as a lease. Who asks for a longer one than the client's expects
+        others to do so too; a guard of 0 was asked for.
+        """
+        return max(self.restart_guard, lease) if self.restart_guard and lease > self.lease else self.restart_guard
 
     def round_timeout(self, lease: float) -> float:
         """Return how long a round about a claim with that lease may wait for a node, in seconds.

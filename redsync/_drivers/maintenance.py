@@ -18,14 +18,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from redsync._core.effects import Command, Tell
 from redsync._core.events import Event, NodeChanged
 from redsync._core.keys import wake_channel
+from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth, christening
 from redsync._core.ownership import LANES
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import Node, NodeInfo, NodeStatus, describe_error, pack
+from redsync._drivers.parcels import Parcel
 from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
@@ -34,6 +37,8 @@ __all__ = ["Maintenance", "Stopped"]
 
 log = logging.getLogger("redsync.node")
 watchdog_log = logging.getLogger("redsync.watchdog")
+
+_CHRISTEN = Script.load("node_christen")
 
 _TICK = 1.0
 """Seconds between two looks at idle connections, where the system does not report their end by itself."""
@@ -95,6 +100,8 @@ class Maintenance:
         self._failures: Final = [0] * len(nodes)
         self._retry_at: Final = [0.0] * len(nodes)
         self._conflict: str | None = None
+        # Whether nodes are known to have had birth records: then none of them is new, whatever it forgets.
+        self._seasoned = False
 
     # Life.
 
@@ -108,6 +115,7 @@ class Maintenance:
         self._connect_missing()
         self._thread.start()
         self._await_first_connections()
+        self._christen()
         if self._conflict is not None:
             raise ConfigurationError(self._conflict)
 
@@ -119,7 +127,10 @@ class Maintenance:
                 lambda: len(self._reported) == everybody or sum(node.connected for node in self._nodes) >= quorum,
                 self._connect_timeout,
             )
-            left = min(deadline - self._clock(), _STRAGGLERS)
+            left = deadline - self._clock()
+            if all(node.birth is not None for node in self._nodes if node.info is not None) or not self._restart_guard:
+                # Else it may be the first use, and nothing is granted before everybody has been heard.
+                left = min(left, _STRAGGLERS)
             self._settled.wait_for(lambda: len(self._reported) == everybody, max(left, 0.0))
 
     def _main(self, watch: Callable[[], object]) -> None:
@@ -154,6 +165,11 @@ class Maintenance:
         self._poller.close()
         self._waker.close()
 
+    def join(self, timeout: float) -> None:
+        """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
     def abandon(self) -> None:
         """Let the thread call `on_abandoned` and end; never blocks."""
         self._abandoned = True
@@ -187,6 +203,7 @@ class Maintenance:
         """
         while True:
             owing = [lane.tend() for lane in self.lanes]
+            self._christen()
             self._tell_changes()
             self._connect_missing()
             if self._stopping or self._abandoned:
@@ -204,7 +221,7 @@ class Maintenance:
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         now = self._clock()
-        return [node.status(now, self._is_suspect(node)) for node in self._nodes]
+        return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
 
     def _is_suspect(self, node: Node) -> bool:
         links = [lane.links[node.index] for lane in self.lanes]
@@ -213,7 +230,7 @@ class Maintenance:
     def _tell_changes(self) -> None:
         now = self._clock()
         for node in self._nodes:
-            change = node.change(now, self._is_suspect(node))
+            change = node.change(now, self._is_suspect(node), self._restart_guard)
             if change is not None:
                 _log_change(change)
                 self._tell(change)
@@ -291,7 +308,7 @@ class Maintenance:
             channel = node.open(self._connect_timeout)
             try:
                 if not greeted:
-                    self._meet(node, channel.greet())
+                    self._meet(node, channel.greet(self._restart_guard > 0))
                     channel.ask(*(pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()))
                     greeted = True
                 channel.subscribe(wake_channel(self._client_id, number))
@@ -311,13 +328,27 @@ class Maintenance:
                         f"would count as several"
                     )
                     raise ConfigurationError(self._conflict)
-            node.info = info
-            node.connected_at = self._clock()
-            if info.uptime is not None:
-                # Both instants that a node subtracts are whole seconds: its uptime may be one too high, never too low.
-                age = max(info.uptime - 1.0, 0.0)
-                if age < self._restart_guard:
-                    node.quarantined_until = node.connected_at + self._restart_guard - age
+            node.meet(info, self._clock())
+
+    def _christen(self) -> None:
+        """Give nodes without a birth record one, when all that can be asked have been asked; see `memory`."""
+        if not self._restart_guard:
+            return
+        with self._settled:
+            asked = [node for node in self._nodes if node.info is not None]
+            if not asked or len(self._reported) < len(self._nodes):
+                return
+            certain = len(asked) == len(self._nodes) and not self._seasoned
+            record = christening([node.birth for node in asked], certain=certain)
+            self._seasoned = True
+            for node in asked:
+                if node.birth is None and record is not None:
+                    node.remember(Birth(record == NEWBORN, 0.0), self._clock())
+        if record is not None:
+            # On its way before any claim that counts on it: one lane keeps the order.
+            self.lanes[0].send(Parcel(Tell(Command(_CHRISTEN, (BIRTH_KEY,), (record,)), 0, None), None))
+            for lane in self.lanes:
+                lane.reconsider()
 
 
 def _log_change(change: NodeChanged) -> None:

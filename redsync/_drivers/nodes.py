@@ -8,6 +8,7 @@ socket is ours.
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
+from redsync._core.memory import BIRTH_KEY, Birth
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["NOTHING", "Channel", "Node", "NodeInfo", "NodeStatus", "describe_error", "make_nodes", "pack"]
@@ -50,12 +52,14 @@ class NodeInfo:
         version: For people, such as "valkey 9.1.2".
         uptime: Seconds since its start, None if it does not tell.
         pushes: Whether it wakes waiters by messages; else they poll.
+        birth: Its birth record, None if it has none, or if nobody asked.
     """
 
     run_id: str | None
     version: str
     uptime: float | None
     pushes: bool
+    birth: Birth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,10 @@ class Node:
         connected_at: When that was, seconds on the client's clock.
         connected: Whether its lanes are connected.
         excuse: Why it is not connected.
-        quarantined_until: Until when it is kept out of new grants.
+        started_at: When its server started, seconds on the client's clock; minus infinity if it does not tell.
+        birth: Its birth record as last heard, None if it has none.
+        remembers_since: Since when it has remembered all claims; infinity while it has no birth record. A new claim
+            needs one that has remembered for as long as its guard.
         last_error: The last trouble, for people.
         tried: Whether a connect has succeeded or failed yet; before, there is nothing to tell.
     """
@@ -107,7 +114,9 @@ class Node:
         self.connected = False
         self.connected_at = 0.0
         self.excuse = "not connected yet"
-        self.quarantined_until = 0.0
+        self.started_at = -math.inf
+        self.birth: Birth | None = None
+        self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
         self._told = "up"
@@ -143,18 +152,36 @@ class Node:
             raise
         return Channel(connection)
 
-    def unfit(self, now: float) -> str | None:
-        """Return why the node takes no part in new grants at that instant, None if it does."""
-        left = self.quarantined_until - now
-        if left <= 0:
-            return None
-        return f"restarted, may have lost its memory: takes part in new grants again in {left:.1f} s (restart_guard)"
+    def meet(self, info: NodeInfo, now: float) -> None:
+        """Take note of who the node says it is, and of how long it has remembered everything."""
+        self.info, self.connected_at = info, now
+        if info.uptime is not None:
+            # Both instants that a node subtracts are whole seconds: its uptime may be one too high, never too low.
+            self.started_at = now - max(info.uptime - 1.0, 0.0)
+        self.remember(info.birth, now)
 
-    def status(self, now: float, suspect: bool) -> NodeStatus:
+    def remember(self, birth: Birth | None, now: float) -> None:
+        """Take note of the node's birth record."""
+        self.birth = birth
+        newborn_at = now - birth.age if birth is not None and birth.newborn else -math.inf
+        self.remembers_since = math.inf if birth is None else max(self.started_at, newborn_at)
+
+    def unfit(self, now: float, guard: float) -> str | None:
+        """Return why the node takes no part in new grants with that guard at that instant, None if it does."""
+        left = self.remembers_since + guard - now
+        if not guard or left <= 0:
+            return None
+        when = "as soon as its peers were heard" if left == math.inf else f"in {left:.1f} s"
+        return (
+            f"restarted or emptied, may have forgotten claims that are still believed: takes part in new grants again "
+            f"{when} (Client(restart_guard=...) sets for how long)"
+        )
+
+    def status(self, now: float, suspect: bool, guard: float) -> NodeStatus:
         """Return the node's state at that instant."""
         info = self.info
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
-        state = self._state(now, suspect)
+        state = self._state(now, suspect, guard)
         return NodeStatus(
             self.address,
             state,
@@ -163,26 +190,27 @@ class Node:
             self.last_error,
         )
 
-    def change(self, now: float, suspect: bool) -> NodeChanged | None:
+    def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
-        state = self._state(now, suspect)
-        if state == self._told or not self.tried:
+        state = self._state(now, suspect, guard)
+        if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
+            # What it means that a node has no birth record is not known before its peers were heard.
             return None
         self._told = state
         reason = {
             "up": "",
             "down": self.excuse,
             "suspect": self.last_error or "",
-            "quarantined": self.unfit(now) or "",
+            "quarantined": self.unfit(now, guard) or "",
         }[state]
         return NodeChanged(self.address, state, reason)
 
-    def _state(self, now: float, suspect: bool) -> str:
+    def _state(self, now: float, suspect: bool, guard: float) -> str:
         if not self.connected:
             return "down"
         if suspect:
             return "suspect"
-        return "quarantined" if self.unfit(now) else "up"
+        return "quarantined" if self.unfit(now, guard) else "up"
 
 
 class Channel:
@@ -239,18 +267,29 @@ class Channel:
         self.ask(b"")  # The PING's reply follows the error.
         return False
 
-    def greet(self) -> NodeInfo:
-        """Ask the node who it is."""
+    def greet(self, guarded: bool = False) -> NodeInfo:
+        """Ask the node who it is, and, if memory is guarded, for its birth record."""
+        birth = self._ask_birth() if guarded else None
         if not self.raw:
-            return NodeInfo(None, "fakeredis", None, pushes=False)
-        reply = self.ask(pack("INFO", "server"))[0]
-        if isinstance(reply, hiredis.ReplyError):
-            raise ConnectionError(f"INFO was refused: {reply}")
+            return NodeInfo(None, "fakeredis", None, pushes=False, birth=birth)
+        (reply,) = self._ask("INFO", pack("INFO", "server"))
         text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         server = fields.get("server_name", "redis")
         version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
-        return NodeInfo(fields.get("run_id"), f"{server} {version}", float(fields["uptime_in_seconds"]), pushes=True)
+        uptime = float(fields["uptime_in_seconds"])
+        return NodeInfo(fields.get("run_id"), f"{server} {version}", uptime, pushes=True, birth=birth)
+
+    def _ask_birth(self) -> Birth | None:
+        record, (seconds, microseconds) = self._ask("the birth record", pack("GET", BIRTH_KEY), pack("TIME"))
+        return Birth.read(record, int(seconds) + int(microseconds) / 1e6)
+
+    def _ask(self, what: str, *commands: bytes) -> list[Any]:
+        replies = self.ask(*commands)
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                raise ConnectionError(f"{what} was refused: {reply}")
+        return replies
 
     def close(self) -> None:
         """Close it without a word."""

@@ -43,9 +43,10 @@ class Parcel(Sleeper):
 
     Attributes:
         effect: What asked for it: whose command it is, what nodes are owed.
+        guard: For how many seconds a node must have remembered everything to get it.
         tally: The votes; None for a command whose replies nobody waits for.
         command: The command; None until it is sent, if it is made then.
-        data: Its bytes, made when it is sent.
+        data: Its bytes; nothing until it is sent, if it is made then.
         number: Its place in the lane's order; 0 for what has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
@@ -58,24 +59,31 @@ class Parcel(Sleeper):
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
+        self.guard = effect.guard if effect.__class__ is Broadcast else 0.0
         self.tally = tally
+        # Not left to the one who sends for all: it has enough to do, and an error here is ours.
+        if isinstance(effect.command, Command):
+            self.command = effect.command
+            self._pack(effect.command)
 
     def make(self, number: int) -> bool:
-        """Make the bytes; False if there is nothing to send. Called at the instant of sending, in the lane's order."""
+        """Make what is not made yet; False if there is nothing to send.
+
+        Called at the instant of sending, in the lane's order; again if it was interrupted, and then goes on.
+        """
         self.number = number
-        made = self.effect.command
-        command = made if isinstance(made, Command) else made()
-        if command is None:
+        if self.command is None and not isinstance(self.effect.command, Command):
+            self.command = self.effect.command()
+        if self.command is None:
             return False
-        self.command = command
+        if not self.data:
+            self._pack(self.command)
+        return True
+
+    def _pack(self, command: Command) -> None:
         script, keys, args = command
         words = [b"%d" % word if isinstance(word, int) else word for word in args]
         self.data = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
-        return True
-
-    def fresh(self) -> bool:
-        """Whether it asks for a new claim: nodes that may have lost their memory do not get it."""
-        return isinstance(self.effect, Broadcast) and self.effect.fresh
 
     def owed(self, bit: int, now: float) -> bool:
         """Whether the node with that bit must get it, now or later."""
@@ -100,12 +108,20 @@ class Owed:
     def __init__(self) -> None:
         self._parcels: deque[Parcel] = deque()
 
+    def __len__(self) -> int:
+        return len(self._parcels)
+
     def add(self, parcel: Parcel, bit: int, now: float) -> None:
-        """Keep a parcel if the node with that bit must get it; drop what has become pointless."""
+        """Keep a parcel, once and in the lane's order, if the node must get it; drop what has become pointless."""
         if not parcel.owed(bit, now):
             return
         parcels = self._parcels
-        parcels.append(parcel)
+        place = len(parcels)
+        while place and parcels[place - 1].number > parcel.number:
+            place -= 1
+        if place and parcels[place - 1] is parcel:
+            return
+        parcels.insert(place, parcel)
         while len(parcels) > _OWED_LIMIT or not parcels[0].owed(bit, now):
             parcels.popleft()
 

@@ -25,8 +25,9 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
-from redsync._core.events import Event, HoldLost
+from redsync._core.events import Event, HoldLost, HoldOrphaned
 from redsync._core.holds import HoldTable
+from redsync._core.keys import client_key
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
@@ -35,6 +36,7 @@ from redsync._drivers.lanes import Lane
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel
+from redsync._drivers.process import at_exit, describe_process
 from redsync.exceptions import ClientClosedError
 
 __all__ = ["ThreadRunner", "clock"]
@@ -56,10 +58,24 @@ _CLOSING_PATIENCE = 2.0
 """Seconds that `close` waits for other threads to leave what they are doing."""
 
 
+class _Tag:
+    """Ends with its thread, and tells the watchdog that nobody is left who could release what the thread holds."""
+
+    __slots__ = ("_holds", "_owner")
+
+    def __init__(self, holds: HoldTable, owner: Owner) -> None:
+        self._holds = holds
+        self._owner = owner
+
+    def __del__(self) -> None:
+        self._holds.orphan(self._owner)
+
+
 class _Identity(threading.local):
-    """Per thread: its owner, and for which client id that is."""
+    """Per thread: its owner under the present client id, and what ends with the thread."""
 
     owner: Owner | None = None
+    tag: _Tag | None = None
 
 
 class ThreadRunner:
@@ -76,7 +92,6 @@ class ThreadRunner:
         *,
         nodes: Sequence[Node],
         timing: Timing,
-        restart_guard: float,
         listeners: Sequence[Callable[[Event], object]],
         watchdog: Callable[[Session, float], Steps[None]],
         farewell: Callable[[Session], Steps[None]],
@@ -86,7 +101,6 @@ class ThreadRunner:
         Args:
             nodes: The configured nodes.
             timing: The client's time settings.
-            restart_guard: Seconds for which a node that was just started is kept out of new grants.
             listeners: Called with each event.
             watchdog: The protocol that the maintenance runs for as long as the client lives.
             farewell: The protocol that gives back what is held when the client is closed.
@@ -94,7 +108,6 @@ class ThreadRunner:
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
         self._timing: Final = timing
-        self._restart_guard: Final = restart_guard
         self._listeners: Final = tuple(listeners)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
@@ -117,12 +130,19 @@ class ThreadRunner:
             client_id=self.client_id,
             clock=clock,
             node_timeout=self._timing.node_timeout,
-            restart_guard=self._restart_guard,
+            restart_guard=self._timing.restart_guard,
             tell=self._tell_listeners,
         )
         self._maintenance.on_abandoned = self.close
         self._lanes: list[Lane] = self._maintenance.lanes
-        self.session = Session(len(self.nodes), self._timing, HoldTable(self._maintenance.alarm), random.random)
+        self.session = Session(
+            len(self.nodes),
+            self._timing,
+            HoldTable(self._maintenance.alarm),
+            random.random,
+            client_key(self.client_id),
+            describe_process().pack(),
+        )
 
     def connect(self) -> None:
         """Start the maintenance and give the first connections a moment, if that has not been done.
@@ -141,6 +161,7 @@ class ThreadRunner:
                     self.closed = True
                     self._maintenance.stop()
                     raise
+                at_exit(_close_all)
                 self._ready = True
 
     def _watch(self) -> None:
@@ -152,8 +173,14 @@ class ThreadRunner:
         """Return the calling thread's owner."""
         owner = self._identity.owner
         if owner is None:
-            owner = self._identity.owner = Owner.of(self.client_id, next(_serials))
+            owner = self.new_owner()
+            self._identity.tag = _Tag(self.session.holds, owner)
+            self._identity.owner = owner
         return owner
+
+    def new_owner(self) -> Owner:
+        """Return an owner that nobody has been before."""
+        return Owner.of(self.client_id, next(_serials))
 
     def now(self) -> float:
         """Return the instant in seconds; a suspended machine's time goes on."""
@@ -167,9 +194,10 @@ class ThreadRunner:
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         listening: _Listening = []
-        # Counted before the look at `_ready`: close() clears that first and then waits for who is counted.
-        self._active.append(None)
         try:
+            # Counted before the look at `_ready`: close() clears that first and then waits for who is counted. Within
+            # the `try`: an interruption comes after the append, or close() would wait for us in vain.
+            self._active.append(None)
             if not self._ready:
                 # The first call in the child of a fork, or one after close().
                 self.connect()
@@ -186,10 +214,11 @@ class ThreadRunner:
     def close(self) -> None:
         """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent."""
         with self._opening:
-            if self.closed:
-                return
-            self.closed, started = True, self._ready
-            self._ready = False
+            first, self.closed = not self.closed, True
+            started, self._ready = self._ready, False
+        if not first:
+            # Whoever closes it has to be waited for: at the interpreter's exit nobody goes on after us.
+            self._maintenance.join(_CLOSING_PATIENCE)
         if not started:
             return
         self._maintenance.release_waiters()
@@ -225,7 +254,8 @@ class ThreadRunner:
                 return result
             except BaseException as error:
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    # It came out of the protocol, which has ended.
+                    # It came out of the protocol, which has ended. This frame forgets it, or each would keep the other.
+                    interruption = None
                     raise
                 # Wherever it came from, an effect or the lines above: the protocol cleans up.
                 interruption = error
@@ -253,7 +283,7 @@ class ThreadRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen)
             listening.append((lane, effect.listen))
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough)
+        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
@@ -288,6 +318,8 @@ class ThreadRunner:
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             for callback in event.state.on_lost:
                 self._call(callback, event.state)
+        elif isinstance(event, HoldOrphaned):
+            log.warning("gave back the hold of %r: %s ended without releasing it", event.name, event.owner)
         self._tell_listeners(event)
 
     def _tell_listeners(self, event: Event) -> None:
@@ -315,6 +347,11 @@ class ThreadRunner:
 
 
 _runners: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for runner in list(_runners):
+        runner.close()
 
 
 def _after_fork_in_child() -> None:

@@ -7,8 +7,7 @@ local had = redis.pcall('hexists', KEYS[1], ARGV[1]) == 1
 if had then redis.call('del', KEYS[1]) end
 
 if ARGV[2] == '1' then
-  redis.call('zrem', KEYS[2], ARGV[1])
-  redis.call('hdel', KEYS[3], ARGV[1])
+-- include: leave_queue
   if redis.call('exists', KEYS[1]) == 0 then
 -- include: wake_next
   end

@@ -3,15 +3,16 @@
 -- KEYS[1] lock: hash owner -> hold count
 -- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry channel"
 -- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4..6] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- ARGV[5..7] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner} held by that owner
---        | 0 the key holds another type, nothing was changed
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
+-- include: remembers
   redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
   redis.call('pexpire', KEYS[1], ARGV[3])
   if KEYS[2] then
-    redis.call('zrem', KEYS[2], ARGV[1])
-    redis.call('hdel', KEYS[3], ARGV[1])
+-- include: leave_queue
   end
   return 1
 end
@@ -24,21 +25,12 @@ if count then
   -- A nested acquire may lengthen the lease, never shorten it.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
   if KEYS[2] then
-    redis.call('zrem', KEYS[2], ARGV[1])
-    redis.call('hdel', KEYS[3], ARGV[1])
+-- include: leave_queue
   end
   return 2
 end
 
 if KEYS[2] then
-  local time = redis.call('time')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  -- The arrival is this node's now less the time already waited: a duration needs no common clock.
-  redis.call('zadd', KEYS[2], string.format('%.0f', now - ARGV[5]), ARGV[1])
-  redis.call('hset', KEYS[3], ARGV[1], string.format('%.0f ', now + ARGV[4]) .. ARGV[6])
-  if redis.call('pttl', KEYS[2]) < tonumber(ARGV[4]) then
-    redis.call('pexpire', KEYS[2], ARGV[4])
-    redis.call('pexpire', KEYS[3], ARGV[4])
-  end
+-- include: take_place
 end
 return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}

@@ -2,8 +2,10 @@
 -- from the next renewal on; it never counts in this one, or a lock that had expired could be won back.
 -- KEYS[i] lock i: hash owner -> hold count
 -- ARGV[3i-2] its owner   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
+-- ARGV[3n+1] only if memory is guarded: 1
 -- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 held by another owner, or no memory left
 --        to heal it | -1 the key holds another type
+-- include: note_birth
 local reply = {}
 for i, key in ipairs(KEYS) do
   local owner, count, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]

@@ -1,4 +1,4 @@
-"""Looking at a reentrant lock from outside, and taking it away: what operators do, not owners."""
+"""Looking at a lock or mutex from outside, and taking it away: what operators do, not owners."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from redsync._core.claims import ClaimKind
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
+from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
@@ -34,9 +36,10 @@ class Look:
     Attributes:
         kind: The type of the value at the key, "none" if there is none.
         remaining: Seconds until the node forgets the claim; None when it never does or has none.
-        owner: The holder, None if it is free or not a lock.
+        owner: The holder, None if it is free or neither a lock nor a mutex.
         count: The hold count.
         waiters: The waiting owners, longest first; 100 at most.
+        client: Who is behind the holder, None if unknown.
     """
 
     kind: str
@@ -44,11 +47,12 @@ class Look:
     owner: str | None
     count: int
     waiters: tuple[str, ...]
+    client: ClientRecord | None
 
     @classmethod
     def read(cls, reply: Any) -> Look:
         """Return what a reply of `lock_inspect` says."""
-        kind, remaining_ms, holder, waiters = reply
+        kind, remaining_ms, holder, waiters, *record = reply
         owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
         return cls(
             kind.decode(),
@@ -56,6 +60,7 @@ class Look:
             owner,
             count,
             tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
+            ClientRecord.unpack(record[0]) if record else None,
         )
 
 
@@ -114,7 +119,7 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
     return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
 
 
-def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
+def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
     """Take the lock away from whoever holds it; return whether a node still had a holder.
 
     Raises:
@@ -123,7 +128,7 @@ def force_release(session: Session, name: str | bytes, keys: LockKeys, owner: Ow
     """
     tally = yield from broadcast(
         Broadcast(
-            Command(FORCE_RELEASE, keys.all, (keys.channel,)),
+            Command(FORCE_RELEASE, keys.all, (keys.channel, kind.value_type)),
             owner.lane,
             owner,
             _not_foreign,

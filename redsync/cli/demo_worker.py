@@ -29,7 +29,8 @@ from redsync.cli.demo_ledger import HELD, LOST, NO_QUORUM, TIMEOUT, Attempt, Jou
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 
 if TYPE_CHECKING:
-    from redsync import Client, Hold, HoldLost, Lock, NodeChanged
+    from redsync import Client, Hold, Lock
+    from redsync._core.events import Event
 
 __all__ = ["PATIENCE", "Losses", "Order", "Worker", "main"]
 
@@ -78,7 +79,7 @@ class Losses:
         self._ends: dict[tuple[str, str | bytes], int] = {}
         self._news = threading.Condition()
 
-    def __call__(self, event: HoldLost | NodeChanged) -> None:
+    def __call__(self, event: Event) -> None:
         """Take note of an event; called by the client."""
         from redsync import HoldLost as Lost  # late, or this module would import redis when it is imported
 

@@ -1,10 +1,11 @@
-"""One real node, and what tests of scripts need of it."""
+"""One real node, and what tests of scripts need of it: the scripts as functions of what varies."""
 
 import contextlib
 
 import pytest
 import redis
 
+from redsync._core.keys import LockKeys
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 
@@ -81,3 +82,108 @@ def node(_one_node):
     node = Node(_one_node.ports[0])
     yield node
     node.redis.close()
+
+
+KEYS = LockKeys.of(b"redsync:", b"x")
+ME = b"client-a:1"
+LEASE, PLACE = 30_000, 5_000
+
+
+class Claims:
+    """The scripts of one kind of claim. All times in ms."""
+
+    def __init__(self, node, noun):
+        self.node, self.noun = node, noun
+        self.redis = node.redis
+
+    def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
+        return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard)
+
+    def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, keys=KEYS, channel=None):
+        channel = channel or b"redsync:wake:" + owner.replace(b":", b"-")
+        return self.node.run(f"{self.noun}_acquire", keys.all, owner, count, lease, guard, place, waited, channel)
+
+    def release(self, owner=ME, count=0, keys=KEYS):
+        return self.node.run(f"{self.noun}_release", keys.all, owner, count, keys.channel)
+
+    def abandon(self, owner=ME, *, leave=False, keys=KEYS):
+        return self.node.run(f"{self.noun}_abandon", keys.all, owner, int(leave))
+
+    def renew(self, *claims, guarded=False):
+        """Each claim: name of the lock, owner, count, lease."""
+        names = [b"redsync:" + claim[0] for claim in claims]
+        words = [word for claim in claims for word in claim[1:]]
+        return self.node.run(f"{self.noun}_renew", names, *words, *([1] if guarded else []))
+
+    def force_release(self, keys=KEYS):
+        value_type = {"lock": "hash", "mutex": "string"}[self.noun]
+        return self.node.run("lock_force_release", keys.all, keys.channel, value_type)
+
+    def inspect(self, keys=KEYS):
+        return self.node.run("lock_inspect", (keys.lock, keys.queue))
+
+    def put(self, owner):
+        """Write a claim without an end, as nobody of ours does."""
+        self.redis.hset(KEYS.lock, owner, 1) if self.noun == "lock" else self.redis.set(KEYS.lock, owner)
+
+    def holds(self, key=KEYS.lock):
+        """Return a hash as it is."""
+        return self.redis.hgetall(key)
+
+    def holder(self):
+        """Return whose claim is there, None if there is none."""
+        if self.noun == "mutex":
+            return self.redis.get(KEYS.lock)
+        owners = self.holds()
+        assert len(owners) <= 1
+        return next(iter(owners), None)
+
+    def left(self, key=KEYS.lock):
+        return self.redis.pttl(key)
+
+    def waiters(self):
+        return self.redis.zrange(KEYS.queue, 0, -1)
+
+    def now(self):
+        seconds, micros = self.redis.time()
+        return seconds * 1000 + micros // 1000
+
+
+@pytest.fixture
+def locks(node):
+    """The reentrant lock's scripts."""
+    return Claims(node, "lock")
+
+
+@pytest.fixture
+def mutexes(node):
+    """The mutex's scripts."""
+    return Claims(node, "mutex")
+
+
+@pytest.fixture(params=["lock", "mutex"])
+def claims(request, node):
+    """The scripts of either kind, for what they must have in common."""
+    return Claims(node, request.param)
+
+
+@pytest.fixture
+def write_foreign(node):
+    """Put a value of another type where a claim would be."""
+
+    def write(kind, key=KEYS.lock):
+        {
+            "string": lambda: node.redis.set(key, "a lock of the Redlock page"),
+            "list": lambda: node.redis.rpush(key, "a", "b"),
+            "set": lambda: node.redis.sadd(key, "a"),
+            "zset": lambda: node.redis.zadd(key, {ME: 1}),
+            "hash": lambda: node.redis.hset(key, ME, 1),
+        }[kind]()
+
+    return write
+
+
+@pytest.fixture
+def lasts():
+    """Tell whether a remaining time is the wanted one, less what a test on a busy machine may take, in ms."""
+    return lambda actual, wanted, slack=2_000: wanted - slack < actual <= wanted

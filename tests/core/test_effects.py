@@ -90,14 +90,15 @@ def test_trap_lets_an_interruption_through(steps):
 def test_effects_are_values():
     assert Wait(12.5, 1, b"key") == WAIT
     assert Tell(COMMAND, 1, OWNER, 0b11, 7.0) == TELL
-    assert BROADCAST._replace(fresh=True) != BROADCAST
-    for effect, field in [(WAIT, "until"), (TELL, "owed_to"), (BROADCAST, "fresh"), (WAKEUP, "at")]:
+    assert BROADCAST._replace(guard=30.0) != BROADCAST
+    for effect, field in [(WAIT, "until"), (TELL, "owed_to"), (BROADCAST, "guard"), (WAKEUP, "at")]:
         with pytest.raises(AttributeError):
             setattr(effect, field, 0)
 
 
 def test_effects_ask_for_nothing_special_by_default():
-    assert (BROADCAST.fresh, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (False, 0, None, None)
+    assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (0.0, 0, None, None)
+    assert (BROADCAST.thorough, BROADCAST.late) == (False, False)
     assert Tell(COMMAND, 0, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
 

@@ -6,9 +6,13 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from redsync import HoldLost, NodeChanged
+from redsync import HoldLost, HoldOrphaned, NodeChanged
 
-EVENTS = [NodeChanged("10.0.0.1:6379", "down", "connection refused"), HoldLost("x", "c:1", "its lease ended", None)]
+EVENTS = [
+    NodeChanged("10.0.0.1:6379", "down", "connection refused"),
+    HoldLost("x", "c:1", "its lease ended", None),
+    HoldOrphaned("x", "c:1"),
+]
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -29,5 +33,5 @@ def test_event_is_compared_by_what_it_tells(event):
 
 
 def test_events_of_different_kinds_differ():
-    assert EVENTS[0] != EVENTS[1]
+    assert len(set(EVENTS)) == len(EVENTS)
     assert NodeChanged("a", "up", "") != NodeChanged("b", "up", "")

@@ -1,20 +1,24 @@
 """The table of holds: what is believed, until when, and when the watchdog has to look."""
 
+import itertools
 import math
+import threading
 
 import pytest
 
+from redsync._core.claims import ClaimKind
 from redsync._core.holds import HoldState, HoldTable
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 
+KIND = ClaimKind.of("lock", b"hash")
 OWNER = Owner.of("c", 1)
 LEASE = 30.0
 
 
 def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf):
     keys = LockKeys.of(b"redsync:", name)
-    return HoldState(name, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
+    return HoldState(name, KIND, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
 
 
 class Alarm:
@@ -86,6 +90,24 @@ def test_hold_is_due_for_renewal_or_else_for_its_end():
     assert new_state(renew_at=110.0).renewed
 
 
+def test_hold_is_due_for_the_look_at_its_majority_if_that_comes_first():
+    state = new_state(renew_at=110.0)
+    assert (state.fill_at, state.fill_pause, state.tally) == (math.inf, 0.0, None), "nothing is to be filled up"
+    state.fill_at = 100.25
+    assert state.due == 100.25
+    state.fill_at = 120.0
+    assert state.due == 110.0
+
+
+def test_note_sent_adds_nodes_and_never_shortens():
+    state = new_state(valid_until=130.0)
+    assert (state.touched, state.kept_until) == (0b111, 130.0)
+    state.note_sent(0b1001, 125.0)
+    assert (state.touched, state.kept_until) == (0b1111, 130.0)
+    state.note_sent(0, 140.0)
+    assert (state.touched, state.kept_until) == (0b1111, 140.0)
+
+
 def test_end_keys_of_different_holds_differ():
     states = [new_state(name, owner) for name in (b"x", b"y") for owner in (OWNER, Owner.of("c", 2))]
     assert len({state.end_key for state in states}) == 4
@@ -140,6 +162,71 @@ def test_clear_leaves_no_hold_believed(table):
     assert len(table) == 0
     assert not any(state.valid(0.0) or state.live for state in states)
     assert all(state.lost for state in states)
+
+
+# Owners that have ended.
+
+
+def test_orphan_is_noted_and_the_watchdog_called_if_the_owner_holds_anything(table, alarm):
+    table.add(new_state())
+    rung = alarm.rung
+    table.orphan(OWNER)
+    assert list(table.orphans) == [OWNER]
+    assert alarm.rung == rung + 1
+
+
+def test_orphan_is_noted_once_however_much_its_owner_holds(table):
+    for name in (b"a", b"b"):
+        table.add(new_state(name))
+    table.orphan(OWNER)
+    assert list(table.orphans) == [OWNER]
+
+
+def test_orphan_with_a_lost_hold_is_noted_too(table):
+    """Nobody else would ever take it out of the table."""
+    state = new_state()
+    table.add(state)
+    state.lost = "reason"
+    table.orphan(OWNER)
+    assert list(table.orphans) == [OWNER]
+
+
+def test_orphan_that_holds_nothing_calls_nobody(table, alarm):
+    """Most threads end so; and the client may be long gone."""
+    table.add(new_state(owner=Owner.of("c", 1)))
+    released = new_state(b"y")
+    table.add(released)
+    table.remove(released)
+    rung = alarm.rung
+    table.orphan(OWNER)
+    assert not table.orphans
+    assert alarm.rung == rung
+
+
+def test_orphan_is_noted_while_other_threads_change_the_table(table):
+    """A finalizer runs in any thread at any point; a dict that changes while it is walked over would raise."""
+    table.add(new_state())
+    done = threading.Event()
+
+    def change():
+        for i in itertools.count():
+            state = new_state(b"%d" % i, Owner.of("c", 2))
+            table.add(state)
+            table.remove(state)
+            if done.is_set():
+                return
+
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(500):
+            table.orphan(OWNER)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert len(table.orphans) == 500
 
 
 # When the watchdog looks.

@@ -5,7 +5,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from redsync._core.keys import LockKeys, encode_name, encode_prefix, wake_channel
+from redsync._core.keys import LockKeys, client_key, encode_name, encode_prefix, wake_channel
 from redsync.exceptions import ConfigurationError
 
 ODD = [
@@ -152,3 +152,8 @@ def test_wake_channels_of_lanes_and_clients_differ():
     channels = {wake_channel(client, lane) for client in ("a", "b", "a:1") for lane in range(4)}
     assert len(channels) == 12
     assert wake_channel("8c9e", 2) == b"redsync:wake:8c9e:2"
+
+
+def test_records_of_clients_differ():
+    assert client_key("285475da-9152-4c83-822a-67ee2f116a79") == b"redsync:client:285475da-9152-4c83-822a-67ee2f116a79"
+    assert client_key("a") != client_key("b")

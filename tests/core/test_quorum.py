@@ -14,8 +14,8 @@ PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 SIZES = range(1, 8)
 
 
-def new_tally(n, decide=None, judge=lambda reply: reply == "yes", *, thorough=False):
-    return Tally([f"node{i}" for i in range(n)], judge, decide, thorough=thorough)
+def new_tally(n, decide=None, judge=lambda reply: reply == "yes", *, thorough=False, late=False):
+    return Tally([f"node{i}" for i in range(n)], judge, decide, thorough=thorough, late=late)
 
 
 def cast(tally, node, choice):
@@ -396,3 +396,102 @@ def test_close_stops_where_a_custom_decision_is_taken():
     tally.close("over")
     assert tally.won
     assert tally.choices == [FAILED, FAILED, None, None, None]
+
+
+# Late votes: they decide nothing, but tell who keeps a claim.
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_backers_are_all_who_granted_in_any_order_also_late(n):
+    for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
+        tally = new_tally(n, late=True)
+        won = False
+        for node, choice in enumerate(votes):
+            cast(tally, node, choice)
+            won |= tally.won
+        if won:
+            assert tally.backers == sum(1 << node for node, choice in enumerate(votes) if choice is GRANTED), votes
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_late_votes_change_neither_verdict_nor_count(n):
+    for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
+        plain, tally = new_tally(n), new_tally(n, late=True)
+        for node, choice in enumerate(votes):
+            assert cast(tally, node, choice) is cast(plain, node, choice), "no late vote decides anything"
+        assert tally.verdict is plain.verdict, votes
+        assert (tally.granted, tally.refused, tally.failed) == (plain.granted, plain.refused, plain.failed), votes
+
+
+def test_backers_of_a_plain_tally_are_who_decided_it():
+    tally = new_tally(5)
+    assert tally.backers == 0
+    for node in (4, 0, 2, 1):
+        cast(tally, node, GRANTED)
+    assert tally.backers == 0b10101
+
+
+def test_late_votes_are_noted_with_what_was_said():
+    tally = new_tally(5, late=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    tally.record(3, "yes")
+    tally.record(4, "no")
+    assert tally.choices == [GRANTED] * 4 + [REFUSED]
+    assert tally.replies[3:] == ["yes", "no"]
+    assert tally.votes[4] == Vote("node4", REFUSED, "'no'")
+
+
+def test_late_vote_of_a_node_counts_once():
+    tally = new_tally(5, late=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    tally.record(3, "no")
+    tally.record(3, "yes")
+    tally.record(0, "no")
+    assert tally.backers == 0b00111
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError])
+def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
+    def judge(reply):
+        if reply == "odd":
+            raise error("odd")
+        return True
+
+    tally = new_tally(5, judge=judge, late=True)
+    for node in range(3):
+        tally.record(node, "yes")
+    assert tally.record(3, "odd") is False
+    assert tally.choices[3] is FAILED
+    assert tally.votes[3].detail == "unexpected reply 'odd'"
+    assert tally.backers == 0b00111
+
+
+def test_late_failure_is_not_noted():
+    """Who is not waited for any more and then fails is like who is silent: neither keeps a claim for sure."""
+    tally = new_tally(5, late=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    assert tally.fail(3, "closed the connection") is False
+    assert tally.choices[3] is None
+
+
+def test_votes_after_a_lost_round_are_not_noted():
+    """What it may have claimed is undone on all nodes anyway."""
+    tally = new_tally(3, late=True)
+    cast(tally, 0, REFUSED)
+    cast(tally, 1, REFUSED)
+    assert tally.verdict is LOST
+    cast(tally, 2, GRANTED)
+    assert tally.choices[2] is None
+    assert tally.backers == 0
+
+
+def test_closing_a_won_round_leaves_late_votes_to_come():
+    tally = new_tally(5, late=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    tally.close("no answer")
+    tally.record(4, "yes")
+    assert tally.backers == 0b10111

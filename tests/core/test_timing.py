@@ -66,6 +66,27 @@ def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected)
     assert Timing(30.0, node_timeout=node_timeout).round_timeout(lease) == pytest.approx(expected)
 
 
+# The guard against nodes that forgot.
+
+
+@pytest.mark.parametrize(
+    ("restart_guard", "lease", "expected"),
+    [
+        (30.0, 30.0, 30.0),
+        (30.0, 5.0, 30.0),  # others may hold for the client's lease all the same
+        (30.0, 31.0, 31.0),  # who asks for longer expects others to do so too
+        (30.0, 600.0, 600.0),
+        (900.0, 600.0, 900.0),
+        (2.0, 30.0, 2.0),  # less than the lease was asked for
+        (2.0, 31.0, 31.0),
+        (0.0, 30.0, 0.0),
+        (0.0, 600.0, 0.0),  # switched off
+    ],
+)
+def test_guard_is_for_the_longest_lease_that_may_have_been_forgotten(restart_guard, lease, expected):
+    assert Timing(30.0, restart_guard=restart_guard).guard(lease) == expected
+
+
 # Leases.
 
 

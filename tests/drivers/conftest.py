@@ -101,7 +101,8 @@ class Rig:
         """Send a command without waiting for it; return its parcel."""
         command = Command(script, (key,), words(args))
         effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
-        parcel = Parcel(effect, Tally([node.address for node in self.nodes], judge, decide))
+        addresses = [node.address for node in self.nodes]
+        parcel = Parcel(effect, Tally(addresses, judge, decide, late=effect.late))
         parcel.tally.sent_at = clock()
         self.lane.send(parcel)
         return parcel
@@ -197,14 +198,18 @@ class _Frame:
     def __init__(self, hit):
         self._hit = hit
         self._previous = None
+        # What the last call came to: Python looks for signals when one of a function in C returns, but not when one
+        # returns that is written in Python. What is called by way of C (a class, a generator) counts as in C.
+        self.was_python = False
 
     def __call__(self, frame, event, argument):
         if event == "opcode":
             names, handlers = _instructions(frame.f_code)
             now, before = frame.f_lasti, self._previous
             self._previous = now
+            was_python, self.was_python = self.was_python, False
             name = names.get(before, "")
-            called = name.startswith("CALL") or name == "JUMP_BACKWARD"  # ..._NO_INTERRUPT keeps its word
+            called = (name.startswith("CALL") and not was_python) or name == "JUMP_BACKWARD"  # not ..._NO_INTERRUPT
             # The signal comes at the end of the call, but this exception at the next instruction: only where that
             # makes no difference.
             if called and handlers.get(before) == handlers.get(now):
@@ -219,12 +224,26 @@ def _resumes_in_yield_from(frame):
     return goes_on and not frame.f_code.co_filename.endswith("effects.py")
 
 
+def _is_inlined(code):
+    return not code.co_flags & inspect.CO_GENERATOR and not code.co_name.startswith("__")
+
+
+def _is_exempt(code):
+    """Whether an interruption in the first instruction of that function has to be lived with.
+
+    In `__exit__` that is before its `try`, and nobody calls it again: as with any lock in Python, what the `with`
+    acquired stays held.
+    """
+    return code.co_name == "__exit__" and code.co_filename.endswith("exclusive.py")
+
+
 @pytest.fixture
 def inject(boom):
     """Return a function that calls another and interrupts it at its n-th point; it returns where, None if it ended.
 
     Python looks for signals when a function begins, after a call of one written in C, and when a loop goes round. So
-    these are the points at which a signal's handler, and so an interruption, can come.
+    these are the points at which a signal's handler, and so an interruption, can come. All modules of the package are
+    covered; exempt is the very first instruction of a lock's `__exit__`.
     """
 
     def inject(n, function):
@@ -240,10 +259,14 @@ def inject(boom):
                 raise boom(where)
 
         def trace(frame, event, argument):
-            if not frame.f_code.co_filename.startswith(_PACKAGE):
+            caller = frame.f_back and frame.f_back.f_trace
+            if isinstance(caller, _Frame):
+                caller.was_python = _is_inlined(frame.f_code)
+            if not frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_name == "__del__":
+                # What is raised in a finalizer goes nowhere.
                 return None
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
-            if not _resumes_in_yield_from(frame):
+            if not _resumes_in_yield_from(frame) and not _is_exempt(frame.f_code):
                 hit(frame)
             return _Frame(hit)
 

@@ -1,14 +1,22 @@
 """Lanes: the order of commands, whose reply is whose, what is owed, and what an interruption leaves behind."""
 
 import itertools
+import random
+import select
 import signal
 import socket
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import fakeredis
 import pytest
 
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.quorum import Tally
+from redsync._drivers.parcels import Parcel
 from redsync._drivers.threads import clock
 from redsync.testing.servers import free_ports
 
@@ -559,6 +567,308 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
     print(f"{point - 1} points")
     assert mixed == []
     assert point > 50
+
+
+class Crowd:
+    """Parcels of three other owners, who rely on whoever flushes the lane next: that it does, and does it for all."""
+
+    def __init__(self, rig, everybody, mark):
+        self.rig, self.mark = rig, mark
+        self.anna, self.bert, self.carl = (rig.owner() for _ in range(3))
+        self.composed = 0
+        self.asked = self._round(self._command("anna", "asked"), self.anna, everybody)
+        self.composing = self._round(self._compose, self.carl, everybody)
+        parcels = [
+            self.asked,
+            self._told("bert", "first", self.bert),
+            self.composing,
+            self._told("bert", "second", self.bert),
+        ]
+        self.mine = self._told("mine", "mine", rig.owner())
+        # They find somebody flushing, who then looks once more: that is the one to be interrupted.
+        rig.lane._outbox._flushing = True
+        for parcel in parcels:
+            rig.lane.send(parcel)
+        rig.lane._outbox._flushing = False
+
+    def _command(self, key, word):
+        return Command(self.rig.append, (b"%d %s" % (self.mark, key.encode()),), (word.encode(),))
+
+    def _compose(self):
+        self.composed += 1
+        return self._command("carl", "composed")
+
+    def _round(self, command, owner, everybody):
+        tally = Tally([node.address for node in self.rig.nodes], bool, everybody)
+        return Parcel(Broadcast(command, 0, owner, bool, 30.0, decide=everybody), tally)
+
+    def _told(self, key, word, owner):
+        return Parcel(Tell(self._command(key, word), 0, owner, 0b111, LATER), None)
+
+    def flush(self):
+        self.rig.lane.send(self.mine)
+
+    def await_votes(self, within=1.0):
+        """Let others' rounds be decided long before they time out."""
+        deadline = time.monotonic() + within
+        while not (self.asked.done and self.composing.done):
+            self.rig.lane.tend()
+            if time.monotonic() > deadline:
+                yield f"undecided: {choices(self.asked.tally)} {choices(self.composing.tally)}"
+                return
+
+    def next(self):
+        for key, owner in (("anna", self.anna), ("bert", self.bert), ("carl", self.carl)):
+            self.rig.lane.send(self._told(key, "next", owner))
+
+    def check(self, raw, broken, where):
+        """Tell what is wrong on the nodes, some of which lost their connection meanwhile."""
+        for i, node in enumerate(raw):
+
+            def there(key, node=node):
+                return node.lrange(f"{self.mark} {key}", 0, -1)
+
+            for key, parcel, word in (("anna", self.asked, "asked"), ("carl", self.composing, "composed")):
+                vote = choices(parcel.tally)[i]
+                possible = [[word, "next"]] if vote == "granted" else [["next"], [word, "next"]]
+                if there(key) not in possible or (vote == "failed" and i not in broken):
+                    yield f"{key} on {i}: {there(key)}, {vote}"
+            # What went down with a connection may have been executed, and then comes again: before anything new.
+            possible = [["first", "second"]]
+            if i in broken:
+                possible += [[*words, "first", "second"] for words in (["first"], ["first", "second"])]
+                possible += [["first", "second", "second"]]
+            if there("bert") not in [[*words, "next"] for words in possible]:
+                yield f"bert on {i}: {there('bert')}"
+        if self.composed not in ((1, 2, 3) if " make" in where else (1,)):
+            # Interrupted while it is made, it is made anew: nothing of the first try was sent.
+            yield f"composed {self.composed} times"
+
+
+class Trials:
+    """Interrupts one flush after the other, with a new crowd each, on a lane that lives through all of it."""
+
+    def __init__(self, connect, raw, everybody):
+        self._connect, self._raw, self._everybody = connect, raw, everybody
+        self._rig = connect()
+        self._marks = itertools.count()
+        # Not to end within a flush: from a finalizer no interruption comes out.
+        self.links = deque(maxlen=12)
+
+    def __call__(self, interrupt, absent=()):
+        """Let a crowd's flush be interrupted; return where, and what went wrong."""
+        rig = self._rig
+        self.links.extend(rig.lane.links)
+        for i in absent:
+            rig.lane._board.discard(rig.lane.links[i], "gone for a walk")
+        crowd = Crowd(rig, self._everybody, next(self._marks))
+        rig.broken.clear()
+        where = interrupt(crowd)
+        wrong = list(crowd.await_votes())
+        broken = {i for i, link in enumerate(rig.lane.links) if link is None} | {i for i, _ in rig.broken}
+        for i in range(3):
+            if rig.lane.links[i] is None:
+                rig.connect(i)
+        crowd.next()
+        try:
+            rig.settle(within=2.0)
+        except AssertionError as error:
+            wrong.append(str(error))
+        wrong += crowd.check(self._raw, broken, str(where))
+        if wrong:
+            self._rig = self._connect()
+        return where, [f"{where}: {each}" for each in wrong]
+
+
+@pytest.fixture
+def interrupt_flush(make_rig, raw, all_votes):
+    trials = Trials(lambda: make_rig().connect(), raw, all_votes)
+    yield trials
+    trials.links.clear()
+
+
+@pytest.fixture
+def interrupt_calls(make_rig, all_votes):
+    """The same on nodes without sockets."""
+    servers = [fakeredis.FakeServer() for _ in range(3)]
+    fakes = [fakeredis.FakeRedis(server=server) for server in servers]
+    raw = [fakeredis.FakeRedis(server=server, decode_responses=True) for server in servers]
+    trials = Trials(lambda: make_rig(fakes).connect(), raw, all_votes)
+    yield trials
+    trials.links.clear()
+
+
+TOO_MANY = 10
+"""Faults after which a test has seen enough."""
+
+
+@pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
+def test_interrupted_flush_leaves_no_parcel_of_others_behind(absent, inject, interrupt_flush):
+    """Whoever flushes has the parcels of all in hand: others' rounds and owed releases must not die with it."""
+    wrong = []
+    for point in itertools.count(1):
+        where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush), absent)
+        wrong += trouble
+        if where is None or len(wrong) > TOO_MANY:
+            break
+    print(f"{point - 1} points")
+    assert wrong == []
+    assert point > 50
+
+
+def test_interrupted_flush_leaves_no_parcel_behind_on_nodes_without_sockets(inject, interrupt_calls):
+    """There each command is a call, and its answer is handed out by the one who flushes."""
+    wrong = []
+    for point in itertools.count(1):
+        where, trouble = interrupt_calls(lambda crowd, point=point: inject(point, crowd.flush))
+        wrong += trouble
+        if where is None or len(wrong) > TOO_MANY:
+            break
+    print(f"{point - 1} points")
+    assert wrong == []
+    assert point > 50
+
+
+def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
+    """The one who cleans up is interrupted in turn, at any point: then somebody else does."""
+    dice, wrong, seconds = random.Random(seed), [], []
+
+    def interrupt(crowd, point):
+        outbox = crowd.rig.lane._outbox
+        empty, calls = outbox._empty, itertools.count()
+
+        def empty_or_not():
+            if next(calls) != 1:
+                return empty()
+            second = inject(dice.randrange(1, 80), empty)
+            if second is not None:
+                seconds.append(second)
+                raise boom(second)
+            return None
+
+        outbox._empty = empty_or_not
+        before = len(seconds)
+        where = inject(point, crowd.flush)
+        outbox._empty = empty
+        return where and ", ".join([where, *seconds[before:]])
+
+    for point in itertools.count(1):
+        found = [interrupt_flush(partial(interrupt, point=point), absent) for absent in ((), (), (1,))]
+        wrong += [trouble for _, troubles in found for trouble in troubles]
+        if all(where is None for where, _ in found) or len(wrong) > TOO_MANY:
+            break
+    print(f"{point - 1} points, {len(seconds)} times twice")
+    assert wrong == []
+    assert len(seconds) > 50
+
+
+def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
+    """A leader has read them, and before it hands them out others give the link up, and write to it once more."""
+    link = rig.lane.links[0]
+    feed = link.feed
+    first, second = (rig.send(rig.echo, rig.owner(), word, decide=all_votes) for word in ("first", "second"))
+    await_answers(rig)
+
+    def give_up(data):
+        feed(data)
+        rig.lane._board.discard(link, "gone for a walk")
+        link.pending.append(late)
+
+    late = Parcel(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
+    assert late.make(1000)
+    link.feed = give_up
+    rig.lane.tend()
+    assert [choices(parcel.tally)[0] for parcel in (first, second, late)] == ["failed"] * 3
+
+
+def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(rig, raw):
+    """Others replace a link while a flush is under way, which then writes to the old one."""
+    first = rig.lane.links[0]
+    send = first.send
+
+    def replace_another(data):
+        first.send = send
+        rig.lane._board.discard(rig.lane.links[2], "gone for a walk")
+        rig.connect(2)
+        return send(data)
+
+    rig.ask(rig.echo, rig.owner(), 1)
+    rig.settle()
+    first.send = replace_another
+    owner = rig.owner()
+    rig.tell(rig.append, owner, "release", owed_to=0b111, owed_until=LATER)
+    assert [reason for _, reason in rig.broken] == [
+        "gone for a walk",
+        "is owed what was lost with the connection before",
+    ]
+    rig.connect(2)
+    rig.tell(rig.append, owner, "next")
+    rig.settle()
+    assert [node.lrange("list", 0, -1) for node in raw] == [["release", "next"]] * 3
+
+
+def test_owed_commands_reach_a_node_without_a_socket_one_by_one(make_rig):
+    fake = fakeredis.FakeRedis(decode_responses=True)
+    rig = make_rig([fake])
+    for number in range(3):
+        rig.tell(rig.append, rig.owner(), number, owed_to=0b1, owed_until=LATER)
+    rig.connect()
+    assert fake.lrange("list", 0, -1) == ["0", "1", "2"]
+    assert rig.ask(rig.echo, rig.owner(), "mine").replies == [b"mine"]
+
+
+def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
+    def fail():
+        raise KeyError("mine")
+
+    before = rig.send(rig.echo, rig.owner(), 1)
+    tally = Tally([node.address for node in rig.nodes], bool)
+    failing = Parcel(Broadcast(fail, 0, None, bool, 30.0), tally)
+    rig.lane._outbox._flushing = True
+    rig.lane.send(failing)
+    behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)
+    rig.lane._outbox._flushing = False
+    with pytest.raises(KeyError, match="mine"):
+        rig.lane.tend()
+    assert failing.done
+    assert tally.replies[0] == "'mine'"
+    assert choices(rig.finish(behind)) == ["granted"] * 3
+    assert rig.finish(before).won
+
+
+def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes):
+    """A node answers NOSCRIPT to a release of another thread, and who sends it again is interrupted."""
+    rig, wrong = make_rig().connect(), []
+    old_links = deque(maxlen=12)
+    for point in itertools.count(1):
+        old_links.extend(rig.lane.links)
+        key = b"%d" % point
+        raw[1].script_flush()
+        owner = rig.owner()
+        parcel = rig.send(rig.append, owner, "release", key=key, owed_to=0b111, owed_until=LATER, decide=all_votes)
+        await_answers(rig)
+        where = inject(point, partial(rig.lane.wait, parcel, clock() + 5.0))
+        tend_until(rig, lambda parcel=parcel: parcel.done, within=2.0)
+        for i in range(3):
+            if rig.lane.links[i] is None:
+                rig.connect(i)
+        rig.tell(rig.append, owner, "next", key=key)
+        rig.settle(within=2.0)
+        for i, node in enumerate(raw):
+            there = node.lrange(key, 0, -1)
+            if there not in (["release", "next"], ["release", "release", "next"]):
+                wrong.append(f"{where}: {there} on {i}")
+        if where is None or len(wrong) > TOO_MANY:
+            break
+    print(f"{point - 1} points")
+    assert wrong == []
+    assert point > 50
+
+
+def await_answers(rig):
+    """Return when all nodes have answered, so that the next one to tend the lane reads all of it."""
+    for link in rig.lane.links:
+        assert select.select([link.fileno], [], [], 5.0)[0]
 
 
 def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_script, monkeypatch):

@@ -43,11 +43,11 @@ def test_parcel_takes_its_words_at_the_instant_of_making():
     assert words_of(made.data)[-1] == b"late"
 
 
-def test_parcel_is_fresh_only_if_it_asks_for_a_new_claim():
-    ask = Broadcast(Command(SCRIPT, (b"key",), ()), 0, ANNA, bool, 1.0, fresh=True)
-    assert Parcel(ask, None).fresh()
-    assert not Parcel(ask._replace(fresh=False), None).fresh()
-    assert not parcel().fresh()
+def test_parcel_is_guarded_only_if_it_asks_for_a_new_claim():
+    ask = Broadcast(Command(SCRIPT, (b"key",), ()), 0, ANNA, bool, 1.0, guard=30.0)
+    assert Parcel(ask, None).guard == 30.0
+    assert Parcel(ask._replace(guard=0.0), None).guard == 0.0
+    assert parcel().guard == 0.0
 
 
 @pytest.mark.parametrize(

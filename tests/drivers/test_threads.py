@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -147,53 +148,156 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 
 
 STRIDE = 5
-"""Of some 150 points a run tries each fifth; the seed says which."""
+"""Of some 200 points a run tries each fifth; the seed says which."""
+
+RECORDS = ("redsync:client:", "redsync:birth")
 
 
-def nothing_left(raw, within):
+def claims(node):
+    """Return what is on a node but for records: claims, and places in queues."""
+    return sorted(key for key in node.keys("*") if not key.startswith(RECORDS))
+
+
+def become(raw, expected, within):
+    """Wait until each node has these keys and no others; return what they have if they never do."""
     deadline = time.monotonic() + within
-    while any(node.dbsize() for node in raw):
+    while (found := [claims(node) for node in raw]) != [expected] * len(raw):
         if time.monotonic() > deadline:
-            return False
+            return found
         time.sleep(0.002)
-    return True
+    return None
 
 
-@pytest.mark.parametrize("what", ["acquire", "release"])
-def test_interruption_at_any_point_leaves_nothing_behind(what, client, raw, inject, seed):
-    """The lease is a minute: whatever is left is left by mistake. The lock may be held, but then it can be released."""
-    wrong = []
-    for point in itertools.count(1 + seed % STRIDE, STRIDE):
-        lock = client.get_lock(f"{what} {point}")
-        if what == "release":
-            assert lock.acquire(timeout=2.0)
-            where = inject(point, lock.release)
-        else:
-            where = inject(point, lambda lock=lock: lock.acquire(timeout=2.0))
-        if where is None:
-            break
+@pytest.fixture
+def interrupt(client, raw, inject, seed):
+    """Return a function that tries all points of something, and checks after each that nothing of it is left.
+
+    The lease is a minute: whatever is left is left by mistake, and would be renewed for as long as it is in the table.
+    """
+
+    def interrupt(prepare, do, check=lambda lock: None, keys=()):
+        """Interrupt `do(prepare(point))`; `check(lock)` follows, and `keys` are what others have on the nodes."""
+        table = client.runner.session.holds
+        wrong = []
+        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+            lock = prepare(point)
+            where = inject(point, lambda lock=lock: do(lock))
+            if where is None:
+                break
+            problem = check(lock)
+            if problem:
+                wrong.append(f"{where}: {problem}")
+            if len(table) != len(keys):
+                wrong.append(f"{where}: holds {[state.name for state in table]}")
+            # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
+            left = become(raw, sorted(keys), within=2.5)
+            if left is not None:
+                wrong.append(f"{where}: left {left}")
+                break
+            started_at = time.monotonic()
+            try:
+                # Connections that were given up again and again come back after growing pauses, of a second at most.
+                with client.get_lock("next", timeout=3.0):
+                    pass
+            except QuorumError as error:
+                wrong.append(f"{where}: {error}")
+                break
+            if time.monotonic() - started_at > 1.5:
+                wrong.append(f"{where}: the next lock took {time.monotonic() - started_at:.2f} s")
+        print(f"{point} points")
+        assert wrong == []
+        assert point > 50
+
+    return interrupt
+
+
+@pytest.fixture(params=["lock", "mutex"])
+def make_lock(request, client):
+    """Make locks of either kind."""
+    return getattr(client, f"get_{request.param}")
+
+
+def enter_and_leave(lock):
+    with lock:
+        pass
+
+
+def is_free(lock):
+    """Check that the same object can be used again, and knows of no earlier `with`."""
+    if lock.hold_count():
+        return "it is believed to be held"
+    with lock as hold:
+        hold.check()
+    return "the next `with` did not release it" if lock.hold_count() else None
+
+
+def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock):
+    interrupt(
+        lambda point: make_lock(f"x {point}"), lambda lock: lock.acquire(timeout=2.0), lambda lock: lock.hold_count()
+    )
+
+
+def test_with_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock):
+    interrupt(lambda point: make_lock(f"x {point}"), enter_and_leave, is_free)
+
+
+def test_with_interrupted_while_an_error_passes_leaves_nothing_held(interrupt, make_lock):
+    def fail(lock):
+        try:
+            with lock:
+                raise KeyError("the body's own")
+        except KeyError:
+            pass
+
+    interrupt(lambda point: make_lock(f"x {point}"), fail, is_free)
+
+
+def test_release_interrupted_at_any_point_leaves_nothing_behind(interrupt, make_lock):
+    """One that had not begun has yet to be called; then the lock is held, and can be released."""
+
+    def acquired(point):
+        lock = make_lock(f"x {point}")
+        assert lock.acquire(timeout=2.0)
+        return lock
+
+    def released(lock):
         try:
             if lock.hold_count():
                 lock.release()
         except LeaseLostError:
-            wrong.append(f"{where}: a hold was believed that had been undone")
-        # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
-        if not nothing_left(raw, within=2.5):
-            wrong.append(f"{where}: left {[node.keys() for node in raw]}")
-            for node in raw:
-                node.flushall()
-        started_at = time.monotonic()
-        try:
-            with client.get_lock("next", timeout=1.0):
-                pass
-        except QuorumError as error:
-            wrong.append(f"{where}: {error}")
-            break
-        if time.monotonic() - started_at > 0.5:
-            wrong.append(f"{where}: the next lock took {time.monotonic() - started_at:.2f} s")
-    print(f"{point} points")
-    assert wrong == []
-    assert point > 50
+            return "a hold was believed that had been undone"
+
+    interrupt(acquired, lambda lock: lock.release(), released)
+
+
+def test_reentry_interrupted_at_any_point_leaves_the_outer_hold(interrupt, client):
+    lock = client.get_lock("outer")
+    with lock as outer:
+
+        def still_held(_):
+            outer.check()
+            return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
+
+        interrupt(lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"])
+    assert lock.hold_count() == 0
+
+
+def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, make_lock, client):
+    def wait_in_vain(lock):
+        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+            assert lock.acquire(timeout=0.1) is False
+
+    holder = make_lock("x")
+    with ThreadPoolExecutor(1) as pool:
+        # Held by another thread, so by another owner.
+        assert pool.submit(holder.acquire).result(5)
+        interrupt(
+            lambda point: make_lock("x"),
+            wait_in_vain,
+            lambda lock: lock.hold_count(),
+            keys=["redsync:x"],
+        )
+        pool.submit(holder.release).result(5)
 
 
 def test_closed_client_lets_waiters_go(client, nodes):

@@ -11,6 +11,7 @@ import redis
 from redsync.testing import FaultProxy, LocalNodes
 
 PREFIX = "redsync:"
+RECORDS = ("redsync:client:", "redsync:birth")
 
 
 class Admin:
@@ -29,9 +30,9 @@ class Admin:
         return [self.ask(i, *command) for i in range(len(self._nodes))]
 
     def keys(self, indices=None):
-        """Return all keys of these nodes, each with its node's index."""
+        """Return all keys of these nodes but records, each with its node's index."""
         indices = range(len(self._nodes)) if indices is None else indices
-        return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*")]
+        return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*") if not key.startswith(RECORDS)]
 
     def calls(self, i, command="evalsha"):
         """Return how often the node has executed that command."""

@@ -1,5 +1,6 @@
 """A majority of nodes is away: callers and holders are told in time and by name, and all heals by itself."""
 
+import math
 import threading
 import time
 
@@ -208,7 +209,7 @@ def test_quarantined_majority_goes_on_renewing(nodes, make_client, eventually, a
     client = make_client(lease=1.0, restart_guard=60.0)
     # The guard keeps out whoever is younger than it, so it must be set aside until the lock is held.
     for node in client.runner.nodes:
-        node.quarantined_until = 0.0
+        node.remembers_since = -math.inf
     lock = client.get_lock("x")
     with lock as hold:
         for i in range(5):  # a rolling restart

@@ -9,6 +9,8 @@ Effects are spelled:
     wait                        a plain Wait; "wait for wake-up", "wait for end" with the key of either
     signal                      a Signal
     notify HoldLost             a Notify of that event
+
+and likewise with the scripts of the mutex.
 """
 
 import contextlib
@@ -20,14 +22,21 @@ import pytest
 
 from redsync._core.effects import Broadcast, Command, Notify, Signal, Tell, Wait, Wakeup
 from redsync._core.holds import HoldTable
-from redsync._core.keys import LockKeys
+from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._protocols.lock import Demand
+from redsync._protocols.claim import Demand, Receipt, acquire_new
+from redsync._protocols.holding import release
+from redsync._protocols.lock import LOCK
+from redsync._protocols.watchdog import watchdog
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
+
+
+class Stop(BaseException):
+    """What ends a watchdog that has slept often enough."""
 
 
 class Interruption(BaseException):
@@ -54,13 +63,15 @@ class Sleep:
 
 
 class Toy:
-    """One client whose nodes, clock and luck are what the test says."""
+    """One client whose nodes, clock and luck are what the test says; without a record it announces nothing."""
 
-    def __init__(self, nodes=5, *, luck=0.5, **timing):
+    def __init__(self, nodes=5, *, luck=0.5, record=b"", **timing):
         self.n = nodes
         self.luck = luck
         self.alarms = 0
-        self.session = Session(nodes, Timing(**{"lease": 30.0, **timing}), HoldTable(self._ring), lambda: self.luck)
+        timing = Timing(**{"lease": 30.0, **timing})
+        holds = HoldTable(self._ring)
+        self.session = Session(nodes, timing, holds, lambda: self.luck, b"redsync:client:toy", record)
         self.now = 1000.0
         self.serial = 0
         self.owner = self.new_owner()
@@ -68,17 +79,39 @@ class Toy:
         self.effects = []
         self.commands = []
         self.tallies = []
+        self.on_alarm = lambda: None
         self._begun = []
 
     def _ring(self):
         self.alarms += 1
+        self.on_alarm()
 
     def new_owner(self):
         self.serial += 1
         return Owner.of(CLIENT, self.serial)
 
-    def demand(self, **fields):
-        return Demand(**{"name": "x", "keys": self.keys, "owner": self.owner, **fields})
+    def demand(self, name="x", **fields):
+        keys = LockKeys.of(b"redsync:", encode_name(name))
+        return Demand(**{"name": name, "kind": LOCK, "keys": keys, "owner": self.owner, "receipt": Receipt(), **fields})
+
+    # What most tests begin or end with.
+
+    def acquiring(self, name="x", **fields):
+        """Return the steps of a new acquire."""
+        return acquire_new(self.session, self.demand(name, **fields), self.now, self.now)
+
+    def acquire(self, *script, **fields):
+        """Acquire anew as the script says; return the hold, or None."""
+        return self.play(self.acquiring(**fields), *script)
+
+    def take(self, name="x", *, kind=LOCK, **fields):
+        """Acquire at once, on all nodes, and return the hold."""
+        return self.acquire((f"ask {kind.noun}_acquire", self.all_say(1)), name=name, kind=kind, **fields)
+
+    def give_back(self, state):
+        """Release a hold of one, on all nodes, as its owner or another thread does."""
+        step = f"ask {state.kind.noun}_release"
+        self.play(release(self.session, state, self.now), (step, self.all_say(1)))
 
     # Replies.
 
@@ -89,6 +122,14 @@ class Toy:
         Every node was sent the command, except where `sent` says otherwise.
         """
         return Answers(replies, takes, sent, meanwhile)
+
+    def all_say(self, reply, **options):
+        return self.answers(*[reply] * self.n, **options)
+
+    def codes(self, *each_node, **options):
+        """Return what the nodes answer to a renewal of one hold."""
+        replies = [code if code is None or isinstance(code, str) else [code] for code in each_node]
+        return self.answers(*replies, **options)
 
     @staticmethod
     def slept(seconds=None, *, signals=0, meanwhile=None):
@@ -103,9 +144,9 @@ class Toy:
                 if command is None:
                     return "ask nothing"
                 text = f"{'ask' if isinstance(effect, Broadcast) else 'tell'} {command.script.name}"
-                if command.script.name == "lock_acquire" and len(command.keys) > 1:
+                if command.script.name.endswith("_acquire") and len(command.keys) > 1:
                     text += " for a place"
-                if command.script.name == "lock_abandon" and command.args[1]:
+                if command.script.name.endswith("_abandon") and command.args[1]:
                     text += ", leave"
                 return text
             case Wait(key=None):
@@ -143,7 +184,7 @@ class Toy:
 
     def _broadcast(self, effect, answer):
         addresses = [f"node{i}" for i in range(self.n)]
-        tally = Tally(addresses, effect.judge, effect.decide, thorough=effect.thorough)
+        tally = Tally(addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         assert len(answer.replies) == self.n
         tally.sent = (1 << self.n) - 1 if answer.sent is None else answer.sent
         tally.sent_at = self.now
@@ -223,6 +264,30 @@ class Toy:
         assert len(done) > at, "the protocol ended before it could be interrupted"
         return done[at + 1 :]
 
+    def watchdog(self):
+        """Return the steps of the watchdog."""
+        return watchdog(self.session, self.now)
+
+    def run_watchdog(self, answer=lambda command: [2] * len(command.keys), sleeps=1):
+        """Run the watchdog until it has slept that often; return its steps, spelled.
+
+        `answer(command)` is what every node says to a renewal, or else what each of them says: all keep all by default.
+        """
+        steps = []
+
+        def perform(described, effect):
+            steps.append(described)
+            if isinstance(effect, Wait):
+                return self.slept() if steps.count("wait") < sleeps else Stop()
+            if isinstance(effect, Broadcast):
+                reply = answer(self.commands[-1])
+                return reply if isinstance(reply, Answers) else self.all_say(reply)
+            return None
+
+        with pytest.raises(Stop):
+            self.drive(self.watchdog(), perform)
+        return steps
+
     def start(self, steps):
         """Begin a protocol by hand; return its first effect."""
         self._begun.append(steps)
@@ -258,6 +323,45 @@ class Toy:
     def events(self):
         """The events so far."""
         return [effect.event for effect in self.effects if isinstance(effect, Notify)]
+
+
+GARBAGE = [
+    b"OK",
+    b"",
+    [],
+    [b"1"],
+    [[]],
+    {},
+    1.5,
+    [None],
+    [1, 2, 3],
+    True,
+    ["x", "y"],
+    b"\x02",
+    {1: 2},
+    [5, 7],
+    [5, [1]],
+]
+
+
+@pytest.fixture
+def believed(make_toy):
+    """Return a function that returns which replies of no known shape are taken for answers; none may be.
+
+    An answer that no script of ours gives tells nothing: neither that we hold a claim nor that we don't. The function
+    is called with one that returns the steps to be answered by them.
+    """
+
+    def believed(begin):
+        found = []
+        for garbage in GARBAGE:
+            toy = make_toy()
+            tally = toy.perform(toy.start(begin(toy)), toy.all_say(garbage))
+            if not tally.without_quorum:
+                found.append((garbage, tally.choices[0]))
+        return found
+
+    return believed
 
 
 @pytest.fixture

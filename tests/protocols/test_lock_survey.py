@@ -1,17 +1,23 @@
-"""Who holds a lock, as nodes tell a stranger, and taking it away."""
+"""Who holds a lock or mutex, as nodes tell a stranger, and taking it away."""
+
+from functools import partial
 
 import pytest
 
+from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice
+from redsync._protocols.lock import LOCK
 from redsync._protocols.lock_survey import Look, force_release, holder, survey
+from redsync._protocols.mutex import MUTEX
 from redsync.exceptions import KeyTypeError, QuorumError
 
 A, B, C = b"client-a:1", b"client-b:1", b"client-c:1"
 
 
-def look(by=None, remaining=20_000, count=1, waiters=(), kind=None):
+def look(by=None, remaining=20_000, count=1, waiters=(), *, kind=None, record=None):
     kind = kind or (b"none" if by is None else b"hash")
-    return [kind, remaining if by else -2, [by, b"%d" % count] if by else [], list(waiters)]
+    reply = [kind, remaining if by else -2, [by, b"%d" % count] if by else [], list(waiters)]
+    return reply if record is None else [*reply, record]
 
 
 def run_holder(toy, *replies):
@@ -34,7 +40,10 @@ def run_holder(toy, *replies):
         ([look(A), look(), look(), "down", look()], None),
         ([look(A), look(), look(), "down", look(A)], A),
         ([look(), look(), look(), "down", "down"], None),
-        ([look(kind=b"string")] * 5, None),
+        ([look(kind=b"list")] * 5, None),
+        # A mutex has a value for its owner, whoever wrote it.
+        ([look(b"value", kind=b"string")] * 5, b"value"),
+        ([look(b"value", kind=b"string"), look(b"value", kind=b"string"), look(A), look(A), look()], None),
     ],
 )
 def test_holder_is_who_has_a_quorum_or_may_have_one(toy, replies, expected):
@@ -63,15 +72,29 @@ def test_survey_hears_everybody_who_answers(toy):
 
 def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
     toy.play(survey(toy.session, toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*[look()] * 5)))
-    assert not toy.asked[0].fresh
+    assert toy.asked[0].guard == 0.0
     assert toy.commands[0].keys == toy.keys.all[:2]
 
 
 def test_look_reads_what_a_node_knows():
-    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A.decode(), 3, (B.decode(), C.decode()))
-    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, "\ufffd:1", 2, ())
-    assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, ())
-    assert Look.read([b"string", 70, [], []]) == Look("string", 0.07, None, 0, ())
+    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A.decode(), 3, (B.decode(), C.decode()), None)
+    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, "\ufffd:1", 2, (), None)
+    assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, (), None)
+    assert Look.read([b"string", 70, [b"value", b"1"], []]) == Look("string", 0.07, "value", 1, (), None)
+    assert Look.read([b"list", -1, [], []]) == Look("list", None, None, 0, (), None)
+    assert Look.read([b"hash", 70, [b"a", b"1", b"b", b"1"], []]) == Look("hash", 0.07, None, 0, (), None)
+
+
+def test_look_reads_who_is_behind_the_holder():
+    record = ClientRecord("host", 7, "program", 1.5)
+    assert Look.read(look(A, record=record.pack())).client == record
+
+
+@pytest.mark.parametrize("record", [b"", b"\xc1", b"text", b"\x80"])
+def test_look_takes_no_garbage_for_who_is_behind_the_holder(record):
+    found = Look.read(look(A, record=record))
+    assert found.client is None
+    assert found.owner == A.decode(), "the rest of what the node said stands"
 
 
 # Force release.
@@ -79,7 +102,7 @@ def test_look_reads_what_a_node_knows():
 
 def run_force(toy, *replies):
     return toy.play(
-        force_release(toy.session, "x", toy.keys, toy.owner), ("ask lock_force_release", toy.answers(*replies))
+        force_release(toy.session, LOCK, "x", toy.keys, toy.owner), ("ask lock_force_release", toy.answers(*replies))
     )
 
 
@@ -89,7 +112,13 @@ def run_force(toy, *replies):
 )
 def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[0].args == (toy.keys.channel,)
+    assert toy.commands[0].args == (toy.keys.channel, b"hash")
+
+
+def test_force_release_takes_away_values_of_its_kind_only(toy):
+    steps = force_release(toy.session, MUTEX, "x", toy.keys, toy.owner)
+    assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
+    assert toy.commands[0].args == (toy.keys.channel, b"string")
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):
@@ -114,9 +143,9 @@ def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies
 @pytest.mark.parametrize(
     "garbage", [b"OK", b"", [], [1], {}, 1.5, [None] * 4, True, "abcd", b"abcd", [b"a", 1, [], 5]], ids=repr
 )
-@pytest.mark.parametrize("protocol", [force_release, holder])
+@pytest.mark.parametrize("protocol", [partial(force_release, kind=LOCK), holder])
 def test_garbage_is_a_failed_vote_and_no_answer(toy, protocol, garbage):
-    steps = protocol(toy.session, "x", toy.keys, toy.owner)
+    steps = protocol(session=toy.session, name="x", keys=toy.keys, owner=toy.owner)
     tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
     assert {choice for choice in tally.choices if choice} == {Choice.FAILED}
     assert tally.without_quorum

@@ -1,0 +1,48 @@
+"""Kinds of claim: what nodes keep for one holder at a time, and the scripts that make, end and renew it.
+
+All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
+
+* `acquire`: KEYS claim, and from who waits queue and places; ARGV owner, hold count, lease in ms, guard in ms, and from
+  who waits for how long to keep its place in ms, waited so far in ms, wake channel. Reply 1 new, 2 was ours already,
+  [remaining ms or -1, holder] held, 0 foreign type, or the error FORGETFUL.
+* `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
+* `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
+* `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
+  2 ours, 1 healed, 0 not ours, -1 foreign type.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redsync._core.scripts import Script
+
+__all__ = ["ClaimKind"]
+
+
+class ClaimKind(NamedTuple):
+    """The scripts of one kind of claim.
+
+    Attributes:
+        noun: What it is called.
+        value_type: The type of the value at its key, as the nodes call it.
+        acquire: Claims, or refuses and queues.
+        release: Gives one hold back and wakes a waiter.
+        abandon: Undoes an attempt.
+        renew: Lengthens many claims.
+    """
+
+    noun: str
+    value_type: bytes
+    acquire: Script
+    release: Script
+    abandon: Script
+    renew: Script
+
+    @classmethod
+    def of(cls, noun: str, value_type: bytes) -> ClaimKind:
+        """Return the kind whose scripts are called `<noun>_acquire` and so on."""
+        acquire, release, abandon, renew = (
+            Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
+        )
+        return cls(noun, value_type, acquire, release, abandon, renew)

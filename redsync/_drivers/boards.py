@@ -1,0 +1,192 @@
+"""Boards: which link each node has, and what becomes of what a link leaves behind.
+
+A link that breaks fails all it had pending; of those, what is owed to its node waits for the next link. While a node
+has a link, nothing is owed to it. Links are replaced one by one: None where there is no connection, so no caller ever
+waits for one.
+
+All of it is guarded by the lane's mutex, which is held for arithmetic only, never over a system call that may block.
+An interruption can come at any call. So whatever takes a parcel from one place to another first puts it there and then
+takes it away here, and can be done again: a vote counts once, and what is owed is kept once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from redsync._core.quorum import Verdict
+from redsync._drivers.links import Link, SocketLink
+from redsync._drivers.nodes import Node, describe_error
+from redsync._drivers.parcels import Owed, Parcel
+from redsync._drivers.pollers import BOTH, READ, Poller
+from redsync._drivers.turns import Turns
+
+__all__ = ["Board"]
+
+_PENDING = Verdict.PENDING
+
+
+class Board:
+    """The links of one lane.
+
+    Attributes:
+        links: The link to each node, None where there is none.
+        by_fd: The links that are polled.
+        plan: The links that take everything, their bit set, and the nodes that need a closer look; every node is in
+            one of the two. Replaced as a whole.
+        recount_at: The instant at which the plan must be counted anew.
+        guard: The longest guard of a claim so far: a node that takes part in all claims remembers for as long as that.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Callable[[], float],
+        mutex: threading.Lock,
+        poller: Poller,
+        turns: Turns,
+        *,
+        on_broken: Callable[[Node, str], None],
+    ) -> None:
+        """Make it without any link.
+
+        Args:
+            nodes: The configured nodes.
+            clock: Returns the instant in seconds.
+            mutex: Guards everything here.
+            poller: Polls the links.
+            turns: Wakes who waits for a parcel.
+            on_broken: Told of each link that is given up.
+        """
+        self._nodes: Final = nodes
+        self._clock: Final = clock
+        self._mutex: Final = mutex
+        self._poller: Final = poller
+        self._turns: Final = turns
+        self._on_broken: Final = on_broken
+        self._owed: Final = [Owed() for _ in nodes]
+        self.links: Final[list[Link | None]] = [None] * len(nodes)
+        self.by_fd: Final[dict[int, Link]] = {}
+        self.plan: tuple[list[SocketLink], int, list[Node]] = ([], 0, [])
+        self.recount_at = 0.0
+        self.guard = 0.0
+
+    # Which link each node has.
+
+    def install(self, link: Link) -> bool:
+        """Take a new link into use, with what is owed to its node noted and kept, ahead of any new claim.
+
+        Returns whether anything was owed. Called by threads that connect, in which no signal's handler ever runs.
+        """
+        index, now = link.node.index, self._clock()
+        with self._mutex:
+            owed = self._owed[index].take(link.node.bit, now)
+            if owed:
+                link.since = now
+                link.pending.extend(owed)
+                parts = [parcel.data for parcel in owed]
+                try:
+                    # At once, for a link with a socket limits what it keeps; else one by one, for each is a call.
+                    for data in [b"".join(parts)] if link.fileno >= 0 else parts:
+                        link.keep(data)
+                except OSError as error:
+                    link.broken = describe_error(error)
+            self.links[index] = link
+            self.recount_at = 0.0
+            if link.fileno >= 0:
+                self.by_fd[link.fileno] = link
+                self._poller.register(link.fileno, BOTH if owed else READ)
+        if link.broken is not None:
+            self.discard(link, link.broken)
+        return bool(owed)
+
+    def discard(self, link: Link, reason: str) -> None:
+        """Stop using a link. May be called by several threads and again: each pending parcel is settled once."""
+        link.broken = link.broken or reason
+        node, now = link.node, self._clock()
+        with self._mutex:
+            self._settle(link, link.broken, now)
+            # Last: after an interruption above, the link is still found here, and to be discarded again.
+            first = self.links[node.index] is link
+            if first:
+                self.links[node.index] = None
+                self.recount_at = 0.0
+            newer = self.links[node.index] if self._owed[node.index] else None
+        if first:
+            link.shut()
+            self._on_broken(node, link.broken)
+        if newer is not None:
+            # Who flushes may still have been writing to this link when the next one was installed, with all that was
+            # owed until then. It has got nothing else yet, for that flush has not ended; later it would be too late:
+            # a release that comes behind its owner's next claim would end that.
+            self.discard(newer, "is owed what was lost with the connection before")
+
+    def _settle(self, link: Link, reason: str, now: float) -> None:
+        """Miss all that is pending on a link."""
+        fileno, node, pending = link.fileno, link.node, link.pending
+        if self.by_fd.get(fileno) is link:
+            with suppress(KeyError, OSError):  # An interruption came between the two, and this is the second time.
+                self._poller.unregister(fileno)
+            del self.by_fd[fileno]
+        for parcel in link.healing:
+            self.miss(node, parcel, reason, now)
+        while pending:
+            self.miss(node, pending[0], reason, now)
+            pending.popleft()
+        link.healing = []
+
+    def watch(self, link: Link, events: int) -> None:
+        """Poll a link for these events, if it is still in use."""
+        with self._mutex:
+            if self.by_fd.get(link.fileno) is link:
+                self._poller.modify(link.fileno, events)
+
+    def recount(self) -> None:
+        """Sort the nodes anew into those that take everything and those that need a closer look."""
+        now = self._clock()
+        with self._mutex:
+            ready: list[SocketLink] = []
+            apart = []
+            again = float("inf")
+            for node in self._nodes:
+                link = self.links[node.index]
+                fit_at = node.remembers_since + self.guard if self.guard else now
+                if isinstance(link, SocketLink) and link.plain and not link.suspect and fit_at <= now:
+                    ready.append(link)
+                else:
+                    apart.append(node)
+                    if fit_at > now:
+                        again = min(again, fit_at)
+            self.plan = (ready, sum(link.node.bit for link in ready), apart)
+            self.recount_at = again
+
+    # What becomes of a parcel; with the mutex held.
+
+    def miss(self, node: Node, parcel: Parcel, reason: str, now: float) -> None:
+        """Note that a node does not get a parcel now."""
+        self.fail(node, parcel, reason)
+        self._owed[node.index].add(parcel, node.bit, now)
+
+    def fail(self, node: Node, parcel: Parcel, reason: str) -> None:
+        """Let a node's vote fail."""
+        tally = parcel.tally
+        if tally is None:
+            return
+        tally.fail(node.index, reason)
+        if tally.verdict is _PENDING and None not in tally.choices:
+            # An interruption came between the last vote and the verdict.
+            tally.close(reason)
+        # Not only if this vote decided it: an interruption may have come between the verdict and this.
+        if tally.verdict is not _PENDING:
+            parcel.done = True
+            self._turns.awaken(parcel)
+
+    def close(self, parcel: Parcel, reason: str) -> None:
+        """Let who has not voted fail, so that the parcel's tally is decided; without the mutex."""
+        with self._mutex:
+            if parcel.tally is not None:
+                parcel.tally.close(reason)
+            parcel.done = True
+            self._turns.awaken(parcel)

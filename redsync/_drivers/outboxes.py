@@ -1,0 +1,307 @@
+"""Outboxes: what the owners of a lane send, written to all nodes in one order.
+
+A thread puts its parcel into the outbox; the first to come flushes for all until it is empty, so commands of several
+threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives every node the same
+order, which is each owner's own.
+
+So an interruption of the one that flushes meets the parcels of others, who have gone to sleep. What always holds: each
+parcel is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that the
+flush keeps account of where it is, and whoever flushes next, usually the interrupted thread itself, goes on there:
+
+| interrupted | account | then |
+|---|---|---|
+| while parcels are taken | `_batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
+| while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
+| between links | `_left`, `_cases`: who has yet to get it | they get it |
+
+Python looks for signals when a function begins, after a call and where a loop goes round. The account is kept by plain
+assignments next to the step they are about, with none of these in between; do not part them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Final
+
+from redsync._core.effects import Command, Tell
+from redsync._core.scripts import Script
+from redsync._drivers.boards import Board
+from redsync._drivers.links import Link, SocketLink
+from redsync._drivers.nodes import Node, describe_error, pack
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.pollers import BOTH
+
+__all__ = ["Outbox"]
+
+_NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
+
+
+class Outbox:
+    """What is to be sent on one lane, and the sending."""
+
+    def __init__(
+        self,
+        board: Board,
+        clock: Callable[[], float],
+        mutex: threading.Lock,
+        receive: Callable[[Link, float], None],
+        on_left: Callable[[], None],
+    ) -> None:
+        """Make it empty.
+
+        Args:
+            board: Knows the links.
+            clock: Returns the instant in seconds.
+            mutex: Guards `_flushing`.
+            receive: Reads a link that has no socket to poll, and has just been written to.
+            on_left: Called when an interruption may have left something behind, for another thread to `flush`.
+        """
+        self._board: Final = board
+        self._clock: Final = clock
+        self._mutex: Final = mutex
+        self._receive: Final = receive
+        self._on_left: Final = on_left
+        self._items: Final[deque[Parcel | tuple[Link, Parcel]]] = deque()
+        self._flushing = False
+        self._number = 0
+        # The account. `_cases` are the nodes that may not get everything, with each parcel; `_case` is one in hand.
+        self._batch: list[Parcel] = []
+        self._left: Iterator[SocketLink] | None = None
+        self._cases: Iterable[tuple[Node, Parcel]] = ()
+        self._case: tuple[Node, Parcel] | None = None
+        self._doubtful: Link | None = None
+
+    def send(self, parcel: Parcel) -> None:
+        """Send a parcel to all nodes, in the order of the calls; never blocks."""
+        self._items.append(parcel)
+        self.flush()
+
+    def resend(self, link: Link, parcel: Parcel) -> None:
+        """Send a parcel again to one node, at the next `flush`; with the mutex held."""
+        link.healing.append(parcel)
+        self._items.append((link, parcel))
+
+    def flush(self) -> None:
+        """Send what is there, unless somebody else does.
+
+        Interrupted, it still does so, for others rely on it. Interrupted again, it leaves the rest to the next call.
+        """
+        try:
+            self._empty()
+        except BaseException:
+            try:
+                self._empty()
+            finally:
+                self._on_left()
+            raise
+
+    def _empty(self) -> None:
+        mine = False
+        items = self._items
+        try:
+            while items or self._batch:
+                with self._mutex:
+                    if self._flushing:
+                        # That thread looks at the outbox once more after it has ended.
+                        return
+                    self._flushing = mine = True
+                while items or self._batch:
+                    self._dispatch()
+                self._flushing = mine = False
+        finally:
+            if mine:
+                self._flushing = False
+
+    def _dispatch(self) -> None:
+        """Write what is in the outbox to every link; only one thread at a time is in here."""
+        if self._doubtful is not None or self._case is not None:
+            self._recover()
+        if self._left is None and not self._take():
+            return
+        now = self._clock()
+        self._post_all(now)
+        for case in self._cases:
+            self._case = case
+            self._offer(*case, now)
+            self._case = self._doubtful = None
+        self._batch, self._left = [], None
+
+    def _recover(self) -> None:
+        """Settle the step at which an interruption came; may be interrupted itself, and is then done again."""
+        if self._doubtful is not None:
+            # What was noted there may have been sent or not, and may have been answered by now. What was not is
+            # missed. If it was executed all the same, it comes again, but before anything new on the next connection.
+            self._board.discard(self._doubtful, "an interruption left a command half sent")
+            if self._left is None:
+                # It was a parcel sent again, to that link alone.
+                self._batch = []
+        elif self._case is not None:
+            # Not noted on a link yet; it may have been missed, but that counts once.
+            self._offer(*self._case, self._clock())
+        self._case = self._doubtful = None
+
+    # Taking.
+
+    def _take(self) -> bool:
+        """Take parcels from the outbox and decide who gets them; False if there are none."""
+        items, batch = self._items, self._batch
+        if batch and items and items[0] is batch[-1]:
+            # An interruption came between the append and the popleft below.
+            items.popleft()
+        while items:
+            item = items[0]
+            if isinstance(item, tuple):
+                if not batch:
+                    self._batch, self._doubtful = [item[1]], item[0]
+                    items.popleft()
+                    self._resend(*item)
+                    self._batch, self._doubtful = [], None
+                    return False
+                break
+            self._number += 1
+            if item.data:
+                item.number = self._number
+            elif not self._compose(item):
+                continue
+            batch.append(item)
+            items.popleft()
+        if not batch:
+            return False
+        board = self._board
+        for parcel in batch:
+            if parcel.guard > board.guard:
+                board.guard, board.recount_at = parcel.guard, 0.0
+        if self._clock() >= board.recount_at:
+            board.recount()
+        ready, bits, apart = board.plan
+        for parcel in batch:
+            if parcel.tally is not None:
+                parcel.tally.sent |= bits
+        self._cases = product(apart, batch) if apart else ()
+        self._left = iter(ready)
+        return True
+
+    def _compose(self, parcel: Parcel) -> bool:
+        """Make a parcel's command now; True if there is one, else the parcel is out of the outbox."""
+        try:
+            if parcel.make(self._number):
+                return True
+            self._board.close(parcel, "nothing to send")
+        except Exception as error:
+            # Not so an interruption, after which it is made as if for the first time. But this would come again and
+            # again, and nothing behind it would ever be sent.
+            self._board.close(parcel, describe_error(error))
+            self._items.popleft()
+            raise
+        self._items.popleft()
+        return False
+
+    # Writing.
+
+    def _post_all(self, now: float) -> None:
+        """Write to all nodes that take everything: the hot path."""
+        assert self._left is not None, "the batch was taken"
+        batch = self._batch
+        alone = batch[0] if len(batch) == 1 else None
+        data = b"".join([parcel.data for parcel in batch]) if alone is None else alone.data
+        size = len(data)
+        for link in self._left:
+            # From here to the end of the append, nothing may look for signals: who is in doubt has it noted.
+            self._doubtful = link
+            pending = link.pending
+            try:
+                if not pending:
+                    link.since = now
+                if alone is not None:
+                    pending.append(alone)
+                else:
+                    pending.extend(batch)
+                sent = 0 if link.backlog else link.send(data)
+                if sent != size:
+                    self._keep(link, data[sent:])
+            except BlockingIOError:
+                self._keep(link, data)
+            except OSError as error:
+                self._board.discard(link, describe_error(error))
+            if link.broken is not None:
+                # Another thread broke it meanwhile and may have missed what was appended since.
+                self._board.discard(link, link.broken)
+        self._doubtful = None
+
+    def _keep(self, link: Link, data: bytes) -> None:
+        """Leave to the leader what a node does not take now."""
+        try:
+            link.keep(data)
+        except OSError as error:
+            self._board.discard(link, describe_error(error))
+        else:
+            self._board.watch(link, BOTH)
+
+    def _offer(self, node: Node, parcel: Parcel, now: float) -> None:
+        """Deal with a node that may not get everything.
+
+        One without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
+        """
+        with self._mutex:
+            link = self._board.links[node.index]
+            if link is None:
+                reason: str | None = node.excuse
+            elif link.suspect and not parcel.owed(node.bit, now):
+                reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
+            else:
+                reason = node.unfit(now, parcel.guard)
+            if link is None or reason is not None:
+                self._board.miss(node, parcel, reason or "", now)
+                return
+        self._note(link, [parcel], now)
+        self._write(link, parcel.data, now)
+
+    def _note(self, link: Link, batch: Sequence[Parcel], now: float) -> None:
+        """Append to what is pending on a link, before it is sent."""
+        if not link.pending:
+            link.since = now
+        for parcel in batch:
+            if parcel.tally is not None:
+                parcel.tally.sent |= link.node.bit
+        # As in `_post_all`: nothing in between may look for signals.
+        self._doubtful = link
+        link.pending.extend(batch)
+
+    def _write(self, link: Link, data: bytes, now: float) -> None:
+        """Write to one link what was noted, by whatever way it takes."""
+        try:
+            link.write(data)
+        except OSError as error:
+            self._board.discard(link, describe_error(error))
+        if link.fileno < 0:
+            self._receive(link, now)
+        elif link.backlog:
+            self._board.watch(link, BOTH)
+        if link.broken is not None:
+            self._board.discard(link, link.broken)
+
+    def _resend(self, link: Link, parcel: Parcel) -> None:
+        """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
+        assert parcel.command is not None, "what was answered was sent"
+        load = Parcel(_NOTHING_TOLD, None)
+        load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
+        now = self._clock()
+        batch = [load]
+        with self._mutex:
+            overtaken = parcel not in link.healing or any(parcel.precedes(later) for later in link.pending)
+            if overtaken or (parcel.done and not parcel.owed(link.node.bit, now)):
+                self._board.fail(link.node, parcel, "NOSCRIPT: the node had forgotten the script")
+            else:
+                batch.append(parcel)
+            # Noted before it is no longer healing, and both before the mutex is free: who discards the link finds it.
+            self._note(link, batch, now)
+            link.healing = [other for other in link.healing if other is not parcel]
+        for each in batch:
+            # One by one, for a link without a socket takes each for a call. The first may break it.
+            if link.broken is None:
+                self._write(link, each.data, now)
+        if link.broken is not None:
+            self._board.discard(link, link.broken)

@@ -1,0 +1,50 @@
+"""What a client needs to know of the process it lives in: who it is, and when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from redsync._core.presence import ClientRecord
+
+__all__ = ["at_exit", "describe_process"]
+
+
+def describe_process() -> ClientRecord:
+    """Return the record of a client that is made now, in this process."""
+    path = Path((getattr(sys, "argv", None) or [""])[0] or sys.executable)
+    # `python -m package` runs package/__main__.py
+    program = path.parent.name if path.name == "__main__.py" else path.name
+    return ClientRecord(socket.gethostname(), os.getpid(), program, time.time())
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Call a function when this process ends in an orderly way; once, however often it is asked for.
+
+    A child of multiprocessing ends by `os._exit`, after finalizers of its own; those of its parent, and what is set up
+    while its arguments are unpickled, it forgets at its start. So each process that connects must ask anew, and what it
+    sets up is set up again after that.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    known = _asked_for.setdefault(os.getpid(), set())
+    if (function, util is not None) in known:
+        return
+    known.add((function, util is not None))
+    atexit.unregister(function)
+    atexit.register(function)
+    if util is not None:
+        _finalize(function)
+        util.register_after_fork(function, _finalize)
+
+
+def _finalize(function: Callable[[], object]) -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, function, exitpriority=0)
+
+
+_asked_for: Final[dict[int, set[tuple[Callable[[], object], bool]]]] = {}

@@ -1,0 +1,34 @@
+-- Purpose: claim a mutex, or else take a place in its queue, in one atomic step. What it keeps is the canonical Redlock
+-- string of the Redis documentation, `SET key value NX PX lease`, shared with every other implementation of it.
+-- Idempotent: the value is unique to one request.
+-- KEYS[1] mutex: string, the value of whoever has it
+-- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry channel"
+-- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- ARGV[5..7] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+if redis.call('exists', KEYS[1]) == 0 then
+-- include: remembers
+  redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[3])
+  if KEYS[2] then
+-- include: leave_queue
+  end
+  return 1
+end
+
+local value = redis.pcall('get', KEYS[1])
+if type(value) == 'table' then return 0 end
+if value == ARGV[1] then
+  -- The reply to an earlier try of this request was lost: the lease counts from this one.
+  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
+  if KEYS[2] then
+-- include: leave_queue
+  end
+  return 2
+end
+
+if KEYS[2] then
+-- include: take_place
+end
+return {redis.call('pttl', KEYS[1]), value}

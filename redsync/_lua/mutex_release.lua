@@ -1,0 +1,15 @@
+-- Purpose: give back a mutex, compare and delete, and wake the next waiter. Idempotent: a mutex that is not ours
+-- stays as it is.
+-- KEYS[1] mutex: string    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry channel"
+-- ARGV[1] value   ARGV[2], ARGV[3] not used: a mutex has no hold count and no channel of Redisson's
+-- Reply: 1 this node had our claim | 0 it had not
+if redis.pcall('get', KEYS[1]) ~= ARGV[1] then
+  -- A place may be left if this node was not asked when the others granted.
+-- include: leave_queue
+  return 0
+end
+redis.call('del', KEYS[1])
+if redis.call('exists', KEYS[2]) == 1 then
+-- include: wake_next
+end
+return 1

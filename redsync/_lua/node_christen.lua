@@ -1,0 +1,8 @@
+-- Purpose: write the birth record of a node that has none: from when on it remembers all claims. Idempotent: a record
+-- that is there stays as it is.
+-- KEYS[1] birth record: "original <ms>" a node that never forgot anything | "newborn <ms>" one that may have
+-- ARGV[1] original | newborn
+-- Reply: 1 written | 0 there was one
+local time = redis.call('time')
+local record = string.format('%s %.0f', ARGV[1], time[1] * 1000 + math.floor(time[2] / 1000))
+return redis.call('setnx', KEYS[1], record)

@@ -1,0 +1,123 @@
+"""Having a hold: may it still be believed, give it back, lengthen it. Shared by all that is owned by one at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, tell
+from redsync._core.holds import HoldState
+from redsync._core.runner import Session
+from redsync._protocols.lease import EXPIRED, forsake, lose, tell_end
+from redsync._protocols.renewal import renew
+from redsync._protocols.rounds import no_quorum
+from redsync.exceptions import LeaseLostError, NotOwnedError
+
+__all__ = ["check", "extend", "give_back", "release"]
+
+
+def _had(reply: Any) -> bool:
+    if reply.__class__ is not int or reply not in (1, 0):
+        raise ValueError("a release is answered by 1 or 0")
+    return bool(reply == 1)
+
+
+def check(state: HoldState, now: float) -> Steps[None]:
+    """Return if the hold may be believed at that instant.
+
+    Raises:
+        LeaseLostError: It may not, now or any more.
+    """
+    if state.lost is None and now >= state.valid_until:
+        yield from lose(state, EXPIRED)
+    if state.lost is not None:
+        raise _lost(state)
+
+
+def release(session: Session, state: HoldState, now: float, holds: int = 1) -> Steps[None]:
+    """Give that many holds back, all of them in one command.
+
+    Raises:
+        LeaseLostError: It had been lost; the holds are given back all the same.
+        NotOwnedError: Another thread was quicker to give them back.
+    """
+    if state.count < holds:
+        raise NotOwnedError(state.name, f"the hold of lock {state.name!r} was released already")
+    try:
+        state.count -= holds
+        if state.lost is None and now >= state.valid_until:
+            yield from lose(state, EXPIRED)
+        if not state.count:
+            session.holds.remove(state)
+        if state.lost is not None:
+            raise _lost(state)
+        tally = yield from broadcast(
+            Broadcast(
+                Command(state.kind.release, state.keys.all, (state.owner.wire, state.count, state.keys.channel)),
+                state.owner.lane,
+                state.owner,
+                _had,
+                session.timing.round_timeout(state.lease),
+                owed_to=state.touched,
+                owed_until=state.kept_until,
+                thorough=True,
+            )
+        )
+    except LeaseLostError:
+        raise
+    except BaseException:
+        # Interrupted, perhaps before a byte was sent: renewals end, so nothing may be left on the nodes.
+        if not state.count:
+            session.holds.remove(state)
+            yield from tell(forsake(state, leave=True))
+        raise
+    finally:
+        yield from tell_end(state)
+    if tally.won:
+        return
+    # Too few nodes could be reached: they get the release later, or the claim expires there. That is no loss while
+    # the claim was still to be believed.
+    if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
+        reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
+        if state.live:
+            yield from lose(state, reason)
+        state.lost = state.lost or reason
+        raise _lost(state)
+
+
+def give_back(session: Session, state: HoldState) -> Steps[None]:
+    """Give a hold back in its owner's place, whatever its count, and wait for nothing."""
+    session.holds.remove(state)
+    if state.lost is None:
+        command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.keys.channel))
+        try:
+            yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
+        except BaseException:
+            # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
+            yield from tell(forsake(state, leave=True))
+            raise
+    yield from tell_end(state)
+
+
+def extend(session: Session, state: HoldState, lease: float | None, now: float) -> Steps[None]:
+    """Lengthen a hold now, on a quorum.
+
+    Raises:
+        LeaseLostError: It is lost.
+        NotOwnedError: Another thread gave it back meanwhile.
+        QuorumError: Too few nodes answered; the hold stays as it was.
+    """
+    yield from check(state, now)
+    wanted = state.lease if lease is None else lease
+    confirmed, tally = yield from renew(session, [state], lambda _: wanted)
+    if not state.live and state.lost is None:
+        raise NotOwnedError(state.name, f"the hold of lock {state.name!r} was released while it was being extended")
+    yield from check(state, tally.at)
+    if not confirmed:
+        raise no_quorum(state.name, tally)
+    session.holds.watch(state)
+
+
+def _lost(state: HoldState) -> LeaseLostError:
+    return LeaseLostError(
+        state.name, f"the hold of lock {state.name!r} was lost: {state.lost}; stop the work it protected"
+    )

@@ -1,0 +1,67 @@
+"""The mutex: the canonical Redlock of the Redis documentation, owned by the object that acquired it.
+
+A claim is one request's: its value is unique over all clients and all requests, so each acquire is by an owner of its
+own. Not reentrant: a second acquire of the same object finds the first one's value on the nodes, as a stranger would.
+"""
+
+from __future__ import annotations
+
+from redsync._core.claims import ClaimKind
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.ownership import Owner
+from redsync._core.runner import Session
+from redsync._protocols.claim import Demand, acquire_new
+from redsync._protocols.holding import check, give_back
+from redsync._protocols.lease import lose
+
+__all__ = ["MUTEX", "Possession", "acquire"]
+
+MUTEX = ClaimKind.of("mutex", b"string")
+
+
+class Possession:
+    """What one mutex object has; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        state: Its last hold; None if it never had one.
+        acquired_by: Which thread or task acquired that.
+    """
+
+    __slots__ = ("acquired_by", "state")
+
+    def __init__(self) -> None:
+        self.state: HoldState | None = None
+        self.acquired_by: Owner | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is something to release, be it lost or not."""
+        return self.state is not None and self.state.count > 0
+
+
+def acquire(
+    session: Session, demand: Demand, now: float, possession: Possession, acquirer: Owner
+) -> Steps[HoldState | None]:
+    """Take the mutex for an object; return the hold, or None when others held it all the time.
+
+    Raises:
+        LeaseLostError: The object had it, lost it, and has not released it: it must be released first.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        KeyTypeError: The key holds a value of another type.
+    """
+    last = possession.state
+    if last is not None and possession.is_held and last.ended(now):
+        yield from check(last, now)
+    state = yield from acquire_new(session, demand, now, now)
+    if state is None:
+        return None
+    last = possession.state
+    if last is not None and possession.is_held:
+        # Lost while we waited. A release by whoever had it must not give back what it never had.
+        yield from give_back(session, state)
+        demand.receipt.state = None
+        yield from lose(last, "the nodes gave it to another acquire of the same object")
+        yield from check(last, now)
+    possession.state, possession.acquired_by = state, acquirer
+    return state

@@ -1,0 +1,186 @@
+"""Renewal: many claims lengthened by one command, each of them settled by what a quorum says of it.
+
+* A renewal counts only if a quorum of nodes said *existing* before the old deadline. Nodes that had forgotten the claim
+  are healed by the same command but count from the next renewal on. So a held lock survives a rolling restart of every
+  node, and one that has lapsed is never won back.
+* `n - quorum + 1` definite "not yours" mean lost, at once: no quorum of *existing* is possible any more. Silence is not
+  definite: the hold goes on until `valid_until`, and renewals are retried quickly.
+* The next renewal is due a third of the lease after the last was *sent*.
+* A hold that lives on a bare majority is one failure away from being lost. It is *filled up* as soon as that is known:
+  renewed at once, on all nodes, and again with growing pauses until more nodes keep it. One that has a lease of its own
+  is filled up for what is left of it.
+
+The commands of many holds on one lane travel as one script call. The call is made at the instant of sending and takes
+in only what is live at that instant; a release ends `live` before it is sent. As one lane keeps the order, a renewal
+can not revive what was released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, broadcast
+from redsync._core.holds import HoldState
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.timing import Timing
+from redsync._protocols.lease import lose, milliseconds, renew_at
+
+__all__ = ["fill_up", "is_bare", "renew"]
+
+_CODES = frozenset((-1, 0, 1, 2))
+_HEALED, _OURS = 1, 2
+
+
+class _Renewal:
+    """One command that renews several holds of one kind, and the count of what the nodes say of each of them."""
+
+    def __init__(self, session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]) -> None:
+        self._candidates = holds
+        self._lease_of = lease_of
+        self._quorum = session.quorum
+        self._enough_against = session.nodes - session.quorum + 1
+        self._guarded = session.timing.restart_guard > 0
+        self.holds: list[HoldState] = []
+        self.existing: list[int] = []
+        self.against: list[int] = []
+        self._undecided = 0
+
+    def command(self) -> Command | None:
+        self.holds = [state for state in self._candidates if state.live and state.lost is None]
+        self._undecided = len(self.holds)
+        self.existing = [0] * len(self.holds)
+        self.against = [0] * len(self.holds)
+        if not self.holds:
+            return None
+        args: list[bytes | int] = []
+        for state in self.holds:
+            args += (state.owner.wire, state.count, milliseconds(self._lease_of(state)))
+        if self._guarded:
+            args.append(1)
+        return Command(self.holds[0].kind.renew, tuple(state.keys.lock for state in self.holds), tuple(args))
+
+    def judge(self, reply: Any) -> bool:
+        if (
+            reply.__class__ is not list
+            or len(reply) != len(self.holds)
+            or not all(code.__class__ is int and code in _CODES for code in reply)
+        ):
+            raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many codes")
+        for i, code in enumerate(reply):
+            if code == _OURS:
+                self.existing[i] += 1
+                self._undecided -= self.existing[i] == self._quorum
+            else:
+                self.against[i] += 1
+                self._undecided -= self.against[i] == self._enough_against
+        return True
+
+    def decide(self, tally: Tally) -> Verdict:
+        if not self._undecided:
+            return Verdict.WON
+        return self.decide_last(tally)
+
+    @staticmethod
+    def decide_last(tally: Tally) -> Verdict:
+        return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
+
+    def missing(self, i: int, tally: Tally) -> int:
+        """Return how many nodes are known not to keep the hold of that index."""
+        return sum(
+            choice is Choice.FAILED or (choice is Choice.GRANTED and reply[i] not in (_HEALED, _OURS))
+            for choice, reply in zip(tally.choices, tally.replies, strict=True)
+        )
+
+
+def renew(
+    session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float] = lambda state: state.lease
+) -> Steps[tuple[list[HoldState], Tally]]:
+    """Renew holds of one lane and kind with one command, and settle each of them: renewed, to be retried, or lost.
+
+    Returns the holds that a quorum confirmed, and the tally.
+    """
+    renewal = _Renewal(session, holds, lease_of)
+    tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide)
+    confirmed = []
+    for i, state in enumerate(renewal.holds):
+        if (yield from _settle(session, renewal, i, tally)):
+            confirmed.append(state)
+            state.lengthen(session.timing.valid_until(tally.sent_at, lease_of(state)))
+            if state.renewed:
+                state.renew_at = renew_at(tally.sent_at, lease_of(state))
+        elif state.renewed:
+            state.renew_at = tally.at + _retry_pause(session.timing, lease_of(state))
+    return confirmed, tally
+
+
+def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
+    """Bring holds of one lane and kind to the nodes that lack them; whether that worked, each of them knows then.
+
+    Nobody waits for it, so all nodes are waited for.
+    """
+
+    def lease_of(state: HoldState) -> float:
+        if state.renewed:
+            return state.lease
+        left = max(state.valid_until - now, 0.0)
+        return left + session.timing.drift(left)
+
+    for state in holds:
+        state.fill_pause = min(max(2 * state.fill_pause, session.timing.round_timeout(state.lease)), state.lease / 12)
+        state.fill_at = now + state.fill_pause
+    renewal = _Renewal(session, holds, lease_of)
+    tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide_last)
+    for i, state in enumerate(renewal.holds):
+        # What was not to be renewed is not lengthened either, not even by the time that the command took.
+        if (yield from _settle(session, renewal, i, tally)) and state.renewed:
+            state.lengthen(session.timing.valid_until(tally.sent_at, state.lease))
+            state.renew_at = renew_at(tally.sent_at, state.lease)
+
+
+def is_bare(session: Session, missing: int) -> bool:
+    """Whether a hold that so many nodes do not keep can not spare another one, although there are more."""
+    return session.nodes - missing <= session.quorum < session.nodes
+
+
+def _ask(
+    session: Session,
+    renewal: _Renewal,
+    holds: Sequence[HoldState],
+    lease_of: Callable[[HoldState], float],
+    decide: Callable[[Tally], Verdict],
+) -> Steps[Tally]:
+    timeout = min(session.timing.round_timeout(lease_of(state)) for state in holds)
+    for state in holds:
+        # Noted before it is sent: a release that overtakes the answer is owed to all nodes that may be healed by it.
+        state.note_sent(session.all_nodes, state.valid_until + timeout + lease_of(state))
+    owner = holds[0].owner
+    shared = None if len(holds) > 1 else owner
+    return (yield from broadcast(Broadcast(renewal.command, owner.lane, shared, renewal.judge, timeout, decide=decide)))
+
+
+def _settle(session: Session, renewal: _Renewal, i: int, tally: Tally) -> Steps[bool]:
+    """Lose a hold that can't be believed any more, and return whether a quorum confirmed it."""
+    state = renewal.holds[i]
+    if not state.live or state.lost is not None:
+        return False
+    if tally.at >= state.valid_until:
+        yield from lose(state, "no quorum of nodes confirmed a renewal in time")
+        return False
+    if renewal.existing[i] < session.quorum:
+        if renewal.against[i] > session.nodes - session.quorum:
+            yield from lose(state, f"{renewal.against[i]} of {session.nodes} nodes no longer keep the claim")
+        return False
+    # What the acquire's round said is older than this.
+    state.tally = None
+    if not is_bare(session, renewal.missing(i, tally)):
+        state.fill_at, state.fill_pause = math.inf, 0.0
+    elif state.fill_at == math.inf:
+        state.fill_at = tally.at
+    return True
+
+
+def _retry_pause(timing: Timing, lease: float) -> float:
+    return min(max(timing.round_timeout(lease), lease / 30), 1.0)

@@ -1,0 +1,293 @@
+"""What lock and mutex have in common: acquire, release, `with`, looks.
+
+An object stands for a name; what is held belongs to an owner, and who that is tells the kinds apart. The decisions are
+in `redsync._protocols`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, ClassVar
+
+from redsync._core.claims import ClaimKind
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys, encode_name
+from redsync._core.ownership import Owner
+from redsync._core.runner import Host, Session
+from redsync._core.timing import check_timeout
+from redsync._protocols import lock_survey
+from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.holding import release
+from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
+from redsync.hold import Hold
+
+__all__ = ["ExclusiveLock"]
+
+
+def _tell_lost(host: Host, on_lost: Callable[[Hold], object], state: HoldState) -> None:
+    on_lost(Hold(host, state))
+
+
+class ExclusiveLock(ABC):
+    """Something that one owner at a time holds, over all nodes of a client."""
+
+    _KIND: ClassVar[ClaimKind]
+    _OWNER: ClassVar[str]
+
+    def __init__(
+        self,
+        host: Host,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> None:
+        self._host = host
+        self._name = name
+        self._keys = LockKeys.of(host.prefix, encode_name(name))
+        self._timeout = check_timeout(True, timeout)
+        self._lease = None if lease is None else host.runner.session.timing.check_lease(lease)
+        self._max_hold = None if max_hold is None else host.runner.session.timing.check_lease(max_hold)
+        self._on_lost = on_lost
+        # Not a bound method: what is held must not keep the object alive that nobody else has any more.
+        self._tell_lost = None if on_lost is None else partial(_tell_lost, host, on_lost)
+        self._runner = host.runner
+        self._crowded = False
+        # The holds that `with` statements have open, by owner, innermost last: a thread touches its own list only.
+        self._entered: dict[Any, list[Hold]] = {}
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name, as it was given."""
+        return self._name
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
+        """Take the lock; return whether it is held now. The contract is that of `threading.RLock`.
+
+        Args:
+            blocking: Whether to wait while others hold it.
+            timeout: The longest wait in seconds; -1 or None for no limit.
+            lease: For how many seconds the nodes keep the claim, unrenewed; None: the lock's or client's lease, the
+                latter renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
+
+        Raises:
+            QuorumError: Too few nodes answered: at once when not blocking, else when the timeout is over.
+            LeaseLostError: It is held already, and that hold was lost.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+        """
+        return self._acquire(check_timeout(blocking, timeout), lease) is not None
+
+    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
+        runner = self._runner
+        session = runner.session
+        receipt = Receipt()
+        demand = Demand(
+            self._name,
+            self._KIND,
+            self._keys,
+            self._claimant(),
+            receipt,
+            self._lease if lease is None else session.timing.check_lease(lease),
+            timeout,
+            self._max_hold,
+            self._tell_lost,
+            count,
+            self._crowded,
+        )
+        try:
+            state = runner.run(self._acquire_steps(session, demand, runner.now()))
+        except BaseException:
+            if receipt.state is not None:
+                # Interrupted when the acquire had succeeded: the caller will never know.
+                self._undo(receipt.state, count)
+            raise
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        self._crowded = state is None or state.queued
+        return state
+
+    @abstractmethod
+    def _claimant(self) -> Owner:
+        """Return for whom to acquire."""
+
+    @abstractmethod
+    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+        """Return the protocol that acquires."""
+
+    @abstractmethod
+    def _state(self) -> HoldState | None:
+        """Return the hold that methods of this object are about when this thread calls them."""
+
+    def _undo(self, state: HoldState, count: int) -> None:
+        runner = self._runner
+        # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
+        with suppress(RedsyncError):
+            runner.run(release(runner.session, state, runner.now(), count))
+
+    def release(self) -> None:
+        """Give one acquisition back.
+
+        Raises:
+            NotOwnedError: The owner does not hold it; nothing was changed.
+            LeaseLostError: It held it, and lost it before.
+        """
+        self._give_back(1)
+
+    def _give_back(self, holds: int) -> None:
+        runner = self._runner
+        runner.run(release(runner.session, self._own(), runner.now(), holds))
+
+    def _own(self) -> HoldState:
+        state = self._state()
+        if state is None:
+            self._runner.require_open()
+            raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
+        return state
+
+    def __enter__(self) -> Hold:
+        """Acquire the lock, waiting for its `timeout` option; for ever by default.
+
+        Raises:
+            AcquireTimeout: Others held it all the time.
+            QuorumError: Too few nodes answered until the timeout.
+        """
+        state = self._acquire(self._timeout)
+        if state is None:
+            raise AcquireTimeout(self._name, self._timeout or 0.0)
+        owner = hold = None
+        try:
+            owner, hold = self._runner.owner(), Hold(self._host, state)
+            self._entered.setdefault(owner, []).append(hold)
+        except BaseException:
+            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
+            self._forget(owner, hold)
+            self._undo(state, 1)
+            raise
+        return hold
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the acquisition of `__enter__`, unless it was released inside.
+
+        Raises:
+            LeaseLostError: It was lost.
+            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
+            ClientClosedError: The client was closed inside.
+
+        If the body raised, its own error comes out, and carries a note instead.
+        """
+        hold = None
+        try:
+            hold = self._innermost()
+            self._leave(hold)
+        except RedsyncError as problem:
+            if error is None:
+                raise
+            error.add_note(f"redsync: {problem}")
+        except BaseException:
+            # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
+            with suppress(RedsyncError):
+                self._leave(hold or self._innermost())
+            raise
+
+    def _innermost(self) -> Hold | None:
+        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
+        holds = self._entered.get(self._runner.owner())
+        return holds[-1] if holds else None
+
+    def _leave(self, hold: Hold | None) -> None:
+        """Release what a `with` acquired; the second time, do only what is left to be done."""
+        if hold is None:
+            self.release()
+            return
+        try:
+            if not hold._released and not hold._is_being_released():
+                # The body may have released and acquired again, as a condition does.
+                self.release() if self._may_release(hold) else hold.release()
+        except RedsyncError:
+            self._forget(self._runner.owner(), hold)
+            raise
+        self._forget(self._runner.owner(), hold)
+
+    @abstractmethod
+    def _may_release(self, hold: Hold) -> bool:
+        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
+
+    def _forget(self, owner: Owner | None, hold: Hold | None) -> None:
+        holds = self._entered.get(owner)
+        if holds is not None and hold is not None:
+            if hold in holds:
+                holds.remove(hold)
+            hold._released = True
+        if holds is not None and not holds:
+            self._entered.pop(owner, None)
+
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+        """
+        runner = self._runner
+        return runner.run(lock_survey.holder(runner.session, self._name, self._keys, runner.owner())) is not None
+
+    def owned(self) -> bool:
+        """Return whether the owner holds it, now and validly."""
+        state = self._state()
+        return state is not None and state.valid(self._runner.now())
+
+    def hold_count(self) -> int:
+        """Return how many acquisitions the owner has to release; 0 if it does not hold the lock validly."""
+        state = self._state()
+        return state.count if state is not None and state.valid(self._runner.now()) else 0
+
+    def remaining(self) -> float:
+        """Return for how many seconds the owner's hold may be believed, 0.0 if there is none."""
+        state, now = self._state(), self._runner.now()
+        return state.valid_until - now if state is not None and state.valid(now) else 0.0
+
+    def extend(self, lease: float | None = None) -> None:
+        """Lengthen the owner's hold now, see `Hold.extend`.
+
+        Raises:
+            NotOwnedError: The owner does not hold it.
+            LeaseLostError: Its hold was lost.
+            QuorumError: Too few nodes answered; the hold stays as it was.
+        """
+        Hold(self._host, self._own()).extend(lease)
+
+    def force_release(self) -> bool:
+        """Take the lock away from whoever holds it and wake a waiter; return whether it was held.
+
+        The former holder is told by its next renewal, at the latest when its lease ends: until then two may believe.
+        For operators, not for programs.
+
+        Raises:
+            QuorumError: Too few nodes answered; those that did have freed it.
+            KeyTypeError: The key holds a value of another type.
+        """
+        runner = self._runner
+        return runner.run(lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "timeout": self._timeout,
+            "lease": self._lease,
+            "max_hold": self._max_hold,
+            "on_lost": self._on_lost,
+        }
+        return type(self), (self._host, self._name), {"options": options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<Lock {self._name!r}>"

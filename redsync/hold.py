@@ -1,0 +1,140 @@
+"""A hold: one acquisition of a lock or mutex, to look at and to hand on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.runner import Host
+from redsync._core.timing import check_timeout
+from redsync._protocols import holding
+from redsync._protocols.lease import wait_end
+from redsync.exceptions import LeaseLostError, NotOwnedError
+
+__all__ = ["Hold"]
+
+
+class Hold:
+    """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
+
+    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any
+    thread, also from one that does not own the lock.
+    """
+
+    def __init__(self, host: Host, state: HoldState) -> None:
+        self._host = host
+        self._state = state
+        self._released = False
+        self._count: int | None = None
+        self._lost_at_release = False
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name."""
+        return self._state.name
+
+    @property
+    def owner(self) -> str:
+        """Who holds: `<client uuid>:<thread serial>`, as the nodes store it."""
+        return str(self._state.owner)
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The token of a fenced lock; None for other locks."""
+        return self._state.fencing_token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the hold ended before it was released. Exact at any time, also when no node answers."""
+        if self._released:
+            return self._lost_at_release
+        return self._state.ended(self._host.runner.now())
+
+    def remaining(self) -> float:
+        """Return for how many seconds the hold may still be believed, 0.0 if not at all.
+
+        The watchdog moves the end on while it renews the hold.
+        """
+        now = self._host.runner.now()
+        return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
+
+    def check(self) -> None:
+        """Return if the lock is still held.
+
+        Raises:
+            LeaseLostError: It was lost.
+            NotOwnedError: This hold was released.
+        """
+        self._refuse_released()
+        runner = self._host.runner
+        runner.run(holding.check(self._state, runner.now()))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Sleep until the hold is lost or released; return whether it was lost.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit.
+        """
+        runner = self._host.runner
+        now = runner.now()
+        wait = check_timeout(True, timeout)
+        runner.run(wait_end(self._state, lambda: self._released, now, wait))
+        return self.lost
+
+    def extend(self, lease: float | None = None) -> None:
+        """Lengthen the hold now, on a quorum of nodes; never shortens it.
+
+        Args:
+            lease: For how many seconds from now; None for the lease it was acquired with.
+
+        Raises:
+            LeaseLostError: It was lost.
+            QuorumError: Too few nodes answered; the hold stays as it was.
+            ValueError: The lease is not a number of seconds a claim can live on.
+        """
+        self._refuse_released()
+        runner = self._host.runner
+        if lease is not None:
+            lease = runner.session.timing.check_lease(lease)
+        runner.run(holding.extend(runner.session, self._state, lease, runner.now()))
+
+    def release(self) -> None:
+        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
+
+        Raises:
+            LeaseLostError: It was lost before.
+            NotOwnedError: It was released before.
+        """
+        self._host.runner.run(self._release_steps())
+
+    def _release_steps(self) -> Steps[None]:
+        # Steps are atomic, so of two threads that release the same hold one gets the error.
+        self._refuse_released()
+        runner, count = self._host.runner, self._state.count
+        self._released = True
+        try:
+            yield from holding.release(runner.session, self._state, runner.now())
+        except LeaseLostError:
+            self._lost_at_release = True
+            raise
+        except BaseException:
+            # Interrupted, perhaps before anything was given back: then it can still be released.
+            self._released = self._state.count < count
+            raise
+
+    def _is_being_released(self) -> bool:
+        """Whether a release that was announced by the last call of this has begun since."""
+        last, self._count = self._count, self._state.count
+        return last is not None and self._state.count < last
+
+    def _refuse_released(self) -> None:
+        if self._released or not self._state.count:
+            raise NotOwnedError(self._state.name, f"this hold of lock {self._state.name!r} was released already")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a hold belongs to the process that acquired it: pickle the lock instead")
+
+    def __repr__(self) -> str:
+        condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
+        return f"<Hold of {self._state.name!r} by {self._state.owner}, {condition}>"

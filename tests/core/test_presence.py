@@ -1,0 +1,74 @@
+"""Client records: packed so that later versions can add to them, and read without trust."""
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redsync._core.presence import ClientRecord
+
+RECORD = ClientRecord("db-1.example", 4711, "worker.py", 1_763_726_400.25)
+
+
+def test_record_is_read_as_it_was_packed():
+    assert ClientRecord.unpack(RECORD.pack()) == RECORD
+
+
+@given(st.text(), st.integers(0, 2**40), st.text(), st.floats(0, 1e12))
+@settings(derandomize=True)
+def test_any_record_is_read_as_it_was_packed(host, pid, program, since):
+    record = ClientRecord(host, pid, program, since)
+    assert ClientRecord.unpack(record.pack()) == record
+
+
+def test_record_is_a_map_by_name_for_readers_in_any_language():
+    expected = {"host": "db-1.example", "pid": 4711, "program": "worker.py", "since": 1_763_726_400.25}
+    assert msgpack.unpackb(RECORD.pack()) == expected
+
+
+def test_record_is_small():
+    assert len(RECORD.pack()) < 80
+
+
+def test_fields_of_a_later_version_are_passed_over():
+    packed = msgpack.packb({**RECORD._asdict(), "colour": "red", "threads": [1, 2]})
+    assert ClientRecord.unpack(packed) == RECORD
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"host": "h", "pid": 1, "program": "p"},
+        {"host": "h", "pid": "one", "program": "p", "since": 1.0},
+        {"host": "h", "pid": 1, "program": "p", "since": None},
+        {"host": "h", "pid": float("inf"), "program": "p", "since": 1.0},
+        {"host": "h", "pid": float("nan"), "program": "p", "since": 1.0},
+        ["h", 1, "p", 1.0],
+        "text",
+        7,
+        None,
+    ],
+)
+def test_what_is_packed_but_no_record_is_none(fields):
+    assert ClientRecord.unpack(msgpack.packb(fields)) is None
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x81", b"text", RECORD.pack()[:-1], RECORD.pack() + b"\0", b"\xd9"])
+def test_what_is_not_packed_is_none(packed):
+    assert ClientRecord.unpack(packed) is None
+
+
+@given(st.binary(max_size=60))
+@settings(derandomize=True, max_examples=500)
+def test_garbage_is_never_more_than_none(packed):
+    found = ClientRecord.unpack(packed)
+    assert found is None or isinstance(found, ClientRecord)
+
+
+def test_deep_garbage_is_none():
+    assert ClientRecord.unpack(b"\x91" * 100_000 + b"\0") is None
+
+
+def test_text_that_is_no_utf8_is_none():
+    assert ClientRecord.unpack(b"\x81\xa4host\xa1\xff") is None

@@ -1,0 +1,373 @@
+"""Nodes that lost their memory, on real servers: who is kept out of new grants, from when on, and for how long.
+
+The uptime guard would hide what these tests are about, so the servers are older than the guard that clients have here.
+"""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from redsync import NodeChanged, QuorumError
+
+GUARD = 1.5
+"""Seconds; enough for what a test does within it on a busy machine."""
+
+BIRTH = "redsync:birth"
+
+
+@pytest.fixture
+def await_age(raw, eventually):
+    """Return a function that waits until these servers are older than the guard, by what they say of themselves."""
+
+    def await_age(*indices):
+        nodes = [raw[i] for i in indices or range(len(raw))]
+        # A server's uptime may be one second too high, so a client takes off one.
+        eventually(lambda: min(node.info("server")["uptime_in_seconds"] for node in nodes) > GUARD + 1, within=15)
+
+    return await_age
+
+
+@pytest.fixture
+def make_guarded(make_client, nodes, await_age):
+    """Make guarded clients of three empty nodes that are older than the guard."""
+    await_age()
+    return lambda **options: make_client(**{"restart_guard": GUARD, **options})
+
+
+@pytest.fixture
+def client(make_guarded):
+    """A guarded client of nodes that have been in use for a while, by somebody else too."""
+    return make_guarded()
+
+
+def births(raw):
+    """Return the kind of each node's birth record, None where there is none."""
+    records = [node.get(BIRTH) for node in raw]
+    return [record and record.split()[0] for record in records]
+
+
+def claims(raw, key="redsync:x"):
+    return [node.exists(key) for node in raw]
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+def take(client, name="x"):
+    """Take a lock and give it back; return who granted, and what the nodes said if that was no quorum."""
+    lock = client.get_lock(name)
+    try:
+        return lock.acquire(False)
+    except QuorumError as error:
+        return error.votes
+    finally:
+        if lock.owned():
+            lock.release()
+
+
+def refused_as_forgetful(votes):
+    return [vote.choice.value == "failed" and "may have forgotten claims" in vote.detail for vote in votes]
+
+
+# First use.
+
+
+def test_nodes_in_their_first_use_get_original_records_and_grant_at_once(client, raw, eventually):
+    assert client.get_lock("x").acquire(False)
+    assert births(raw) == ["original"] * 3
+    eventually(lambda: claims(raw) == [1, 1, 1])
+    assert states(client) == ["up"] * 3
+
+
+def test_later_clients_find_the_records_and_leave_them_as_they_are(make_guarded, raw, eventually):
+    make_guarded()
+    eventually(lambda: births(raw) == ["original"] * 3)
+    before = [node.get(BIRTH) for node in raw]
+    assert take(make_guarded()) is True
+    assert [node.get(BIRTH) for node in raw] == before
+
+
+def test_client_without_a_guard_neither_writes_nor_asks_records(make_guarded, raw):
+    for node in raw:
+        node.config_resetstat()
+    client = make_guarded(restart_guard=0)
+    with client.get_lock("x") as hold:
+        hold.extend()
+    for node in raw:
+        assert "cmdstat_get" not in node.info("commandstats")
+    assert births(raw) == [None] * 3
+
+
+@pytest.mark.parametrize("n", [5])
+def test_clients_that_begin_at_once_are_none_of_them_locked_out(make_guarded, nodes, raw, n):
+    """Each of them may find the nodes half christened by the others; several times, for it is a race."""
+    began = threading.Barrier(n)
+
+    def begin(number):
+        began.wait(10)
+        client = make_guarded()
+        started_at = time.monotonic()
+        assert client.get_lock(f"lock {number}").acquire(False)
+        return time.monotonic() - started_at, states(client)
+
+    for _ in range(5):
+        nodes.reset()
+        with ThreadPoolExecutor(n) as pool:
+            found = list(pool.map(begin, range(n)))
+        assert max(took for took, _ in found) < GUARD / 2
+        assert births(raw).count("original") >= 2
+        assert all(state.count("up") >= 2 for _, state in found)
+
+
+def test_processes_that_begin_at_once_are_none_of_them_locked_out(make_guarded, nodes, raw):
+    program = (
+        "import sys\n"
+        "from redsync import Client\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"client = Client({nodes.urls!r}, restart_guard={GUARD})\n"
+        "print(client.get_lock(sys.argv[1]).acquire(False))\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, f"lock {number}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for number in range(5)
+    ]
+    try:
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 5
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert [process.communicate(timeout=30)[0] for process in processes] == ["True\n"] * 5
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert births(raw).count("original") >= 2
+
+
+def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
+    """The one that is down may remember claims of an earlier use, made together with one of the others."""
+    nodes.kill(2)
+    client = make_guarded()
+    votes = take(client)
+    assert refused_as_forgetful(votes) == [True, True, False]
+    assert births(raw[:2]) == ["newborn"] * 2
+    eventually(lambda: take(client) is True, within=10)
+    assert all(_age(node) >= 1000 * GUARD for node in raw[:2])
+
+
+def _age(node):
+    """Return for how long a node has been remembering, ms by its own clock."""
+    seconds, microseconds = node.time()
+    return seconds * 1000 + microseconds / 1000 - int(node.get(BIRTH).split()[1])
+
+
+# One node forgets.
+
+
+@pytest.fixture
+def lines(caplog):
+    """Return a function that gives what was logged of a node's state."""
+    caplog.set_level(logging.INFO, "redsync.node")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_node_that_was_emptied_takes_no_part_in_new_grants_at_once(client, raw, eventually):
+    assert take(client) is True
+    raw[0].flushall()
+    assert take(client) is True, "the others are a quorum"
+    eventually(lambda: states(client) == ["quarantined", "up", "up"])
+    assert "may have forgotten claims" in client.nodes()[0].last_error
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_quarantine_of_an_emptied_node_is_one_warning_and_one_event(make_guarded, raw, lines, eventually):
+    events = []
+    client = make_guarded(listeners=[events.append])
+    assert take(client) is True
+    raw[0].flushall()
+    for _ in range(5):
+        assert take(client) is True
+    address = client.nodes()[0].address
+    eventually(lambda: [level for level, text in lines() if address in text] == ["WARNING"])
+    assert "quarantined" in lines()[0][1]
+    assert "may have forgotten claims" in lines()[0][1]
+    eventually(lambda: len(events) == 2, within=10)
+    assert [event.state for event in events] == ["quarantined", "up"]
+    assert all(isinstance(event, NodeChanged) and event.node == address for event in events)
+    eventually(lambda: [level for level, _ in lines()] == ["WARNING", "INFO"])
+
+
+def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually):
+    assert take(client) is True
+    raw[0].flushall()
+    nodes.kill(1)
+    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is no quorum"
+    eventually(lambda: take(client) is True, within=10)
+    assert _age(raw[0]) >= 1000 * GUARD
+    assert states(client) == ["up", "down", "up"]
+
+
+def test_vote_of_an_emptied_node_is_a_failure_with_its_reason(client, raw):
+    assert take(client) is True
+    for node in raw[:2]:
+        node.flushall()
+    votes = take(client)
+    assert refused_as_forgetful(votes) == [True, True, False]
+    assert "Client(restart_guard=...)" in votes[0].detail
+    assert refused_as_forgetful(take(client)) == [True, True, False], "also when that is known before it is asked"
+
+
+def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
+    with client.get_lock("x") as hold:
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        raw[0].flushall()
+        hold.extend()
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        assert births(raw) == ["newborn", "original", "original"]
+        hold.extend()
+
+
+def test_claim_that_a_quarantined_node_was_not_asked_for_is_brought_there_by_filling_up(client, raw, eventually):
+    assert take(client) is True
+    raw[0].flushall()
+    with client.get_lock("x") as hold:
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        hold.check()
+
+
+def test_all_clients_keep_an_emptied_node_out_whoever_finds_it(make_guarded, raw, eventually):
+    clients = [make_guarded() for _ in range(3)]
+    assert all(take(client) is True for client in clients)
+    raw[0].flushall()
+    for number, client in enumerate(clients):
+        assert client.get_lock(f"lock {number}").acquire(False)
+        eventually(lambda client=client: states(client) == ["quarantined", "up", "up"])
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_client_that_comes_later_keeps_an_emptied_node_out(make_guarded, raw, eventually):
+    make_guarded()
+    eventually(lambda: births(raw) == ["original"] * 3)
+    raw[0].flushall()
+    late = make_guarded()
+    assert states(late) == ["quarantined", "up", "up"]
+    assert late.get_lock("x").acquire(False)
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+# All nodes forget.
+
+
+def test_nodes_that_were_all_emptied_while_a_client_lives_are_guarded(client, raw, eventually):
+    """They look like new, but the client knows better."""
+    assert take(client) is True
+    for node in raw:
+        node.flushall()
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: births(raw) == ["newborn"] * 3)
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: take(client) is True, within=10)
+    assert min(_age(node) for node in raw) >= 1000 * GUARD
+
+
+def test_all_nodes_emptied_under_a_hold_admit_nobody_while_it_may_be_believed(make_guarded, raw):
+    """The case that all this is for."""
+    first, second = make_guarded(), make_guarded()
+    hold = first.get_lock("x", lease=GUARD).__enter__()
+    for node in raw:
+        node.flushall()
+    lock = second.get_lock("x")
+    while hold.remaining():
+        with suppress(QuorumError):
+            assert not lock.acquire(False), "two believe"
+    assert lock.acquire(timeout=10)
+
+
+# Another server in a node's place.
+
+
+def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_record(client, nodes, raw, eventually):
+    assert take(client) is True
+    nodes.kill(0)
+    nodes.restart(0)
+    eventually(lambda: states(client) == ["quarantined", "up", "up"])
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+    eventually(lambda: states(client) == ["up"] * 3, within=10)
+
+
+def test_node_replaced_by_an_empty_server_that_is_old_is_kept_out_by_its_record(make_guarded, nodes, raw, await_age):
+    """Nobody was connected when it was replaced, and its uptime tells nothing."""
+    make_guarded().close()
+    nodes.kill(0)
+    nodes.restart(0)
+    await_age(0)
+    client = make_guarded()
+    assert states(client) == ["quarantined", "up", "up"]
+    nodes.kill(1)
+    assert refused_as_forgetful(take(client))[0] is True
+    assert births([raw[0]]) == ["newborn"]
+
+
+# Whose guard it is.
+
+
+def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guarded, raw, eventually):
+    """What its like may have been forgotten is believed for longer."""
+    client = make_guarded(lease=GUARD)
+    eventually(lambda: births(raw) == ["original"] * 3)
+    patient = client.get_lock("y", lease=600.0)
+    with pytest.raises(QuorumError) as caught:
+        patient.acquire(False)
+    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here is ten minutes old"
+    assert take(client) is True
+    assert states(client) == ["up"] * 3
+    with pytest.raises(QuorumError):
+        patient.acquire(False)
+    assert take(client) is True
+
+
+def test_longer_lease_needs_no_memory_for_a_reentry(make_guarded):
+    """It is no new claim: it counts only where the first one was."""
+    lock = make_guarded(lease=GUARD).get_lock("x")
+    with lock:
+        assert lock.acquire(False, lease=600.0)
+        assert lock.remaining() > 500
+        lock.release()
+
+
+def test_clients_with_other_guards_share_the_records(make_guarded, raw, eventually):
+    short, long = make_guarded(), make_guarded(restart_guard=2 * GUARD)
+    none = make_guarded(restart_guard=0)
+    assert all(take(client) is True for client in (short, none))
+    for node in raw:
+        node.flushall()
+    assert refused_as_forgetful(take(short)) == [True] * 3
+    assert take(none) is True
+    eventually(lambda: take(short) is True, within=10)
+    if min(_age(node) for node in raw) < 1900 * GUARD:
+        assert refused_as_forgetful(take(long)) == [True] * 3
+    eventually(lambda: take(long) is True, within=10)
+
+
+# What is no record.
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(("SET", BIRTH, "a lock"), "no birth record"), (("RPUSH", BIRTH, "x"), "the birth record was refused")],
+)
+def test_node_with_something_else_at_the_records_key_is_down_and_says_why(make_guarded, raw, command, reason):
+    raw[0].execute_command(*command)
+    client = make_guarded()
+    assert states(client)[0] == "down"
+    assert reason in client.nodes()[0].last_error

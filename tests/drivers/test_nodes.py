@@ -1,0 +1,204 @@
+"""Nodes: what they say of themselves, and whether they remember for long enough."""
+
+import math
+
+import pytest
+import redis
+
+from redsync._core.events import NodeChanged
+from redsync._core.memory import BIRTH_KEY, Birth
+from redsync._drivers.nodes import NodeInfo, make_nodes
+
+GUARD = 30.0
+ORIGINAL, OLD, YOUNG = Birth(False, 0.0), Birth(True, 3600.0), Birth(True, 5.0)
+
+
+def info(uptime=3600.0, birth=ORIGINAL):
+    return NodeInfo("run id", "valkey 9.1.2", uptime, pushes=True, birth=birth)
+
+
+@pytest.fixture
+def node():
+    """A node that nobody has connected to."""
+    return make_nodes(["redis://127.0.0.1:1"], redis.Redis)[0]
+
+
+@pytest.fixture
+def meet(node):
+    """Return a function that lets the node be met at the instant 1000."""
+
+    def meet(**fields):
+        node.meet(info(**fields), 1000.0)
+        node.connected = node.tried = True
+        return node
+
+    return meet
+
+
+# Since when it remembers.
+
+
+def test_node_that_was_never_met_is_kept_out_of_nothing(node):
+    assert node.unfit(1000.0, GUARD) is None
+
+
+@pytest.mark.parametrize(
+    ("uptime", "birth", "since"),
+    [
+        # Both instants that a server subtracts are whole seconds: it may have started a second later than it says.
+        (3600.0, ORIGINAL, 1000.0 - 3599.0),
+        (0.0, ORIGINAL, 1000.0),
+        (1.0, ORIGINAL, 1000.0),
+        (3600.0, YOUNG, 995.0),
+        (3600.0, Birth(True, 0.0), 1000.0),
+        # Restarted with its data, since it was emptied: both counts.
+        (4.0, OLD, 997.0),
+        (4.0, YOUNG, 997.0),
+        (3600.0, None, math.inf),
+        (0.0, None, math.inf),
+        # fakeredis does not say when it was started.
+        (None, ORIGINAL, -math.inf),
+        (None, YOUNG, 995.0),
+    ],
+)
+def test_node_remembers_since_its_start_or_its_birth_whichever_is_later(meet, uptime, birth, since):
+    assert meet(uptime=uptime, birth=birth).remembers_since == since
+
+
+def test_node_whose_record_is_heard_of_later_remembers_since_then(meet):
+    node = meet(birth=None)
+    node.remember(Birth(True, 2.0), 1010.0)
+    assert node.remembers_since == 1008.0
+    node.remember(ORIGINAL, 1010.0)
+    assert node.remembers_since == node.started_at
+    node.remember(None, 1010.0)
+    assert node.remembers_since == math.inf
+
+
+def test_node_that_is_met_again_is_what_it_says_now(meet):
+    meet(uptime=3600.0)
+    assert meet(uptime=0.0).remembers_since == 1000.0
+    assert meet(uptime=3600.0).remembers_since < 0
+
+
+# Whether it is fit.
+
+
+def test_node_is_unfit_until_it_has_remembered_for_as_long_as_the_guard(meet):
+    node = meet(birth=YOUNG)
+    assert "in 25.0 s" in node.unfit(1000.0, GUARD)
+    assert "in 0.5 s" in node.unfit(1024.5, GUARD)
+    assert node.unfit(1025.0, GUARD) is None
+    assert node.unfit(2000.0, GUARD) is None
+
+
+def test_node_may_be_fit_for_one_claim_and_not_for_another(meet):
+    node = meet(birth=YOUNG)
+    assert node.unfit(1000.0, 5.0) is None
+    assert "in 595.0 s" in node.unfit(1000.0, 600.0)
+
+
+def test_node_without_a_record_is_unfit_until_it_has_one(meet):
+    node = meet(birth=None)
+    for now in (1000.0, 1e9):
+        assert "as soon as its peers were heard" in node.unfit(now, GUARD)
+
+
+@pytest.mark.parametrize("birth", [None, YOUNG, ORIGINAL])
+def test_node_is_fit_for_what_needs_no_memory(meet, birth):
+    """A release, a renewal, a look; and every claim of who switched the guard off."""
+    assert meet(uptime=0.0, birth=birth).unfit(1000.0, 0.0) is None
+
+
+def test_reason_says_what_users_can_do(meet):
+    reason = meet(birth=YOUNG).unfit(1000.0, GUARD)
+    assert reason.startswith("restarted or emptied")
+    assert "Client(restart_guard=...)" in reason
+
+
+# What people are told.
+
+
+def test_node_is_quarantined_while_it_is_unfit(meet):
+    node = meet(birth=YOUNG)
+    assert node.status(1000.0, False, GUARD).state == "quarantined"
+    assert node.status(1025.0, False, GUARD).state == "up"
+    assert node.status(1000.0, False, 0.0).state == "up"
+    assert node.status(1000.0, True, GUARD).state == "suspect"
+    node.connected = False
+    assert node.status(1000.0, True, GUARD).state == "down"
+
+
+def test_quarantine_is_told_once_and_so_is_its_end(meet):
+    node = meet(birth=YOUNG)
+    told = node.change(1000.0, False, GUARD)
+    assert told == NodeChanged(node.address, "quarantined", node.unfit(1000.0, GUARD))
+    assert node.change(1010.0, False, GUARD) is None
+    assert node.change(1025.0, False, GUARD) == NodeChanged(node.address, "up", "")
+    assert node.change(1026.0, False, GUARD) is None
+
+
+def test_node_without_a_record_is_told_of_when_its_peers_were_heard(meet):
+    """At the first use it gets an original one, and then there is nothing to tell."""
+    node = meet(birth=None)
+    assert node.status(1000.0, False, GUARD).state == "quarantined"
+    assert node.change(1000.0, False, GUARD) is None
+    node.remember(ORIGINAL, 1000.0)
+    assert node.change(1000.0, False, GUARD) is None
+    node.remember(None, 1001.0)
+    assert node.change(1001.0, False, GUARD) is None
+    node.remember(Birth(True, 0.0), 1001.0)
+    assert node.change(1001.0, False, GUARD).state == "quarantined"
+
+
+def test_node_that_is_down_is_told_of_whatever_it_remembers(meet):
+    node = meet(birth=None)
+    node.connected = False
+    assert node.change(1000.0, False, GUARD).state == "down"
+
+
+# Asking it.
+
+
+@pytest.fixture
+def greet(nodes):
+    """Return a function that greets the first of the real nodes."""
+    node = make_nodes(nodes.urls, redis.Redis)[0]
+    channels = []
+
+    def greet(guarded=True):
+        channels.append(node.open(2.0))
+        return channels[-1].greet(guarded)
+
+    yield greet
+    for channel in channels:
+        channel.close()
+
+
+def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet, raw):
+    raw[0].set(BIRTH_KEY, f"newborn {raw[0].time()[0] * 1000 - 60_000}")
+    said = greet()
+    assert said.run_id == raw[0].info("server")["run_id"]
+    assert said.uptime >= 0
+    assert said.pushes
+    assert said.birth.newborn
+    assert 58 < said.birth.age < 75
+
+
+def test_greeting_finds_no_record_on_a_new_server(greet):
+    assert greet().birth is None
+
+
+def test_greeting_does_not_ask_for_a_record_if_memory_is_not_guarded(greet, raw):
+    raw[0].set(BIRTH_KEY, "anything")
+    assert greet(guarded=False).birth is None
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [(("SET", BIRTH_KEY, "a lock"), ValueError, "no birth record"), (("RPUSH", BIRTH_KEY, 1), OSError, "WRONGTYPE")],
+)
+def test_greeting_fails_on_what_is_no_record(greet, raw, command, error, text):
+    raw[0].execute_command(*command)
+    with pytest.raises(error, match=text):
+        greet()

@@ -1,0 +1,373 @@
+"""Owners that end while they hold: threads that are over, objects that nobody has any more, and interpreters."""
+
+import gc
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, NotOwnedError
+
+RECORDS = ("redsync:client:", "redsync:birth")
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def client(nodes, events):
+    """A client with a lease of a minute: what is free before that was given back."""
+    with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[events.append]) as client:
+        yield client
+
+
+@pytest.fixture
+def warnings(caplog):
+    """Return a function that gives what the watchdog has warned of."""
+    caplog.set_level(logging.DEBUG, "redsync.watchdog")
+    return lambda: [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
+    ]
+
+
+@pytest.fixture
+def keys(raw):
+    """Return a function that gives all keys of the nodes but records."""
+    return lambda: {key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)}
+
+
+def run_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+# Threads.
+
+
+def test_lock_of_a_thread_that_ended_is_given_back_at_once_and_not_silently(client, keys, events, warnings, eventually):
+    owners = []
+
+    def hold():
+        with client.get_lock("y") as other:
+            owners.append(other.owner)
+            client.get_lock("x").acquire()
+
+    run_thread(hold)
+    eventually(lambda: not keys())
+    assert client.get_lock("x").acquire(False)
+    eventually(lambda: events)
+    assert events == [HoldOrphaned("x", owners[0])]
+    ((level, text),) = warnings()
+    assert level == "WARNING"
+    assert "'x'" in text
+    assert owners[0] in text
+    assert "ended without releasing it" in text
+
+
+def test_all_that_a_thread_held_is_given_back_however_often_it_had_acquired_it(client, keys, events, eventually):
+    def hold():
+        for name in ("a", "b"):
+            lock = client.get_lock(name)
+            assert lock.acquire()
+            assert lock.acquire()
+
+    run_thread(hold)
+    eventually(lambda: not keys())
+    assert sorted(event.name for event in events) == ["a", "b"]
+    assert len(client.runner.session.holds) == 0
+
+
+def test_waiter_gets_the_lock_of_a_thread_that_ended(client, eventually):
+    lock = client.get_lock("x")
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        lock.acquire()
+        held.set()
+        go_on.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(lock.acquire, timeout=20)
+        eventually(lambda: client.inspect("x").waiters)
+        go_on.set()
+        assert waiter.result(10), "long before the lease of a minute is over"
+    thread.join(10)
+
+
+def test_thread_that_ends_after_its_release_is_not_worth_a_word(client, keys, events, warnings):
+    def hold():
+        with client.get_lock("x"), client.get_lock("y"):
+            pass
+
+    for _ in range(20):
+        run_thread(hold)
+    # The watchdog would have looked by the time it has renewed something.
+    with client.get_lock("z") as last:
+        last.extend()
+    client.close()
+    assert events == []
+    assert warnings() == []
+    assert keys() == set()
+
+
+def test_thread_that_only_tried_is_not_worth_a_word(client, events, warnings):
+    with client.get_lock("x"):
+        run_thread(lambda: client.get_lock("x").acquire(False))
+    client.close()
+    assert (events, warnings()) == ([], [])
+
+
+def test_lost_hold_of_a_thread_that_ended_was_told_already(client, raw, events, eventually):
+    def hold():
+        lock = client.get_lock("x")
+        lock.acquire()
+        for node in raw:
+            node.flushall()
+        with pytest.raises(LeaseLostError):
+            lock.extend()
+
+    run_thread(hold)
+    eventually(lambda: len(client.runner.session.holds) == 0)
+    assert [type(event) for event in events] == [HoldLost]
+
+
+def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys, eventually):
+    """The lock may be another's by now: whoever has been given the hold must not believe in it."""
+    holds = []
+
+    def hold():
+        holds.append(client.get_lock("x").__enter__())
+
+    run_thread(hold)
+    eventually(lambda: not keys())
+    (handed_on,) = holds
+    assert handed_on.remaining() == 0.0
+    for use in (handed_on.check, handed_on.extend, handed_on.release):
+        with pytest.raises(NotOwnedError):
+            use()
+    assert not handed_on.lost
+    assert handed_on.wait_lost(0.1) is False
+
+
+def test_sleeper_on_a_hold_wakes_when_the_thread_that_owned_it_ended(client, eventually):
+    holds, go_on = [], threading.Event()
+
+    def hold():
+        holds.append(client.get_lock("x").__enter__())
+        go_on.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    with ThreadPoolExecutor(1) as pool:
+        eventually(lambda: holds)
+        sleeper = pool.submit(holds[0].wait_lost, 30)
+        go_on.set()
+        assert sleeper.result(10) is False
+    thread.join(10)
+
+
+def test_thread_may_end_after_the_client_was_closed(client, events):
+    lock, acquired, closed = client.get_lock("x"), threading.Event(), threading.Event()
+
+    def hold():
+        lock.acquire()
+        acquired.set()
+        closed.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    acquired.wait(10)
+    client.close()
+    closed.set()
+    thread.join(10)
+    assert events == []
+
+
+def test_threads_of_several_clients_end_for_each_of_them(client, nodes, keys, eventually):
+    with Client(nodes.urls, lease=60.0, restart_guard=0.0) as second:
+        run_thread(lambda: (client.get_lock("x").acquire(), second.get_lock("y").acquire()))
+        eventually(lambda: not keys())
+
+
+# Mutexes.
+
+
+def test_mutex_of_a_thread_that_ended_stays_held(client, raw, events):
+    """It belongs to the object, whatever becomes of threads."""
+    mutex = client.get_mutex("x")
+    run_thread(mutex.acquire)
+    with client.get_lock("y") as later:
+        later.extend()
+    assert mutex.owned()
+    assert mutex.remaining() > 0
+    mutex.extend()
+    mutex.release()
+    assert events == []
+
+
+def test_mutex_that_is_dropped_while_it_holds_is_given_back_with_a_warning(client, keys, events, warnings, eventually):
+    client.get_mutex("x").acquire()
+    gc.collect()
+    eventually(lambda: not keys())
+    assert client.get_mutex("x").acquire(False)
+    eventually(lambda: events)
+    assert (type(events[0]), events[0].name) == (HoldOrphaned, "x")
+    assert events[0].owner.startswith(client.id)
+    assert [level for level, _ in warnings()][:1] == ["WARNING"]
+
+
+def test_mutex_that_is_dropped_after_its_release_is_not_worth_a_word(client, events, warnings):
+    for _ in range(5):
+        mutex = client.get_mutex("x")
+        with mutex:
+            pass
+        mutex.acquire()
+        mutex.release()
+        del mutex
+    with client.get_mutex("x"):
+        pass
+    gc.collect()
+    client.close()
+    assert (events, warnings()) == ([], [])
+
+
+def test_lost_mutex_that_is_dropped_was_told_already(client, raw, events, eventually):
+    mutex = client.get_mutex("x")
+    mutex.acquire()
+    for node in raw:
+        node.flushall()
+    with pytest.raises(LeaseLostError):
+        mutex.extend()
+    del mutex
+    gc.collect()
+    eventually(lambda: len(client.runner.session.holds) == 0)
+    assert [type(event) for event in events] == [HoldLost]
+
+
+def test_mutex_lives_as_long_as_its_with(client):
+    """The statement keeps the object, although no name does."""
+    with client.get_mutex("x") as hold:
+        gc.collect()
+        hold.extend()
+        hold.check()
+
+
+# Interpreters.
+
+
+def run_program(nodes, program, expected=0):
+    source = (
+        f"import multiprocessing, os, sys, threading, time\nfrom redsync import Client\nURLS = {nodes.urls!r}\n"
+        + textwrap.dedent(program)
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("1 / 0", 1),
+        ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", 0),
+    ],
+)
+def test_interpreter_that_ends_gives_back_what_all_its_threads_hold(nodes, keys, end, code):
+    program = f"""
+        client = Client(URLS, lease=60, restart_guard=0)
+        held = threading.Event()
+
+        def hold():
+            client.get_lock("y").acquire()
+            held.set()
+            time.sleep(60)
+
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait(10)
+        client.get_lock("x").acquire()
+        mutex = client.get_mutex("z")
+        mutex.acquire()
+        {end}
+    """
+    done = run_program(nodes, program, code)
+    assert keys() == set()
+    assert ("Traceback" in done.stderr) == (code == 1), done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_child_of_multiprocessing_gives_back_what_it_holds_and_nothing_else(nodes, raw, keys, method, tmp_path):
+    """It ends by os._exit, so the interpreter's own way to say goodbye is not taken."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent(
+            f"""
+            import multiprocessing
+            from redsync import Client
+
+            client = Client({nodes.urls!r}, lease=60, restart_guard=0)
+
+            def work():
+                client.get_lock("child").acquire()
+                mutex = client.get_mutex("child's")
+                mutex.acquire()
+                globals()["kept"] = mutex
+
+            if __name__ == "__main__":
+                client.get_lock("parent").acquire()
+                child = multiprocessing.get_context({method!r}).Process(target=work)
+                child.start()
+                child.join(30)
+                print(child.exitcode, flush=True)
+                input()
+            """
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "0\n"
+        assert keys() == {"redsync:parent"}
+        _, errors = process.communicate("\n", timeout=30)
+        assert errors == ""
+        assert keys() == set()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_interpreter_that_is_killed_gives_nothing_back(nodes, keys):
+    program = """
+        client = Client(URLS, lease=60, restart_guard=0)
+        client.get_lock("x").acquire()
+        os._exit(7)
+    """
+    run_program(nodes, program, 7)
+    assert keys() == {"redsync:x"}
+
+
+def test_client_that_was_closed_or_forgotten_is_no_trouble_at_the_end(nodes):
+    program = """
+        import gc
+        closed = Client(URLS, restart_guard=0)
+        closed.get_lock("x").acquire()
+        closed.close()
+        forgotten = Client(URLS, restart_guard=0)
+        forgotten.get_lock("y").acquire()
+        del forgotten
+        gc.collect()
+    """
+    assert run_program(nodes, program).stderr == ""

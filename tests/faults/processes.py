@@ -1,0 +1,317 @@
+"""Programs of several processes, run by `test_processes.py`: `python processes.py PROGRAM SETTINGS`.
+
+SETTINGS is a JSON object with the nodes' `urls`. A program tells what it sees by lines of JSON, each written at once
+and as a whole, so that its children may tell as well. It goes on when a line comes in.
+"""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+from redsync import Client
+from redsync._drivers.threads import clock
+
+
+def tell(**facts):
+    os.write(1, f"{json.dumps(facts)}\n".encode())
+
+
+def make_client(settings, **options):
+    return Client(settings["urls"], restart_guard=0, **options)
+
+
+def fork(function, *args):
+    """Return the id of a child that calls a function and ends without finalizers; its status says how that went."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.alarm(20)  # A child that hangs shall not outlive the test.
+        function(*args)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def status_of(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# A family.
+
+
+def family(settings):
+    """A parent that holds a lock all the time has children, which use the client and end in many ways."""
+    client = make_client(settings, lease=1.2)
+    lock = client.get_lock("parent's")
+
+    def introduce(who):
+        tell(who=who, pid=os.getpid(), id=client.id)
+
+    def child():
+        introduce("child")
+        assert not lock.owned()
+        assert not client.get_lock("parent's").acquire(timeout=0.05)
+        with client.get_lock("child's") as hold:
+            assert hold.owner.startswith(client.id)
+            assert status_of(fork(grandchild)) == 0
+            hold.check()
+
+    def grandchild():
+        introduce("grandchild")
+        assert not client.get_lock("child's").acquire(blocking=False)
+        assert client.get_lock("grandchild's").acquire(timeout=5)
+        client.close()
+
+    def leave():
+        child()
+        sys.exit(7)
+
+    with lock as hold:
+        introduce("parent")
+        sys.stdin.readline()
+        statuses = [status_of(fork(child))]
+        pid = os.fork()
+        if not pid:
+            leave()  # By all of the interpreter's exit.
+        statuses.append(status_of(pid))
+        until = hold.remaining() + clock()
+        while hold.remaining() + clock() < until + 0.05:
+            hold.check()
+            time.sleep(0.01)
+        tell(who="parent", statuses=statuses)
+        sys.stdin.readline()
+    client.close()
+
+
+# Forks while other threads are at work.
+
+
+def storm(settings):
+    client = make_client(settings, lease=60.0, node_timeout=5.0)  # a busy machine may take its time
+    held = client.get_lock("held")
+    pickled = pickle.dumps(held)
+    stop = threading.Event()
+
+    def acquire(name):
+        done = 0
+        while not stop.is_set():
+            with client.get_lock(name):
+                done += 1
+        return done
+
+    def renew(hold):
+        done = 0
+        while not stop.is_set():
+            hold.extend()
+            done += 1
+        return done
+
+    def connect():
+        done = 0
+        while not stop.is_set():
+            with make_client(settings, prefix="other:"):
+                done += 1
+        return done
+
+    def unpickle():
+        done = 0
+        while not stop.is_set():
+            pickle.loads(pickled)
+            done += 1
+        return done
+
+    def child(number):
+        assert not pickle.loads(pickled).acquire(blocking=False)
+        with client.get_lock(f"child {number % 2}", timeout=10), client.get_lock("contended", timeout=10):
+            pass
+        client.close()
+
+    with ThreadPoolExecutor(8) as pool, held as hold:
+        names = ["contended", "contended", "alone"]
+        work = [*(pool.submit(acquire, name) for name in names), pool.submit(renew, hold)]
+        work += [pool.submit(connect), pool.submit(unpickle)]
+        children = [fork(child, number) for number in range(3)]
+        statuses = []
+        for number in range(settings["forks"]):
+            children.append(fork(child, number))
+            statuses.append(status_of(children.pop(0)))
+        statuses += [status_of(pid) for pid in children]
+        stop.set()
+        tell(statuses=statuses, done=[each.result(20) for each in work])
+    client.close()
+
+
+# Counting.
+
+
+def count(lock, path, times):
+    """Add to the number in a file under a lock that came as an argument; return who did."""
+    for _ in range(times):
+        with lock as hold:
+            number = int(path.read_text())
+            time.sleep(0.001)
+            path.write_text(str(number + 1))
+    return os.getpid(), hold.owner.partition(":")[0]
+
+
+def count_and_tell(lock, path, times):
+    pid, client_id = count(lock, path, times)
+    tell(pid=pid, id=client_id)
+
+
+def counting(settings):
+    """Processes, a pool of processes, and this one count under one lock."""
+    context = multiprocessing.get_context(settings["method"])
+    path, times = Path(settings["path"]), settings["times"]
+    client = make_client(settings)
+    lock = client.get_lock("count")
+    count_and_tell(lock, path, times)  # By now the client is connected.
+    processes = [context.Process(target=count_and_tell, args=(lock, path, times)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        tasks = [pool.submit(count, lock, path, times) for _ in range(4)]
+        count_and_tell(lock, path, times)
+        for task in tasks:
+            pid, client_id = task.result(30)
+            tell(pid=pid, id=client_id)
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    tell(counted=8 * times)
+    client.close()
+
+
+# A server that forks its workers.
+
+
+def serve(settings):
+    """A master that made its client before it forked; workers accept on one socket, and are replaced when they die."""
+    client = make_client(settings, lease=1.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    directory = Path(settings["directory"])
+    workers = set()
+
+    def work():
+        signal.alarm(60)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        while True:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rw") as stream:
+                what, name = stream.readline().split()
+                with client.get_lock(name) as hold:
+                    path = directory / name
+                    value = int(path.read_text())
+                    if what == "count":
+                        path.write_text(str(value + 1))
+                    facts = {"pid": os.getpid(), "id": client.id, "value": value, "until": clock() + hold.remaining()}
+                    print(json.dumps(facts), file=stream, flush=True)
+                    if what == "hang":
+                        time.sleep(60)
+
+    def stop(number, frame):
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        with client.get_lock("master"):
+            tell(port=listener.getsockname()[1], pid=os.getpid(), id=client.id)
+            while True:
+                while len(workers) < settings["workers"]:
+                    workers.add(fork(work))
+                workers.remove(os.wait()[0])
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGTERM)
+        tell(statuses=[status_of(pid) for pid in workers])
+        listener.close()
+        client.close()
+
+
+# Those who die, and those who leave.
+
+
+def hold(settings):
+    """Hold a lock until killed, with a child that outlives that."""
+    lease = settings["lease"]
+    client = make_client(settings, lease=lease)
+    lock = client.get_lock(settings["lock"], lease=lease if settings["explicit"] else None)
+    with client.get_lock("warm"):
+        pass
+    tell(child=fork(time.sleep, 20))
+    sys.stdin.readline()
+    assert lock.acquire(timeout=5)
+    first = clock() + lock.remaining()
+    while not settings["explicit"] and clock() + lock.remaining() < first + 0.1:
+        time.sleep(0.01)  # until it has been renewed
+    tell(until=clock() + lock.remaining())
+    time.sleep(60)
+
+
+def take(lock):
+    assert lock.acquire(timeout=5)
+
+
+def leave(settings):
+    """End in an orderly way while holding, without a word to the client."""
+    client = make_client(settings)
+    take(client.get_lock("main's"))
+    with client.get_lock("released"):
+        pass
+    lock = client.get_lock("other's")
+    match settings["who"]:
+        case "thread":
+            took = threading.Event()
+
+            def take_and_stay():
+                take(lock)
+                took.set()
+                time.sleep(60)
+
+            threading.Thread(target=take_and_stay, daemon=True).start()
+            assert took.wait(5)
+        case "child":
+            pid = os.fork()
+            if not pid:
+                take(lock)
+                sys.exit(0)
+            assert status_of(pid) == 0
+        case "fork" | "spawn" | "forkserver" as method:
+            process = multiprocessing.get_context(method).Process(target=take, args=(lock,))
+            process.start()
+            process.join(20)
+            assert process.exitcode == 0
+        case "fork pool" | "spawn pool" as pool:
+            context = multiprocessing.get_context(pool.split()[0])
+            with ProcessPoolExecutor(1, mp_context=context) as executor:
+                executor.submit(take, lock).result(20)
+    if settings["who"] not in ("main", "thread"):
+        # Who else held has ended.
+        started_at = clock()
+        take(lock)
+        tell(waited=clock() - started_at)
+    tell(held=client.get_lock("main's").owned())
+    sys.exit(settings["status"])
+
+
+def main():
+    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "hold": hold, "leave": leave}
+    signal.alarm(60)  # Should the tests be killed, nobody stays for ever.
+    programs[sys.argv[1]](json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

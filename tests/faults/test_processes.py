@@ -1,0 +1,245 @@
+"""Several processes: forked, spawned, killed. Each has an identity, connections and holds of its own.
+
+What runs in the processes is in `processes.py`. One that is killed leaves what it held to expire; nobody else's holds
+end with it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from redsync import HoldOrphaned
+from redsync._drivers.threads import clock
+
+PROGRAMS = Path(__file__).with_name("processes.py")
+# From Python 3.12 on, each fork in a process with threads warns. Our threads are the matter of these tests.
+WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+SLACK = 1.0  # seconds that a busy machine may add to what must have happened
+
+
+class Program:
+    """A running program of `processes.py` and all its children, in a session of their own."""
+
+    def __init__(self, name, settings):
+        self.process = subprocess.Popen(
+            [sys.executable, *WARNINGS, str(PROGRAMS), name, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def hear(self):
+        """Return the next line that it tells."""
+        line = self.process.stdout.readline()
+        if not line.startswith("{"):
+            time.sleep(0.5)  # Let a traceback become complete.
+            self.kill()
+            raise AssertionError(line + self.process.stdout.read())
+        return json.loads(line)
+
+    def kill(self):
+        """Kill all its processes. Only while nobody has reaped the first one, so the group can be no other's."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def go_on(self):
+        print(file=self.process.stdin, flush=True)
+
+    def hear_rest(self, status=0):
+        """Return all further lines; when this returns, the program and its children have ended."""
+        output, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == status, output
+        assert all(line.startswith("{") for line in output.splitlines()), output
+        return [json.loads(line) for line in output.splitlines()]
+
+    def end(self):
+        with self.process:
+            self.kill()
+
+
+@pytest.fixture
+def start(nodes):
+    """Start programs; none of their processes outlives the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(program_name, **settings):
+            program = Program(program_name, {"urls": nodes.urls, **settings})
+            stack.callback(program.end)
+            return program
+
+        yield start
+
+
+@pytest.fixture
+def connections(admin):
+    """Return a function that gives the ids of redsync's connections to each node: they all listen for wake-ups."""
+
+    def ids(i):
+        return {line.split()[0] for line in admin.ask(i, "CLIENT", "LIST").splitlines() if " sub=1 " in line}
+
+    return lambda: [ids(i) for i in range(5)]
+
+
+# fork
+
+
+def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(start, admin, connections, eventually):
+    program = start("family")
+    parent = program.hear()
+    before = connections()
+    assert all(len(ids) == 1 for ids in before)
+    program.go_on()
+    told = [program.hear() for _ in range(5)]
+    assert [facts["who"] for facts in told] == ["child", "grandchild", "child", "grandchild", "parent"]
+    assert told[-1]["statuses"] == [0, 7]
+    # Everybody is somebody else.
+    assert len({facts["id"] for facts in [parent, *told[:4]]}) == 5
+    eventually(lambda: connections() == before, within=SLACK)
+    assert sorted(admin.keys()) == [(i, "redsync:parent's") for i in range(5)]
+    program.go_on()
+    program.hear_rest()
+    assert admin.keys() == []
+
+
+def test_fork_is_safe_while_other_threads_acquire_renew_and_connect(start, admin, eventually):
+    forks = 20
+    (told,) = start("storm", forks=forks).hear_rest()
+    assert told["statuses"] == [0] * (forks + 3)
+    print("done meanwhile:", told["done"])
+    assert min(told["done"]) > 0
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+# multiprocessing
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_counting_in_processes_started_by_multiprocessing_loses_nothing(method, start, tmp_path, admin, eventually):
+    path = tmp_path / "count"
+    path.write_text("0")
+    *told, last = start("counting", method=method, path=str(path), times=10).hear_rest()
+    assert int(path.read_text()) == last["counted"] == 8 * 10
+    # No two processes are the same client.
+    pairs = {(facts["pid"], facts["id"]) for facts in told}
+    assert len({client_id for _, client_id in pairs}) == len(pairs)
+    assert 4 <= len({pid for pid, _ in pairs}) <= 5
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+# A server that forks its workers.
+
+
+def request(port, what, name):
+    with socket.create_connection(("127.0.0.1", port), 10) as connection, connection.makefile("rw") as stream:
+        print(what, name, file=stream, flush=True)
+        return json.loads(stream.readline())
+
+
+def test_workers_of_a_forking_server_share_locks_and_may_be_killed(start, admin, tmp_path, eventually):
+    for name in "ab":
+        (tmp_path / name).write_text("0")
+    program = start("serve", directory=str(tmp_path), workers=3)
+    master = program.hear()
+    port, seen = master["port"], []
+    with ThreadPoolExecutor(6) as pool:
+        for name in "ab":
+            answers = list(pool.map(lambda _, name=name: request(port, "count", name), range(20)))
+            assert sorted(answer["value"] for answer in answers) == list(range(20))
+            seen += answers
+    pairs = {(answer["pid"], answer["id"]) for answer in [master, *seen]}
+    assert 3 <= len(pairs) == len({pid for pid, _ in pairs}) == len({client_id for _, client_id in pairs}) <= 4
+
+    # One dies while it holds a lock, and is replaced.
+    hung = request(port, "hang", "a")
+    os.kill(hung["pid"], signal.SIGKILL)
+    killed_at = clock()
+    assert request(port, "count", "b")["value"] == 20
+    assert request(port, "count", "a")["value"] == 20
+    assert hung["until"] <= clock() < killed_at + 1.0 + SLACK
+    known = {pid for pid, _ in pairs}
+    eventually(lambda: request(port, "count", "b")["pid"] not in known)
+
+    # The master's own hold was renewed all the time.
+    eventually(lambda: admin.keys() == [(i, "redsync:master") for i in range(5)])
+    program.process.terminate()
+    assert program.hear_rest() == [{"statuses": [-signal.SIGTERM] * 3}]
+    assert admin.keys() == []
+
+
+# Death.
+
+
+@pytest.fixture
+def holders(start):
+    """Programs that hold a lock, each in its own way, and what kills it."""
+    ways = [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+    programs = [
+        (start("hold", lock=f"held {number}", lease=1.0, explicit=explicit), deadly)
+        for number, (deadly, explicit) in enumerate(ways)
+    ]
+    for program, _ in programs:
+        assert program.hear()
+    return programs
+
+
+def test_killed_holder_frees_its_lock_within_one_lease_and_not_before(holders, make_client, connections, eventually):
+    client = make_client()
+
+    def kill_and_wait(number, program, deadly):
+        program.go_on()
+        until = program.hear()["until"]
+        program.process.send_signal(deadly)
+        killed_at = clock()
+        with client.get_lock(f"held {number}", timeout=10):
+            return until, killed_at, clock()
+
+    with ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(kill_and_wait, number, *holder) for number, holder in enumerate(holders)]
+        # A child that lives keeps none of its parent's connections.
+        eventually(lambda: [len(ids) for ids in connections()] == [1] * 5)
+        for wait in waits:
+            until, killed_at, granted_at = wait.result(20)
+            assert until <= granted_at < killed_at + 1.0 + SLACK
+
+
+# Leaving.
+
+
+@pytest.mark.parametrize("who", ["main", "thread", "child", "fork", "spawn", "forkserver", "spawn pool"])
+def test_process_that_ends_in_an_orderly_way_while_holding_leaves_nothing(who, start, admin, eventually):
+    *waits, last = start("leave", who=who, status=3).hear_rest(3)
+    assert last["held"]
+    assert all(facts["waited"] < SLACK for facts in waits)
+    eventually(lambda: admin.keys() == [], within=SLACK)
+
+
+def test_thread_that_ends_while_holding_gives_back_with_a_warning(make_client, admin, eventually, caplog):
+    events = []
+    client = make_client(listeners=[events.append])
+
+    def work():
+        lock = client.get_lock("x")
+        assert lock.acquire()
+        assert lock.acquire()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    eventually(lambda: admin.keys() == [], within=SLACK)
+    eventually(lambda: [event for event in events if isinstance(event, HoldOrphaned)])
+    (line,) = [record for record in caplog.records if record.name == "redsync.watchdog"]
+    assert line.levelname == "WARNING"
+    assert "'x'" in line.getMessage()

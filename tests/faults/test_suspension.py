@@ -1,0 +1,139 @@
+"""A machine that was suspended: to its processes, time has jumped ahead, and nobody woke them for that."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redsync import Hold, HoldLost, LeaseLostError
+from redsync._drivers import threads
+
+LEASE = 30.0
+PROMPT = 2.0  # whoever sleeps looks at the clock once a second; the rest is for a busy machine
+
+
+@pytest.fixture
+def suspend(monkeypatch):
+    """Return a function that lets the clients of this process find that much later."""
+    ahead = [0.0]
+    clock = threads.clock
+    monkeypatch.setattr(threads, "clock", lambda: clock() + sum(ahead))
+    return ahead.append
+
+
+@pytest.fixture
+def told():
+    """What was told of holds: events and holds, each with its instant."""
+    return []
+
+
+@pytest.fixture
+def client(suspend, make_client, told, eventually):
+    """A client that is connected to all nodes."""
+
+    def listen(event):
+        if isinstance(event, HoldLost):
+            told.append((event, time.monotonic()))
+
+    client = make_client(lease=LEASE, node_timeout=0.1, listeners=[listen])
+    eventually(lambda: {node.state for node in client.nodes()} == {"up"})
+    return client
+
+
+@pytest.fixture
+def lock(client, told):
+    return client.get_lock("x", on_lost=lambda hold: told.append((hold, time.monotonic())))
+
+
+@pytest.fixture
+def settle(client, eventually):
+    """Return a function that waits until the client has nothing to do, so it looks at the clock as seldom as ever."""
+
+    def owing():
+        return [link.node for lane in client.runner._lanes for link in lane.links if link is not None and link.pending]
+
+    def settle():
+        eventually(lambda: not owing())
+        # Until now it has looked twice in each node_timeout. That it no longer does can't be seen from outside.
+        time.sleep(0.15)
+
+    return settle
+
+
+@pytest.fixture
+def unplug(nodes):
+    """Return a function after which no node answers, until the end of the test."""
+    yield lambda: [nodes.pause(i) for i in range(5)]
+    for i in range(5):
+        nodes.resume(i)
+
+
+def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug):
+    def wait(hold):
+        return hold.wait_lost(), time.monotonic()
+
+    hold = lock.__enter__()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait, hold)
+        settle()
+        unplug()
+        woken_at = time.monotonic()
+        suspend(LEASE + 10)
+        assert hold.lost
+        assert hold.remaining() == lock.remaining() == 0.0
+        assert not lock.owned()
+        lost, told_at = waiting.result(5)
+    assert lost
+    with pytest.raises(LeaseLostError, match="lease ended"):
+        lock.__exit__(None, None, None)
+    assert [type(thing) for thing, _ in told] == [Hold, HoldLost]
+    waits = [at - woken_at for at in (told_at, told[0][1], told[1][1])]
+    print("told after", waits)
+    assert max(waits) < PROMPT
+
+
+def test_suspended_holder_gets_errors_at_once_although_no_node_answers(suspend, client, told, unplug, watch):
+    def work():
+        with client.get_lock("x"), client.get_lock("y") as hold:
+            unplug()
+            suspend(LEASE + 10)
+            elapsed = watch()
+            with pytest.raises(LeaseLostError):
+                hold.check()
+            with pytest.raises(LeaseLostError):
+                hold.extend()
+            with pytest.raises(LeaseLostError):
+                client.get_lock("x").acquire()
+            assert elapsed() < 0.2
+            raise KeyError("of the body")
+
+    with pytest.raises(KeyError, match="of the body") as caught:
+        work()
+    # With a note of each lock that was lost.
+    assert ["lock 'y'" in note for note in caught.value.__notes__] == [True, False]
+    assert ["lock 'x'" in note for note in caught.value.__notes__] == [False, True]
+    assert sorted(event.name for event, _ in told if isinstance(event, HoldLost)) == ["x", "y"]
+
+
+def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend, lock, settle, eventually):
+    with lock as hold:
+        settle()
+        suspend(LEASE / 2)
+        assert not hold.lost
+        assert LEASE / 2 - 1 < hold.remaining() < LEASE / 2
+        # Its renewal has been due for long.
+        eventually(lambda: hold.remaining() > LEASE - 2, within=PROMPT)
+
+
+def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, settle, admin, *, eventually, watch):
+    admin.ask_all("HSET", "redsync:x", "somebody:1", 1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lock.acquire, timeout=20.0)
+        eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))
+        settle()  # A round under way would end without answers.
+        suspend(25.0)
+        elapsed = watch()
+        assert waiting.result(10) is False
+        assert elapsed() < PROMPT + 0.5
+    # It has left the queues.
+    eventually(lambda: admin.keys() == [(i, "redsync:x") for i in range(5)])

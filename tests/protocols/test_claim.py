@@ -1,0 +1,415 @@
+"""A new claim: won, lost, undone, interrupted; with a driver made of paper."""
+
+import math
+
+import pytest
+
+from redsync._core.effects import Broadcast
+from redsync._core.quorum import Choice
+from redsync._protocols.claim import Receipt
+from redsync._protocols.mutex import MUTEX
+from redsync.exceptions import KeyTypeError, QuorumError
+
+NEW, OURS, FOREIGN = 1, 2, 0
+A, B = b"client-a:1", b"client-b:1"
+ALL = 0b11111
+LEASE, DRIFT = 30.0, 0.302
+SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
+
+
+def held(remaining=20.0, by=A):
+    """A refusal: somebody holds it for that many seconds more; None: without an end."""
+    return [-1 if remaining is None else round(remaining * 1000), by]
+
+
+def won(toy):
+    return toy.all_say(NEW)
+
+
+def busy(toy, remaining=20.0):
+    return toy.all_say(held(remaining))
+
+
+def mute(toy):
+    return toy.all_say("down", sent=0)
+
+
+# Won.
+
+
+def test_acquire_asks_for_a_new_claim(toy):
+    toy.take()
+    (effect,) = toy.effects
+    assert effect.command.script.name == "lock_acquire"
+    assert effect.command.keys == (toy.keys.lock,)
+    assert effect.command.args == (toy.owner.wire, 1, 30_000, 0)
+    assert (effect.owner, effect.lane, effect.timeout) == (toy.owner, toy.owner.lane, 0.25)
+    assert effect.late, "who grants after the verdict keeps the claim too"
+
+
+@pytest.mark.parametrize(
+    ("guard", "lease", "expected"),
+    [
+        (0.0, None, 0.0),
+        (0.0, 600.0, 0.0),  # not guarded at all
+        (30.0, None, 30.0),
+        (30.0, 10.0, 30.0),
+        (30.0, 600.0, 600.0),  # others may believe for as long
+        (45.0, 40.0, 45.0),
+    ],
+)
+@pytest.mark.parametrize("crowded", [False, True])
+def test_acquire_asks_only_nodes_that_remember_for_long_enough(make_toy, guard, lease, expected, crowded):
+    toy = make_toy(restart_guard=guard)
+    step = "ask lock_acquire for a place" if crowded else "ask lock_acquire"
+    toy.acquire((step, won(toy)), lease=lease, crowded=crowded)
+    (effect,) = toy.effects
+    assert effect.guard == expected
+    assert effect.command.args[3] == expected * 1000, "the node's script looks as well"
+
+
+def test_acquire_claims_by_the_scripts_of_its_kind(toy):
+    state = toy.take(kind=MUTEX)
+    assert state.kind is MUTEX
+    assert toy.commands[0].script is MUTEX.acquire
+    answers = toy.answers(*[held()] * 5)
+    toy.acquire(("ask mutex_acquire", answers), "tell mutex_abandon", kind=MUTEX, owner=toy.new_owner(), timeout=0.0)
+
+
+def test_acquire_is_won_by_a_quorum_of_granted(toy):
+    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, "down", NEW, held(), NEW)))
+    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
+    assert state.renew_at == pytest.approx(1000.0 + LEASE / 3)
+    assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
+    assert list(toy.session.holds) == [state]
+    assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
+    assert toy.alarms == 1
+
+
+def test_acquire_leaves_the_tally_for_a_later_look_at_who_keeps_the_claim(toy):
+    """Votes still on their way are not waited for; a round's patience later they have come or will not."""
+    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, None, held())))
+    assert state.tally is toy.tallies[0]
+    assert state.tally.backers == 0b00111
+    assert state.fill_at == pytest.approx(1000.25)
+    assert state.due == state.fill_at
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_acquire_leaves_nothing_to_fill_up_where_all_nodes_are_a_quorum(make_toy, n):
+    state = make_toy(n).take()
+    assert (state.fill_at, state.tally) == (math.inf, None)
+
+
+def test_acquire_notes_success_on_its_receipt_and_nothing_else(toy):
+    receipt = Receipt()
+    busy_then_won = [
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(receipt.state))),
+    ]
+    noted = []
+    state = toy.acquire(*busy_then_won, receipt=receipt)
+    assert noted == [None]
+    assert receipt.state is state
+
+
+def test_first_acquire_counts_claims_that_an_earlier_reply_was_lost_for(toy):
+    """Granted is granted, also by a node that has our claim from a try whose reply was lost."""
+    assert toy.acquire(("ask lock_acquire", toy.answers(OURS, OURS, NEW, None, None)))
+
+
+def test_acquire_is_not_won_by_a_minority(toy):
+    answers = toy.answers(NEW, NEW, held(), held(), held())
+    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
+    assert len(toy.session.holds) == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 7])
+def test_acquire_needs_more_than_half_of_any_number_of_nodes(make_toy, n):
+    quorum = n // 2 + 1
+    toy = make_toy(n)
+    assert toy.acquire(("ask lock_acquire", toy.answers(*[NEW] * quorum, *[held()] * (n - quorum))))
+    toy = make_toy(n)
+    answers = toy.answers(*[NEW] * (quorum - 1), *[held()] * (n - quorum + 1))
+    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
+
+
+def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
+    state = toy.acquire(
+        ("ask lock_acquire", toy.answers(NEW, "down", "down", "down", "down", sent=0b00011)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)),
+    )
+    assert state.touched == 0b00111
+
+
+def test_acquire_with_a_lease_is_not_renewed(toy):
+    state = toy.take(lease=2.0)
+    assert toy.asked[0].command.args[2] == 2_000
+    assert toy.asked[0].timeout == pytest.approx(0.1)
+    assert state.renew_at == math.inf
+    assert not state.renewed
+    assert state.valid_until == pytest.approx(1000.0 + 2.0 - 0.022)
+
+
+def test_acquire_sends_whole_milliseconds_rounded_up(toy):
+    toy.take(lease=2.0001)
+    assert toy.asked[0].command.args[2] == 2_001
+
+
+def test_acquire_takes_several_holds_at_once(toy):
+    state = toy.take(holds=3)
+    assert toy.asked[0].command.args[1] == 3
+    assert state.count == 3
+
+
+def test_max_hold_ends_the_hold_whatever_the_lease(toy):
+    state = toy.take(max_hold=5.0)
+    assert state.ends_at == pytest.approx(1005.0)
+    assert state.valid_until == pytest.approx(1005.0)
+
+
+def test_max_hold_longer_than_the_lease_leaves_the_lease(toy):
+    state = toy.take(max_hold=300.0)
+    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
+    assert state.ends_at == pytest.approx(1300.0)
+
+
+def test_callback_for_the_loss_gets_the_hold(toy):
+    heard = []
+    state = toy.take(on_lost=heard.append)
+    for callback in state.on_lost:
+        callback(state)
+    assert heard == [state]
+
+
+def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
+    """Also when max_hold is over before the nodes have answered."""
+    late = toy.all_say(NEW, takes=0.2)
+    script = [("ask lock_acquire", late), "tell lock_abandon"]
+    with pytest.raises(QuorumError):
+        toy.acquire(*script, max_hold=0.1, timeout=0.0)
+    assert len(toy.session.holds) == 0
+
+
+# Won too late.
+
+
+@pytest.mark.parametrize("lateness", [0.0, 0.001, 60.0])
+def test_acquire_won_too_late_is_undone_and_not_returned(toy, lateness):
+    late = toy.answers(NEW, NEW, NEW, None, None, takes=LEASE - DRIFT + lateness)
+    receipt = Receipt()
+    with pytest.raises(QuorumError) as caught:
+        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0, receipt=receipt)
+    assert [vote.choice for vote in caught.value.votes].count(Choice.GRANTED) == 3
+    assert len(toy.session.holds) == 0
+    assert receipt.state is None
+    assert toy.told[0].owed_to == ALL
+
+
+def test_acquire_won_too_late_is_no_matter_of_foreign_values_on_a_minority(toy):
+    late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
+    with pytest.raises(QuorumError):
+        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
+
+
+def test_error_for_an_acquire_won_too_late_blames_no_failed_nodes(toy):
+    late = toy.all_say(NEW, takes=LEASE)
+    with pytest.raises(QuorumError) as caught:
+        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
+    assert "0 of 5 nodes failed" not in str(caught.value)
+
+
+def test_acquire_won_in_the_last_instant_is_returned(toy):
+    just = toy.all_say(NEW, takes=LEASE - DRIFT - 0.001)
+    state = toy.acquire(("ask lock_acquire", just), timeout=0.0)
+    assert state.valid(toy.now)
+
+
+def test_acquire_won_too_late_is_tried_again_within_the_timeout(toy):
+    state = toy.acquire(
+        ("ask lock_acquire", toy.all_say(NEW, takes=LEASE)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", won(toy)),
+        timeout=100.0,
+    )
+    assert state.valid_until == pytest.approx(toy.now - 0.001 + LEASE - DRIFT)
+
+
+# Lost without waiting.
+
+
+def test_busy_lock_is_none_at_once_without_blocking(toy):
+    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0) is None
+    (undo,) = toy.told
+    assert undo.command.keys == toy.keys.all
+    assert undo.command.args == (toy.owner.wire, 0)
+    assert (undo.owner, undo.lane, undo.owed_to) == (toy.owner, toy.owner.lane, ALL)
+    assert undo.owed_until >= toy.now + LEASE
+    assert len(toy.session.holds) == 0
+
+
+def test_split_vote_is_none_at_once_without_blocking(toy):
+    split = toy.answers(NEW, held(by=A), held(by=B), held(by=B), "down")
+    assert toy.acquire(("ask lock_acquire", split), "tell lock_abandon", timeout=0.0) is None
+
+
+def test_no_quorum_is_an_error_at_once_without_blocking(toy):
+    replies = ("connection refused", NEW, "no answer within 0.25 s", "quarantined for 12 s", held())
+    with pytest.raises(QuorumError) as caught:
+        toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0)
+    error = caught.value
+    assert error.name == "x"
+    assert [vote.node for vote in error.votes] == ["node0", "node1", "node2", "node3", "node4"]
+    assert [vote.choice.value for vote in error.votes] == ["failed", "granted", "failed", "failed", "refused"]
+    assert "connection refused" in str(error)
+    assert "quarantined for 12 s" in str(error)
+    assert "'x'" in str(error)
+    assert len(toy.session.holds) == 0
+
+
+@pytest.mark.parametrize("replies", [("down", "down", held(), NEW, NEW), ("down", held(), held(), held(), "down")])
+def test_two_failures_of_five_are_no_outage(toy, replies):
+    assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
+
+
+def test_undo_is_owed_to_nodes_that_did_not_answer_too(toy):
+    answers = toy.answers(NEW, None, None, None, "down", sent=0b01111)
+    with pytest.raises(QuorumError):
+        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0)
+    assert toy.told[0].owed_to == 0b01111
+
+
+# Foreign values.
+
+
+def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
+    with pytest.raises(KeyTypeError, match="another type") as caught:
+        toy.acquire(("ask lock_acquire", toy.all_say(FOREIGN)), "tell lock_abandon")
+    assert caught.value.name == "x"
+    assert len(caught.value.votes) == 5
+
+
+def test_foreign_values_on_a_minority_do_no_harm(toy):
+    assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
+
+
+def test_foreign_values_beside_a_holder_are_no_error(toy):
+    answers = toy.answers(FOREIGN, held(), held(), held(), held())
+    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
+
+
+def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):
+    answers = toy.answers(FOREIGN, NEW, NEW, "down", "down")
+    with pytest.raises(KeyTypeError):
+        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon")
+
+
+def test_foreign_values_make_a_waiter_leave_its_queues(toy):
+    with pytest.raises(KeyTypeError):
+        toy.acquire(("ask lock_acquire for a place", toy.all_say(FOREIGN)), "tell lock_abandon, leave", crowded=True)
+
+
+# Interruptions.
+
+
+def waiting_script(toy):
+    """Refused, then queued, then woken, then won."""
+    return [
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.05, signals=3)),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
+
+
+def acquire_scripts(toy):
+    """Ways for an acquire to go, each up to its win."""
+    outage_then_split = [
+        ("ask lock_acquire", toy.answers(NEW, NEW, "down", "down", "down", sent=0b00011)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.answers(*SPLIT)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
+    return {"at once": [("ask lock_acquire", won(toy))], "waiting": waiting_script(toy), "unlucky": outage_then_split}
+
+
+@pytest.mark.parametrize("way", ["at once", "waiting", "unlucky"])
+def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
+    script = acquire_scripts(make_toy())[way]
+    for at in range(len(script)):
+        toy = make_toy()
+        receipt = Receipt()
+        cleanup = toy.interrupt(toy.acquiring(receipt=receipt), acquire_scripts(toy)[way], at)
+        queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
+        assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
+        assert len(toy.session.holds) == 0
+        assert receipt.state is None, "nobody is told of a success that was undone"
+        assert toy.alarms == 0
+        undo = toy.told[-1]
+        assert undo.command.args[0] == toy.owner.wire
+        assert (undo.owner, undo.lane) == (toy.owner, toy.owner.lane)
+        assert undo.owed_until >= toy.now + LEASE, "as long as a node may keep the claim"
+        if isinstance(toy.effects[-2], Broadcast):
+            assert undo.owed_to == ALL, "the interrupted round may have been sent to any node"
+
+
+def test_acquire_interrupted_without_blocking_drops_its_claims(toy):
+    steps = toy.acquiring(timeout=0.0)
+    assert toy.interrupt(steps, [("ask lock_acquire", won(toy))], 0) == ["tell lock_abandon"]
+    assert toy.told[-1].owed_to == ALL
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
+    script = [
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", toy.all_say(held(), takes=0.2)),
+        "tell lock_abandon, leave",
+    ]
+    cleanup = toy.interrupt(toy.acquiring(timeout=0.1), script, at)
+    assert cleanup == ["tell lock_abandon" if at == 1 else "tell lock_abandon, leave"]
+
+
+def test_place_in_a_queue_is_owed_as_long_as_it_is_kept(make_toy):
+    """A place is kept for 5 s, also for a lease of 1 s."""
+    toy = make_toy(lease=1.0)
+    script = [("ask lock_acquire for a place", busy(toy))]
+    assert toy.interrupt(toy.acquiring(crowded=True), script, 0)
+    place_kept = toy.commands[0].args[4] / 1000
+    assert place_kept == 5.0
+    assert toy.told[-1].owed_until >= 1000.0 + place_kept
+
+
+def test_acquire_interrupted_in_the_step_of_its_win_gives_the_claim_back(toy):
+    """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
+
+    def interrupt():
+        assert len(toy.session.holds) == 1
+        raise KeyboardInterrupt
+
+    toy.on_alarm = interrupt
+    receipt = Receipt()
+    with pytest.raises(KeyboardInterrupt):
+        toy.acquire(("ask lock_acquire", won(toy)), "tell lock_abandon", receipt=receipt)
+    assert len(toy.session.holds) == 0
+    assert receipt.state is None
+    assert toy.told[-1].owed_to == ALL
+
+
+def test_acquire_after_an_interrupted_one_begins_anew(toy):
+    toy.interrupt(toy.acquiring(), [("ask lock_acquire", won(toy))], 0)
+    assert toy.take().count == 1
+
+
+def test_garbage_is_no_answer_to_an_acquire(believed):
+    assert believed(lambda toy: toy.acquiring(timeout=0.0)) == []

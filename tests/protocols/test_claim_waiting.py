@@ -1,0 +1,306 @@
+"""A new claim that others hold, contend for, or that too few nodes answer about: when it is tried again."""
+
+import pytest
+
+from redsync.exceptions import QuorumError
+
+NEW = 1
+A, B = b"client-a:1", b"client-b:1"
+SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
+
+
+def held(remaining=20.0, by=A):
+    """A refusal: somebody holds it for that many seconds more; None: without an end."""
+    return [-1 if remaining is None else round(remaining * 1000), by]
+
+
+def won(toy):
+    return toy.all_say(NEW)
+
+
+def busy(toy, remaining=20.0):
+    return toy.all_say(held(remaining))
+
+
+def mute(toy):
+    return toy.all_say("down", sent=0)
+
+
+# Waiting.
+
+
+def waiting_script(toy):
+    """Refused, then queued, then woken, then won."""
+    return [
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.05, signals=3)),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
+
+
+def test_held_lock_is_waited_for_in_the_queue(toy):
+    state = toy.acquire(*waiting_script(toy))
+    assert state.valid(toy.now)
+    queued = toy.asked[1]
+    assert queued.command.keys == toy.keys.all
+    assert queued.command.args == (toy.owner.wire, 1, 30_000, 0, 5_000, 1, toy.owner.channel)
+    assert queued.late
+    wake_key = toy.owner.wire + b" " + toy.keys.lock
+    assert queued.listen == wake_key, "listens before it is queued, so that no wake-up is missed"
+    (wait,) = toy.waits
+    assert (wait.key, wait.lane, wait.enough) == (wake_key, toy.owner.lane, 3)
+    assert 0 < wait.grace < 0.05
+
+
+def test_waiter_tells_how_long_it_has_waited(toy):
+    toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.5)),
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.25)),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert [command.args[5] for command in toy.commands if command.script.name == "lock_acquire"] == [0, 501, 752]
+
+
+def test_crowded_lock_is_queued_for_at_once(toy):
+    state = toy.acquire(("ask lock_acquire for a place", won(toy)), crowded=True)
+    assert state.valid(toy.now)
+
+
+def test_crowded_lock_is_not_queued_for_without_blocking(toy):
+    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
+    assert toy.asked[0].listen is None
+
+
+def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
+    result = toy.acquire(
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon, leave",
+        timeout=1.5,
+    )
+    assert result is None
+    assert toy.waits[-1].until == pytest.approx(1001.5), "sleeps no longer than until the deadline"
+    assert 1001.5 <= toy.now < 1001.55
+    assert len(toy.session.holds) == 0
+
+
+def test_waiter_that_never_queued_leaves_no_queue(toy):
+    result = toy.acquire(("ask lock_acquire", toy.all_say(held(), takes=0.2)), "tell lock_abandon", timeout=0.1)
+    assert result is None
+
+
+def test_waiter_tries_once_more_at_its_deadline(toy):
+    state = toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        timeout=0.3,
+        crowded=True,
+    )
+    assert state.valid(toy.now)
+    assert toy.asked[-1].timeout <= 0.05, "the last try must not stretch the timeout"
+
+
+@pytest.mark.parametrize(("timeout", "patience"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
+def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
+    silence = ("ask lock_acquire", toy.all_say(None))
+    script = [silence, "tell lock_abandon"]
+    if timeout == 9.0:
+        script += [("wait", toy.slept()), ("ask lock_acquire", won(toy))]
+        toy.acquire(*script, timeout=timeout)
+    else:
+        with pytest.raises(QuorumError):
+            toy.acquire(*script, timeout=timeout)
+    assert toy.asked[0].timeout == pytest.approx(patience)
+
+
+def test_wake_up_is_a_hint_and_no_proof(toy):
+    state = toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.01, signals=5)),
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.01, signals=5)),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert state.valid(toy.now)
+
+
+def pause_after(toy, *replies, **fields):
+    """Return for how long a waiter sleeps that got these replies."""
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(*replies)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+        **fields,
+    )
+    return toy.waits[0].until - 1000.001
+
+
+@pytest.mark.parametrize(
+    ("remaining", "shortest", "longest"),
+    [
+        ([0.2, 0.2, 0.2, None, None], 0.2, 0.225),  # the holder's time is up
+        ([0.1, 0.2, 0.3, None, None], 0.3, 0.325),  # on a quorum, that is on the third to go
+        ([20.0, 20.0, 20.0, None, None], 0.5, 1.5),  # polls once in a while: wake-ups may get lost
+        ([0.0, 0.0, 0.0, None, None], 0.0, 0.025),
+    ],
+)
+@pytest.mark.parametrize("luck", [0.0, 0.5, 0.999])
+def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remaining, shortest, longest, luck):
+    toy = make_toy(luck=luck)
+    replies = [None if left is None else held(left) for left in remaining]
+    assert shortest <= pause_after(toy, *replies) + 1e-9 <= longest + 2e-9
+
+
+def test_waiter_counts_nodes_that_granted_among_the_quorum_to_come(toy):
+    """Two nodes are free already: when one of the others expires, there is a quorum."""
+    assert 0.2 < pause_after(toy, NEW, NEW, held(20.0), held(0.2), held(10.0)) < 0.23
+
+
+def test_waiter_expects_no_end_of_a_claim_without_one(toy):
+    """Of three refusing nodes three must become free, and one of them never will by itself."""
+    assert 0.5 <= pause_after(toy, held(None), held(0.1), held(0.1), None, None) <= 1.5
+
+
+def test_waiters_sleep_apart(make_toy):
+    pauses = {pause_after(make_toy(luck=luck), *[held(20.0)] * 5) for luck in (0.0, 0.3, 0.6, 0.9)}
+    assert len(pauses) == 4
+
+
+# Split votes.
+
+
+def test_split_vote_is_tried_again_after_a_short_pause(toy):
+    state = toy.acquire(
+        ("ask lock_acquire", toy.answers(*SPLIT)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    assert state.valid(toy.now)
+    assert 0 < toy.waits[0].until - 1000.001 <= 0.05
+
+
+def test_split_votes_spread_contenders_further_apart_each_time(toy):
+    split = toy.answers(*SPLIT, takes=0.0)
+    again = [("ask lock_acquire for a place", split), "tell lock_abandon", ("wait for wake-up", toy.slept())]
+    toy.acquire(
+        ("ask lock_acquire", split),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        *again * 11,
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    began = [1000.0, *(wait.until for wait in toy.waits)]
+    pauses = [wait.until - start for wait, start in zip(toy.waits, began, strict=False)]
+    assert pauses[:4] == sorted(pauses[:4])
+    assert pauses[3] > 2 * pauses[0]
+    assert max(pauses) <= 0.05 + 1e-9
+
+
+def test_contenders_with_different_luck_pause_differently(make_toy):
+    until = set()
+    for luck in (0.0, 0.5, 0.9):
+        toy = make_toy(luck=luck)
+        toy.acquire(
+            ("ask lock_acquire", toy.answers(*SPLIT)),
+            "tell lock_abandon",
+            ("wait", toy.slept()),
+            ("ask lock_acquire for a place", won(toy)),
+        )
+        until.add(toy.waits[0].until)
+    assert len(until) == 3
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        (held(by=A), held(by=A), held(by=A), NEW, NEW),  # A has a quorum
+        (held(by=A), held(by=A), held(by=B), None, None),  # A may have one, for all we know
+        (held(by=A), held(by=A), held(by=B), "down", NEW),
+    ],
+)
+def test_vote_is_not_split_while_somebody_may_have_a_quorum(toy, replies):
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(*replies)),
+        "tell lock_abandon",
+        ("ask lock_acquire for a place", won(toy)),
+    )
+
+
+def test_two_contenders_for_an_even_number_of_nodes_retry_soon(make_toy):
+    toy = make_toy(4)
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(NEW, NEW, held(by=A), held(by=A))),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    assert toy.waits[0].until - 1000.0 < 0.06
+
+
+# Outages.
+
+
+def test_outage_is_waited_out_until_the_deadline(toy):
+    replies = {"ask lock_acquire": mute(toy), "tell lock_abandon": None, "wait": toy.slept()}
+    with pytest.raises(QuorumError) as caught:
+        toy.drive(toy.acquiring(timeout=2.0), lambda described, effect: replies[described])
+    assert 1002.0 <= toy.now < 1002.05
+    assert len(caught.value.votes) == 5
+    assert all(wait.until <= 1002.0 for wait in toy.waits)
+    assert 8 <= len(toy.asked) <= 40
+    assert len(toy.told) == len(toy.asked)
+
+
+def test_outage_that_ends_in_time_is_no_error(toy):
+    state = toy.acquire(
+        ("ask lock_acquire", mute(toy)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", won(toy)),
+    )
+    assert state.valid(toy.now)
+
+
+def test_outage_is_not_asked_all_the_time(toy):
+    outage = ("ask lock_acquire", toy.all_say("down", takes=0.0))
+    toy.acquire(*[outage, "tell lock_abandon", ("wait", toy.slept())] * 10, ("ask lock_acquire", won(toy)))
+    starts = [1000.0, *(wait.until for wait in toy.waits)]
+    pauses = [wait.until - start for wait, start in zip(toy.waits, starts, strict=False)]
+    assert min(pauses) >= 0.004
+    assert max(pauses) <= 0.25 + 1e-9
+    assert pauses[-1] > 0.05
+
+
+def test_last_round_decides_between_busy_and_outage(toy):
+    result = toy.acquire(
+        ("ask lock_acquire", mute(toy)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.all_say(held(), takes=0.02)),
+        "tell lock_abandon",
+        timeout=0.02,
+    )
+    assert result is None

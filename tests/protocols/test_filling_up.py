@@ -1,0 +1,239 @@
+"""Filling up: a hold that lives on a bare majority is brought to the nodes that lack it."""
+
+import math
+
+import pytest
+
+from redsync._protocols.holding import extend
+from redsync._protocols.mutex import MUTEX
+from redsync._protocols.renewal import fill_up, is_bare, renew
+
+NEW = 1
+OURS, HEALED, THEIRS = 2, 1, 0
+ALL = 0b11111
+LEASE, DRIFT = 30.0, 0.302
+LOSS = ("tell lock_abandon", "notify HoldLost")
+BARE = (NEW, NEW, NEW, "down", "down")
+
+
+def take_bare(toy, **fields):
+    """Acquire on a bare majority of five nodes, and wait until that is looked at."""
+    state = toy.acquire(("ask lock_acquire", toy.answers(*BARE, sent=0b00111)), **fields)
+    toy.now = state.fill_at
+    return state
+
+
+def run_fill_up(toy, holds, *script):
+    return toy.play(fill_up(toy.session, holds, toy.now), *script)
+
+
+@pytest.mark.parametrize(
+    ("n", "missing", "expected"),
+    [
+        (5, 0, False),
+        (5, 1, False),  # it can spare another one
+        (5, 2, True),
+        (4, 0, False),
+        (4, 1, True),
+        (3, 0, False),
+        (3, 1, True),
+        # There are no more nodes than a quorum: nothing can be filled up.
+        (2, 0, False),
+        (2, 1, False),
+        (1, 0, False),
+    ],
+)
+def test_hold_is_bare_if_it_can_spare_no_node_though_there_are_more(make_toy, n, missing, expected):
+    assert is_bare(make_toy(n).session, missing) is expected
+
+
+# What is asked.
+
+
+def test_fill_up_renews_on_all_nodes(toy):
+    state = take_bare(toy, holds=3)
+    now = toy.now
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
+    assert toy.commands[-1].keys == (toy.keys.lock,)
+    assert toy.commands[-1].args == (toy.owner.wire, 3, 30_000)
+    effect = toy.asked[-1]
+    assert (effect.lane, effect.owner, effect.guard, effect.timeout) == (toy.owner.lane, toy.owner, 0.0, 0.25)
+    assert state.touched == ALL
+    assert state.kept_until >= now + LEASE
+    assert state.valid_until == pytest.approx(now + LEASE - DRIFT), "it is a renewal"
+    assert state.renew_at == pytest.approx(now + LEASE / 3)
+    assert (state.fill_at, state.fill_pause) == (math.inf, 0.0)
+
+
+def test_fill_up_waits_for_all_nodes(toy):
+    """Nobody waits for it, and what is asked is just who is missing."""
+    state = take_bare(toy)
+    began = toy.now
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, None)))
+    assert toy.now == pytest.approx(began + 0.25)
+    assert toy.tallies[-1].granted == 4
+    assert state.fill_at == math.inf
+
+
+def test_fill_up_of_a_lease_that_was_given_lasts_for_the_rest_of_it(toy):
+    state = take_bare(toy, lease=10.0)
+    toy.now = 1004.0
+    before = state.valid_until
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED, takes=0.2)))
+    rest = toy.commands[-1].args[2] / 1000
+    assert before < 1004.0 + rest <= 1010.0, "at least as long as it is believed, no longer than was asked for"
+    assert state.valid_until == before, "never lengthened"
+    assert not state.renewed
+    assert state.fill_at == math.inf
+
+
+def test_fill_up_never_outlasts_max_hold(toy):
+    state = take_bare(toy, max_hold=20.0)
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
+    assert state.valid_until == pytest.approx(1020.0)
+
+
+def test_fill_up_brings_many_holds_with_one_command(toy):
+    renewed, given = take_bare(toy, name="a"), take_bare(toy, name="b", lease=2.0)
+    answers = toy.answers([2, 2], [2, 2], [2, 2], [1, 1], [1, "down"])
+    run_fill_up(toy, [renewed, given], ("ask lock_renew", answers))
+    assert toy.commands[-1].keys == (b"redsync:a", b"redsync:b")
+    assert toy.commands[-1].args[2] == 30_000
+    assert toy.commands[-1].args[5] < 2_000
+    assert toy.asked[-1].owner is None
+    assert toy.asked[-1].timeout < 0.25, "no longer than the shortest lease allows"
+    assert [state.fill_at for state in (renewed, given)] == [math.inf, math.inf]
+
+
+def test_fill_up_is_by_the_script_of_its_kind(toy):
+    state = toy.acquire(("ask mutex_acquire", toy.answers(*BARE)), kind=MUTEX)
+    run_fill_up(toy, [state], ("ask mutex_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
+    assert toy.commands[-1].script is MUTEX.renew
+
+
+# What comes of it.
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (OURS, OURS, OURS, "down", "down"),
+        (OURS, OURS, OURS, "down", None),
+        (OURS, OURS, OURS, THEIRS, THEIRS),
+        (OURS, OURS, OURS, THEIRS, "down"),
+    ],
+)
+def test_hold_that_stays_bare_is_filled_up_again_after_growing_pauses(toy, answers):
+    state = take_bare(toy)
+    pauses = []
+    for _ in range(7):
+        began = toy.now
+        run_fill_up(toy, [state], ("ask lock_renew", toy.codes(*answers)))
+        assert state.lost is None
+        pauses.append(state.fill_at - began)
+        toy.now = state.fill_at
+    assert pauses == pytest.approx([0.25, 0.5, 1.0, 2.0, 2.5, 2.5, 2.5]), "a twelfth of the lease at most"
+
+
+def test_hold_with_a_short_lease_is_filled_up_after_short_pauses(make_toy):
+    toy = make_toy(lease=0.6)
+    state = take_bare(toy)
+    pauses = []
+    for _ in range(3):
+        began = toy.now
+        run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, "down", "down")))
+        pauses.append(state.fill_at - began)
+        toy.now = state.fill_at
+    assert pauses == pytest.approx([0.03, 0.05, 0.05])
+
+
+def test_pauses_begin_anew_when_the_hold_was_on_enough_nodes_in_between(toy):
+    state = take_bare(toy)
+    for _ in range(4):
+        run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, "down", "down")))
+        toy.now = state.fill_at
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, OURS, HEALED)))
+    assert state.fill_pause == 0.0
+    began = toy.now
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, "down", "down")))
+    assert state.fill_at - began == pytest.approx(0.25)
+
+
+def test_healed_node_counts_the_next_time(toy):
+    """One of the three that granted has forgotten the claim: that is no quorum now, and one when it was healed."""
+    state = take_bare(toy)
+    before = state.valid_until
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, HEALED, "down", "down")))
+    assert state.lost is None
+    assert state.valid_until == before
+    toy.now = state.fill_at
+    now = toy.now
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down")))
+    assert state.valid_until == pytest.approx(now + LEASE - DRIFT)
+    assert state.fill_at == math.inf
+
+
+def test_fill_up_loses_what_too_many_nodes_no_longer_keep(toy):
+    state = take_bare(toy)
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, THEIRS, THEIRS, THEIRS)), *LOSS)
+    assert "3 of 5 nodes" in state.lost
+
+
+def test_hold_released_while_it_is_filled_up_is_left_alone(toy):
+    state = take_bare(toy)
+    answers = toy.codes(OURS, OURS, OURS, HEALED, HEALED, meanwhile=lambda: toy.give_back(state))
+    before = state.valid_until
+    run_fill_up(toy, [state], ("ask lock_renew", answers))
+    assert (state.lost, state.valid_until) == (None, before)
+    assert next(effect for effect in toy.asked if effect.owed_to).owed_to == ALL, "it may have been healed anywhere"
+
+
+def test_hold_released_before_it_is_filled_up_is_left_out(toy):
+    state = take_bare(toy)
+    steps = fill_up(toy.session, [state], toy.now)
+    effect = next(steps)
+    toy.give_back(state)
+    assert effect.command() is None
+    toy.commands.append(None)
+    with pytest.raises(StopIteration):
+        steps.send(toy.perform(effect, toy.all_say(None, sent=0)))
+
+
+# What a plain renewal finds out.
+
+
+def test_renewal_that_finds_a_bare_majority_asks_for_it_to_be_filled_up_at_once(toy):
+    state = toy.take()
+    state.fill_at, state.tally = math.inf, None
+    toy.now = 1010.0
+    toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes("down", "down", OURS, OURS, OURS)))
+    assert state.fill_at == toy.now
+
+
+def test_renewal_that_finds_a_bare_majority_does_not_cut_a_pause_short(toy):
+    state = take_bare(toy)
+    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, "down", "down")))
+    pending = state.fill_at
+    toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes("down", "down", OURS, OURS, OURS)))
+    assert state.fill_at == pending
+
+
+@pytest.mark.parametrize("answers", [(OURS, OURS, OURS, None, None), (OURS, OURS, OURS, HEALED, "down")])
+def test_renewal_takes_who_was_not_waited_for_or_healed_for_nodes_that_keep_it(toy, answers):
+    state = take_bare(toy)
+    toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes(*answers)))
+    assert (state.fill_at, state.fill_pause) == (math.inf, 0.0)
+
+
+def test_renewal_without_a_quorum_leaves_the_filling_up_as_it_was(toy):
+    state = take_bare(toy)
+    pending = state.fill_at
+    toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes(OURS, OURS, "down", "down", "down")))
+    assert state.fill_at == pending
+
+
+def test_renewal_makes_the_tally_of_the_acquire_a_thing_of_the_past(toy):
+    """Else its votes would be looked at when a later renewal finds that nodes have gone."""
+    state = toy.take()
+    toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.codes(*[OURS] * 5)))
+    assert (state.fill_at, state.tally) == (math.inf, None)

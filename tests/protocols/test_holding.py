@@ -1,0 +1,395 @@
+"""Having a hold: releasing it, checking it, lengthening it."""
+
+import pytest
+
+from redsync._core.effects import Broadcast
+from redsync._protocols.holding import check, extend, give_back, release
+from redsync._protocols.lease import wait_end
+from redsync._protocols.mutex import MUTEX
+from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+
+NEW = 1
+HAD, HAD_NOT = 1, 0
+ALL = 0b11111
+LEASE = 30.0
+
+
+# Release.
+
+
+def run_release(toy, state, *script, **options):
+    return toy.play(release(toy.session, state, toy.now, **options), *script)
+
+
+def test_release_gives_back_the_last_hold(toy):
+    state = toy.take()
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
+    assert toy.commands[-1].keys == toy.keys.all
+    assert toy.commands[-1].args == (toy.owner.wire, 0, b"redisson_lock__channel:{redsync:x}")
+    assert (toy.asked[-1].owner, toy.asked[-1].lane) == (toy.owner, toy.owner.lane)
+    assert len(toy.session.holds) == 0
+    assert not state.live
+    assert state.count == 0
+    assert state.lost is None
+
+
+def test_release_of_one_of_several_holds_sets_the_count(toy):
+    state = toy.take(holds=3)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
+    assert toy.commands[-1].args[1] == 2
+    assert (state.count, state.live) == (2, True)
+    assert list(toy.session.holds) == [state]
+
+
+def test_release_gives_back_several_holds_with_one_command(toy):
+    state = toy.take(holds=3)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), holds=3)
+    assert toy.commands[-1].args[1] == 0
+    assert len(toy.session.holds) == 0
+
+
+def test_release_ends_live_before_it_is_sent(toy):
+    """So that a renewal which is composed later leaves it out: on one lane nothing is overtaken."""
+    state = toy.take()
+    effect = toy.start(release(toy.session, state, toy.now))
+    assert isinstance(effect, Broadcast)
+    assert not state.live
+    assert len(toy.session.holds) == 0
+
+
+def test_release_is_owed_to_all_nodes_that_may_keep_the_claim(toy):
+    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", None, sent=0b10111)))
+    run_release(toy, state, ("ask lock_release", toy.answers(HAD, HAD, HAD, "down", "down")))
+    assert toy.asked[-1].owed_to == 0b10111
+    assert toy.asked[-1].owed_until == pytest.approx(1000.0 + LEASE)
+
+
+def test_release_is_owed_until_the_nodes_forget_a_claim_that_max_hold_ended_early(toy):
+    state = toy.take(max_hold=5.0)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
+    assert toy.asked[-1].owed_until >= 1000.0 + LEASE - 0.001
+
+
+def test_loss_by_max_hold_is_owed_until_the_nodes_forget_the_claim(toy):
+    state = toy.take(max_hold=5.0)
+    toy.now = 1005.0
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state, "tell lock_abandon", "notify HoldLost")
+    assert toy.told[-1].owed_until >= 1000.0 + LEASE - 0.001
+
+
+def test_release_is_fine_when_a_quorum_had_us(toy):
+    state = toy.take()
+    run_release(toy, state, ("ask lock_release", toy.answers(HAD, HAD_NOT, HAD, HAD_NOT, HAD)))
+
+
+def test_release_tells_the_loss_when_no_quorum_had_us(toy):
+    state = toy.take()
+    with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
+        run_release(toy, state, ("ask lock_release", toy.answers(HAD_NOT, HAD, HAD_NOT, HAD, HAD_NOT)))
+    assert state.lost
+    assert len(toy.session.holds) == 0
+
+
+@pytest.mark.parametrize(("held", "given_back"), [(1, 2), (2, 3)])
+def test_release_of_more_than_is_held_changes_nothing(toy, held, given_back):
+    state = toy.take(holds=held)
+    with pytest.raises(NotOwnedError, match="released already") as caught:
+        run_release(toy, state, holds=given_back)
+    assert caught.value.name == "x"
+    assert (state.count, state.live, state.lost) == (held, True, None)
+    assert list(toy.session.holds) == [state]
+
+
+def test_release_is_refused_when_another_thread_was_quicker(toy):
+    """Both had looked the hold up before either began."""
+    state = toy.take()
+    late = release(toy.session, state, toy.now)
+    toy.give_back(state)
+    with pytest.raises(NotOwnedError):
+        toy.play(late)
+    assert (state.count, state.lost) == (0, None), "it is no loss"
+
+
+def test_release_of_a_lost_hold_is_refused_when_another_thread_was_quicker(toy):
+    state = toy.take()
+    state.lost = "an earlier reason"
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state)
+    with pytest.raises(NotOwnedError):
+        run_release(toy, state)
+
+
+def test_release_is_by_the_script_of_its_kind(toy):
+    state = toy.take(kind=MUTEX)
+    run_release(toy, state, ("ask mutex_release", toy.all_say(HAD)))
+    assert toy.commands[-1].script is MUTEX.release
+
+
+@pytest.mark.parametrize("order", ["silence first", "refusals first", "mixed"])
+def test_release_takes_no_silence_for_a_refusal_in_whatever_order_nodes_answer(make_toy, order):
+    """Three that refuse are a loss and two are none, also if the other nodes failed before they answered."""
+    for refusing, lost in [(3, True), (2, False)]:
+        toy = make_toy()
+        state = toy.take()
+        answers = ["down", "down", *[HAD_NOT] * refusing, *[HAD] * (3 - refusing)]
+        if order == "refusals first":
+            answers.reverse()
+        elif order == "mixed":
+            answers = [answers[i] for i in (2, 0, 3, 1, 4)]
+        script = ("ask lock_release", toy.answers(*answers))
+        if lost:
+            with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
+                run_release(toy, state, script)
+        else:
+            run_release(toy, state, script)
+
+
+def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
+    state = toy.take(holds=2)
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), "tell lock_abandon", "notify HoldLost")
+    assert (state.count, len(toy.session.holds)) == (1, 1)
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state)
+    assert (state.count, len(toy.session.holds)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ("down", "down", "down", "down", "down"),
+        (HAD, HAD, "down", "down", "down"),
+        (HAD, HAD_NOT, HAD_NOT, None, None),
+    ],
+)
+def test_release_with_too_few_nodes_is_fine_while_it_is_still_valid(toy, answers):
+    state = toy.take()
+    run_release(toy, state, ("ask lock_release", toy.answers(*answers)))
+    assert state.lost is None
+    assert toy.asked[-1].owed_to == ALL
+    assert len(toy.session.holds) == 0
+
+
+def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy):
+    state = toy.take()
+    toy.now = state.valid_until - 0.1
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state, ("ask lock_release", toy.all_say("down", takes=0.1)))
+
+
+def test_release_of_an_expired_hold_drops_it_and_tells_the_loss(toy):
+    state = toy.take()
+    toy.now = state.valid_until
+    with pytest.raises(LeaseLostError, match="ended without a renewal"):
+        run_release(toy, state, "tell lock_abandon", "notify HoldLost")
+    assert len(toy.session.holds) == 0
+    assert not state.live
+
+
+def test_release_of_a_lost_hold_asks_nobody_and_tells_each_of_its_holds(toy):
+    state = toy.take(holds=2)
+    state.lost = "an earlier reason"
+    for left in (1, 0):
+        with pytest.raises(LeaseLostError, match="an earlier reason"):
+            run_release(toy, state)
+        assert state.count == left
+    assert len(toy.session.holds) == 0
+
+
+def test_release_waits_for_nodes_no_longer_than_a_round(toy):
+    state = toy.take(lease=2.0)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
+    assert toy.asked[-1].timeout == pytest.approx(0.1)
+
+
+def test_release_interrupted_is_told_all_the_same(toy):
+    state = toy.take()
+    script = [("ask lock_release", toy.all_say(HAD))]
+    cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
+    assert cleanup[0] == "tell lock_abandon, leave", "passes the wake-up on that the release would have been"
+    assert toy.told[-1].owed_to == ALL
+    assert toy.told[-1].owed_until == pytest.approx(1000.0 + LEASE)
+    assert len(toy.session.holds) == 0
+    assert not state.live
+
+
+def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
+    state = toy.take(holds=2)
+    cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", toy.all_say(HAD))], 0)
+    assert cleanup == []
+    assert (state.count, state.live, state.lost) == (1, True, None)
+    assert list(toy.session.holds) == [state]
+
+
+def watch(toy, state, timeout=None):
+    """Begin to sleep until the hold ends, in another thread as it were."""
+    return toy.start(wait_end(state, lambda: False, toy.now, timeout))
+
+
+def test_release_wakes_who_sleeps_until_the_end(toy):
+    state = toy.take()
+    watch(toy, state)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
+    assert toy.effects[-1].key == state.end_key
+    assert toy.effects[-1].lane == toy.owner.lane
+
+
+def test_release_of_one_of_several_holds_lets_sleepers_look_again(toy):
+    """One of them may wait for the end of this very acquisition."""
+    state = toy.take(holds=2)
+    watch(toy, state)
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
+
+
+def test_release_interrupted_wakes_who_sleeps_until_the_end(toy):
+    state = toy.take()
+    watch(toy, state)
+    cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", toy.all_say(HAD))], 0)
+    assert cleanup == ["tell lock_abandon, leave", "signal"]
+
+
+# Giving back in the owner's place.
+
+
+@pytest.mark.parametrize("holds", [1, 3])
+def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, holds):
+    state = toy.take(holds=holds)
+    toy.play(give_back(toy.session, state), "tell lock_release")
+    (told,) = toy.told
+    assert told.command.keys == toy.keys.all
+    assert told.command.args == (toy.owner.wire, 0, toy.keys.channel)
+    assert (told.lane, told.owner, told.owed_to) == (toy.owner.lane, toy.owner, ALL)
+    assert told.owed_until == pytest.approx(1000.0 + LEASE)
+    assert len(toy.session.holds) == 0
+    assert not state.live
+
+
+def test_give_back_ends_live_before_it_is_sent(toy):
+    state = toy.take()
+    toy.start(give_back(toy.session, state))
+    assert not state.live
+
+
+def test_give_back_of_a_lost_hold_asks_nobody(toy):
+    """Its claims were dropped when it was lost; by now another may have them."""
+    state = toy.take()
+    state.lost = "a reason"
+    toy.play(give_back(toy.session, state))
+    assert len(toy.session.holds) == 0
+
+
+def test_give_back_interrupted_is_told_all_the_same(toy):
+    state = toy.take()
+    cleanup = toy.interrupt(give_back(toy.session, state), ["tell lock_release"], 0)
+    assert cleanup == ["tell lock_abandon, leave"]
+    assert toy.told[-1].owed_to == ALL
+    assert len(toy.session.holds) == 0
+
+
+def test_give_back_wakes_who_sleeps_until_the_end(toy):
+    state = toy.take(kind=MUTEX)
+    watch(toy, state)
+    toy.play(give_back(toy.session, state), "tell mutex_release", "signal")
+
+
+# Check and extend.
+
+
+def test_check_of_a_valid_hold_does_nothing(toy):
+    state = toy.take()
+    toy.play(check(state, state.valid_until - 0.001))
+    assert state.lost is None
+
+
+def test_check_tells_an_expired_hold_lost_once(toy):
+    state = toy.take()
+    with pytest.raises(LeaseLostError) as caught:
+        toy.play(check(state, state.valid_until), "tell lock_abandon", "notify HoldLost")
+    assert caught.value.name == "x"
+    assert "'x'" in str(caught.value)
+    with pytest.raises(LeaseLostError):
+        toy.play(check(state, 1000.0))
+
+
+def test_extend_lengthens_now_on_a_quorum(toy):
+    state = toy.take(lease=2.0)
+    toy.now = 1001.0
+    toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], [2], "down", "down")))
+    assert toy.commands[-1].args == (toy.owner.wire, 1, 60_000)
+    assert toy.asked[-1].guard == 0.0, "nodes that lost their memory are healed by it"
+    assert state.valid_until == pytest.approx(1001.0 + 60.0 - 0.602)
+    assert not state.renewed, "an extension is no renewal"
+    assert state.lease == 2.0
+
+
+def test_extend_without_a_lease_takes_the_holds_own(toy):
+    state = toy.take(lease=2.0)
+    toy.now = 1001.0
+    toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.all_say([2])))
+    assert toy.commands[-1].args[2] == 2_000
+    assert state.valid_until == pytest.approx(1001.0 + 2.0 - 0.022)
+
+
+def test_extend_never_shortens(toy):
+    state = toy.take()
+    before = state.valid_until
+    toy.play(extend(toy.session, state, 1.0, toy.now), ("ask lock_renew", toy.all_say([2])))
+    assert state.valid_until == before
+
+
+def test_extend_without_a_quorum_leaves_the_hold_as_it_was(toy):
+    state = toy.take()
+    before = state.valid_until
+    with pytest.raises(QuorumError) as caught:
+        toy.play(
+            extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], "down", "down", "down"))
+        )
+    assert len(caught.value.votes) == 5
+    assert state.valid_until == before
+    assert state.lost is None
+
+
+def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
+    state = toy.take()
+    with pytest.raises(LeaseLostError):
+        toy.play(
+            extend(toy.session, state, 60.0, toy.now),
+            ("ask lock_renew", toy.answers([0], [1], [-1], [2], [2])),
+            "tell lock_abandon",
+            "notify HoldLost",
+        )
+    assert not state.valid(toy.now)
+
+
+@pytest.mark.parametrize("answer", [[2], [0], "down"])
+def test_extend_of_a_hold_given_back_meanwhile_says_so(toy, answer):
+    """By another thread, through its Hold: that is no outage, and no loss."""
+    state = toy.take()
+    answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
+    with pytest.raises(NotOwnedError):
+        toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", answers))
+    assert state.lost is None
+
+
+def test_extend_of_an_expired_hold_asks_nobody(toy):
+    state = toy.take()
+    with pytest.raises(LeaseLostError):
+        toy.play(extend(toy.session, state, 60.0, state.valid_until), "tell lock_abandon", "notify HoldLost")
+
+
+def test_extend_wakes_the_watchdog_when_its_look_is_due_earlier(toy):
+    state = toy.take()
+    toy.session.holds.watched_until = 1010.0
+    alarms = toy.alarms
+    toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
+    assert state.due < 1010.0
+    assert toy.alarms == alarms + 1
+
+
+# Replies of no known shape.
+
+
+@pytest.mark.parametrize("verb", [release, lambda session, state, now: extend(session, state, None, now)])
+def test_garbage_is_no_answer_to_a_release_or_an_extension(believed, verb):
+    assert believed(lambda toy: verb(toy.session, toy.take(), toy.now)) == []

@@ -1,0 +1,239 @@
+"""The mutex: one request's claim, possessed by an object, never entered twice."""
+
+import math
+
+import pytest
+
+from redsync._protocols.claim import Receipt
+from redsync._protocols.holding import release
+from redsync._protocols.lease import lose
+from redsync._protocols.mutex import MUTEX, Possession, acquire
+from redsync.exceptions import LeaseLostError, QuorumError
+
+NEW, HAD = 1, 1
+LEASE, DRIFT = 30.0, 0.302
+LOSS = ("tell mutex_abandon", "notify HoldLost")
+
+
+@pytest.fixture
+def possession():
+    return Possession()
+
+
+def acquiring(toy, possession, *, acquirer=None, **fields):
+    """Return the steps of an acquire: each request is an owner of its own, as the facade sees to it."""
+    demand = toy.demand(**{"kind": MUTEX, "owner": toy.new_owner(), **fields})
+    return acquire(toy.session, demand, toy.now, possession, acquirer or toy.owner)
+
+
+def take(toy, possession, **fields):
+    return toy.play(acquiring(toy, possession, **fields), ("ask mutex_acquire", toy.all_say(NEW)))
+
+
+def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1"):
+    return toy.all_say([20_000, by])
+
+
+def test_kind_is_the_string_of_the_redis_documentation():
+    assert (MUTEX.noun, MUTEX.value_type) == ("mutex", b"string")
+
+
+# Possession.
+
+
+def test_object_that_never_acquired_has_nothing(possession):
+    assert possession.state is None
+    assert not possession.is_held
+
+
+def test_acquire_takes_possession(toy, possession):
+    state = take(toy, possession)
+    assert possession.state is state
+    assert possession.acquired_by is toy.owner
+    assert possession.is_held
+    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
+    assert list(toy.session.holds) == [state]
+
+
+def test_possession_is_over_when_it_was_released(toy, possession):
+    state = take(toy, possession)
+    toy.give_back(state)
+    assert not possession.is_held
+
+
+def test_possession_outlasts_a_loss_until_it_was_released(toy, possession):
+    """Somebody has to be told, and that is who releases."""
+    state = take(toy, possession)
+    toy.play(lose(state, "a reason"), *LOSS)
+    assert possession.is_held
+    with pytest.raises(LeaseLostError):
+        toy.play(release(toy.session, state, toy.now))
+    assert not possession.is_held
+
+
+def test_each_acquire_has_a_value_of_its_own(toy, possession):
+    """What an earlier request left behind, or a late command of it, is never taken for the present one."""
+    values = []
+    for _ in range(3):
+        toy.give_back(take(toy, possession))
+        values.append(toy.commands[-2].args[0])
+    assert len(set(values)) == 3
+
+
+def test_objects_have_what_they_acquired_and_not_what_others_did(toy, possession):
+    other = Possession()
+    mine, theirs = take(toy, possession, name="a"), take(toy, other, name="b")
+    toy.give_back(theirs)
+    assert possession.state is mine
+    assert possession.is_held
+    assert not other.is_held
+
+
+# Not reentrant.
+
+
+def test_second_acquire_asks_anew_and_is_refused_by_the_first(toy, possession):
+    state = take(toy, possession)
+    steps = acquiring(toy, possession, timeout=0.0)
+    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
+    first, second = toy.commands[0], toy.commands[1]
+    assert first.args[0] != second.args[0]
+    assert second.args[1] == 1, "there is no count"
+    assert toy.told[-1].command.args[0] == second.args[0], "the first claim is not undone"
+    assert possession.state is state
+    assert (state.count, state.live) == (1, True)
+
+
+def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, possession):
+    first = take(toy, possession)
+    acquirer = toy.new_owner()
+    second = toy.play(
+        acquiring(toy, possession, acquirer=acquirer),
+        ("ask mutex_acquire", busy(toy)),
+        "tell mutex_abandon",
+        ("ask mutex_acquire for a place", busy(toy)),
+        "tell mutex_abandon",
+        ("wait for wake-up", toy.slept(0.1, signals=5, meanwhile=lambda: toy.give_back(first))),
+        ("ask mutex_acquire for a place", toy.all_say(NEW)),
+    )
+    assert possession.state is second
+    assert possession.acquired_by is acquirer
+    assert list(toy.session.holds) == [second]
+
+
+# Lost and not released.
+
+
+def test_acquire_by_who_lost_it_and_was_not_told_raises(toy, possession):
+    state = take(toy, possession)
+    toy.play(lose(state, "a reason"), *LOSS)
+    with pytest.raises(LeaseLostError, match="a reason"):
+        toy.play(acquiring(toy, possession))
+    assert possession.state is state, "it has yet to be released"
+
+
+def test_acquire_by_who_lost_it_and_nobody_has_noticed_tells_the_loss(toy, possession):
+    state = take(toy, possession)
+    toy.now = state.valid_until
+    with pytest.raises(LeaseLostError, match="ended without a renewal"):
+        toy.play(acquiring(toy, possession), *LOSS)
+    assert state.lost
+    assert toy.events[-1].state is state
+
+
+def test_acquire_after_the_loss_was_released_is_a_new_one(toy, possession):
+    state = take(toy, possession)
+    toy.play(lose(state, "a reason"), *LOSS)
+    with pytest.raises(LeaseLostError):
+        toy.play(release(toy.session, state, toy.now))
+    assert take(toy, possession).valid(toy.now)
+
+
+def test_acquire_after_a_release_that_told_the_loss_is_a_new_one(toy, possession):
+    state = take(toy, possession)
+    with pytest.raises(LeaseLostError):
+        toy.play(release(toy.session, state, toy.now), ("ask mutex_release", toy.all_say(0)))
+    assert not possession.is_held
+    assert take(toy, possession) is possession.state
+
+
+def waiting_while(toy, possession, meanwhile=None, **fields):
+    """Return what an acquire of the same object by another thread goes through until it wins."""
+    return (
+        acquiring(toy, possession, **fields),
+        ("ask mutex_acquire", busy(toy)),
+        "tell mutex_abandon",
+        ("ask mutex_acquire for a place", busy(toy)),
+        "tell mutex_abandon",
+        ("wait for wake-up", toy.slept(0.9, meanwhile=meanwhile)),
+        ("ask mutex_acquire for a place", toy.all_say(NEW)),
+    )
+
+
+def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(toy, possession):
+    """Else who had the lost one would release what another thread of the same object has now."""
+    first = take(toy, possession)
+    receipt = Receipt()
+    lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
+    with pytest.raises(LeaseLostError, match="a reason"):
+        toy.play(*waiting_while(toy, possession, lost, receipt=receipt), "tell mutex_release")
+    assert receipt.state is None
+    assert possession.state is first
+    assert list(toy.session.holds) == [first], "it has yet to be released"
+
+
+def test_acquire_that_waited_while_the_object_lost_it_unnoticed_tells_the_loss(toy, possession):
+    first = take(toy, possession, lease=0.8)
+    with pytest.raises(LeaseLostError):
+        toy.play(*waiting_while(toy, possession), "tell mutex_release", *LOSS)
+    assert first.lost
+    assert toy.events[-1].state is first
+
+
+def test_acquire_interrupted_while_it_gives_the_new_claim_back_leaves_nothing(toy, possession):
+    first = take(toy, possession)
+    lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
+    steps, *script = waiting_while(toy, possession, lost)
+    assert toy.interrupt(steps, [*script, "tell mutex_release"], len(script)) == ["tell mutex_abandon, leave"]
+    assert list(toy.session.holds) == [first]
+
+
+# In vain.
+
+
+def test_acquire_in_vain_leaves_the_possession_as_it_was(toy, possession):
+    steps = acquiring(toy, possession, timeout=0.0)
+    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
+    assert possession.state is None
+    with pytest.raises(QuorumError):
+        toy.play(
+            acquiring(toy, possession, timeout=0.0),
+            ("ask mutex_acquire", toy.all_say("down", sent=0)),
+            "tell mutex_abandon",
+        )
+    assert not possession.is_held
+
+
+def test_acquire_interrupted_leaves_no_possession(toy, possession):
+    receipt = Receipt()
+    steps = acquiring(toy, possession, receipt=receipt)
+    assert toy.interrupt(steps, [("ask mutex_acquire", toy.all_say(NEW))], 0) == ["tell mutex_abandon"]
+    assert not possession.is_held
+    assert receipt.state is None
+    assert len(toy.session.holds) == 0
+
+
+def test_acquire_notes_success_on_its_receipt(toy, possession):
+    receipt = Receipt()
+    assert take(toy, possession, receipt=receipt) is receipt.state
+
+
+def test_mutex_with_a_lease_is_not_renewed_and_one_without_is(toy, possession):
+    assert take(toy, possession, lease=2.0).renew_at == math.inf
+    toy.give_back(possession.state)
+    state = take(toy, possession)
+    toy.now = 1010.5
+    toy.run_watchdog()
+    assert toy.commands[-1].script is MUTEX.renew
+    assert toy.commands[-1].args == (state.owner.wire, 1, 30_000)
+    assert state.valid_until == pytest.approx(1010.5 + LEASE - DRIFT)

@@ -1,0 +1,331 @@
+"""Renewal: many claims lengthened by one command, each settled by what a quorum says of it."""
+
+import math
+import random
+
+import pytest
+
+from redsync._core.quorum import Choice
+from redsync._protocols.holding import release
+from redsync._protocols.lease import lose
+from redsync._protocols.renewal import renew
+
+OURS, HEALED, THEIRS, FOREIGN = 2, 1, 0, -1
+ALL = 0b11111
+LEASE, DRIFT = 30.0, 0.302
+LOSS = ("tell lock_abandon", "notify HoldLost")
+
+
+def run_renew(toy, holds, *script, **options):
+    return toy.play(renew(toy.session, holds, **options), *script)
+
+
+# Renewing one hold.
+
+
+def test_renew_asks_for_the_claim_as_it_is_now(toy):
+    state = toy.take(holds=3)
+    toy.now = 1010.0
+    confirmed, tally = run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
+    assert confirmed == [state]
+    assert tally.won
+    assert toy.commands[-1].keys == (b"redsync:x",)
+    assert toy.commands[-1].args == (toy.owner.wire, 3, 30_000)
+    effect = toy.asked[-1]
+    assert (effect.lane, effect.owner, effect.guard) == (toy.owner.lane, toy.owner, 0.0)
+    assert effect.timeout == 0.25
+
+
+@pytest.mark.parametrize(("guard", "flag"), [(30.0, (1,)), (0.0, ())])
+def test_renew_says_whether_memory_is_guarded(make_toy, guard, flag):
+    """A node that forgot what is renewed is no new one, and gets its record by the renewal."""
+    toy = make_toy(restart_guard=guard)
+    one, other = toy.take("one"), toy.take("other")
+    run_renew(toy, [one, other], ("ask lock_renew", toy.answers(*[[OURS, OURS]] * 5)))
+    assert toy.commands[-1].args == (*(toy.owner.wire, 1, 30_000) * 2, *flag)
+    assert toy.asked[-1].guard == 0.0
+
+
+def test_renewal_counts_from_sending(toy):
+    state = toy.take()
+    toy.now = 1010.0
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, takes=0.2)))
+    assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
+    assert state.renew_at == pytest.approx(1010.0 + LEASE / 3)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (OURS, OURS, OURS, OURS, OURS),
+        (OURS, OURS, OURS, "down", "down"),
+        (HEALED, HEALED, OURS, OURS, OURS),
+        (THEIRS, FOREIGN, OURS, OURS, OURS),
+        ("down", OURS, THEIRS, OURS, OURS),
+    ],
+)
+def test_renewal_counts_with_a_quorum_of_existing(toy, answers):
+    state = toy.take()
+    toy.now = 1010.0
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers)))
+    assert confirmed == [state]
+    assert state.lost is None
+    assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (HEALED, HEALED, OURS, OURS, "down"),
+        (HEALED, THEIRS, OURS, OURS, "down"),
+        (OURS, OURS, "down", "down", "down"),
+        ("down", "down", "down", "down", "down"),
+        (HEALED, HEALED, "down", "down", "down"),
+        (None, None, None, None, None),
+    ],
+)
+def test_renewal_without_a_quorum_either_way_is_tried_again_soon(toy, answers):
+    state = toy.take()
+    before = state.valid_until
+    toy.now = 1010.0
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers)))
+    assert confirmed == []
+    assert state.lost is None
+    assert state.valid_until == before, "healed nodes do not count"
+    assert toy.now < state.renew_at <= toy.now + 1.0
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (HEALED, HEALED, HEALED, OURS, OURS),
+        (THEIRS, THEIRS, THEIRS, "down", "down"),
+        (FOREIGN, THEIRS, HEALED, OURS, OURS),
+        (HEALED, HEALED, HEALED, HEALED, HEALED),
+    ],
+)
+def test_hold_that_too_many_nodes_no_longer_keep_is_lost_at_once(toy, answers):
+    state = toy.take()
+    toy.now = 1010.0
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers)), *LOSS)
+    assert confirmed == []
+    assert "3 of 5 nodes" in state.lost
+    assert not state.valid(toy.now)
+
+
+def test_healed_claims_of_a_lost_hold_are_undone(toy):
+    """Also on the nodes that did not keep it before: the renewal has just created claims there."""
+    steps = toy.acquiring()
+    state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
+    answers = toy.codes(HEALED, HEALED, "down", HEALED, None, sent=0b11011)
+    run_renew(toy, [state], ("ask lock_renew", answers), *LOSS)
+    assert toy.told[-1].owed_to == ALL
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_renewal_is_decided_as_a_dumb_count_does(make_toy, n):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    quorum = n // 2 + 1
+    for _ in range(200):
+        toy = make_toy(n)
+        state = toy.take()
+        toy.now = 1010.0
+        answers = [rng.choice([OURS, OURS, OURS, HEALED, THEIRS, FOREIGN, "down"]) for _ in range(n)]
+        ours, failed = answers.count(OURS), answers.count("down")
+        lost = n - ours - failed > n - quorum
+        script = [("ask lock_renew", toy.codes(*answers)), *(LOSS if lost else ())]
+        confirmed, _ = run_renew(toy, [state], *script)
+        assert confirmed == ([state] if ours >= quorum else []), answers
+        assert (state.lost is not None) == lost, answers
+
+
+@pytest.mark.parametrize("answers", [[OURS] * 5, ["down"] * 5, [HEALED] * 5])
+def test_renewal_answered_after_the_old_end_is_lost(toy, answers):
+    """Never won back: others may have held it in between."""
+    state = toy.take()
+    toy.now = state.valid_until - 0.01
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers, takes=0.01)), *LOSS)
+    assert confirmed == []
+    assert state.lost
+    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
+
+
+def test_renewal_answered_in_the_last_instant_counts(toy):
+    state = toy.take()
+    toy.now = state.valid_until - 0.01
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, takes=0.009)))
+    assert confirmed == [state]
+
+
+def test_renewal_never_outlasts_max_hold(toy):
+    state = toy.take(max_hold=35.0)
+    toy.now = 1010.0
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
+    assert state.valid_until == pytest.approx(1035.0)
+
+
+def test_renewal_never_shortens_what_was_extended(toy):
+    state = toy.take()
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)), lease_of=lambda _: 600.0)
+    extended = state.valid_until
+    assert extended == pytest.approx(toy.now - 0.001 + 600.0 - 6.002)
+    toy.now = 1010.0
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
+    assert state.valid_until == extended
+
+
+def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
+    state = toy.take(lease=2.0)
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
+    assert state.renew_at == math.inf
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*["down"] * 5)))
+    assert state.renew_at == math.inf
+
+
+def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
+    """Also on those it was not sent to: what was noted before the sending is never taken back."""
+    steps = toy.acquiring()
+    state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down", sent=0b01111)))
+    assert state.touched == toy.session.all_nodes
+
+
+@pytest.mark.parametrize("garbage", [[], [2, 2], None, "text", 2, [b"2"], ["2"], [2.0], [None], {}])
+def test_renewal_answered_by_garbage_is_no_answer(toy, garbage):
+    state = toy.take()
+    toy.now = 1010.0
+    effect = toy.start(renew(toy.session, [state]))
+    with pytest.raises((TypeError, ValueError)):
+        effect.judge(garbage)
+
+
+# Renewing and releasing exclude each other.
+
+
+def test_renewal_composed_after_a_release_began_leaves_the_hold_out(toy):
+    state, other = toy.take("x"), toy.take("y")
+    steps = renew(toy.session, [state, other])
+    effect = next(steps)
+    toy.start(release(toy.session, state, toy.now))
+    command = effect.command()
+    assert command.keys == (b"redsync:y",)
+    assert command.args == (toy.owner.wire, 1, 30_000)
+    toy.commands.append(command)
+    tally = toy.perform(effect, toy.codes(*[OURS] * 5))
+    with pytest.raises(StopIteration) as stop:
+        steps.send(tally)
+    assert stop.value.value[0] == [other]
+
+
+def test_renewal_of_nothing_but_released_holds_is_not_sent(toy):
+    state = toy.take()
+    steps = renew(toy.session, [state])
+    effect = next(steps)
+    toy.give_back(state)
+    assert effect.command() is None
+    toy.commands.append(None)
+    tally = toy.perform(effect, toy.codes(*[None] * 5, sent=0))
+    with pytest.raises(StopIteration) as stop:
+        steps.send(tally)
+    assert stop.value.value[0] == []
+    assert state.lost is None
+
+
+def test_renewal_composed_after_a_loss_leaves_the_hold_out(toy):
+    state = toy.take()
+    steps = renew(toy.session, [state])
+    effect = next(steps)
+    toy.play(lose(state, "a reason"), *LOSS)
+    assert effect.command() is None
+    toy.commands.append(None)
+    with pytest.raises(StopIteration):
+        steps.send(toy.perform(effect, toy.codes(*[None] * 5, sent=0)))
+
+
+def test_renewal_takes_in_the_count_of_the_instant_of_sending(toy):
+    state = toy.take()
+    steps = renew(toy.session, [state])
+    effect = next(steps)
+    state.count = 7
+    assert effect.command().args[1] == 7
+    toy.commands.append(effect.command())
+    with pytest.raises(StopIteration):
+        steps.send(toy.perform(effect, toy.codes(*[OURS] * 5)))
+
+
+def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
+    state = toy.take()
+    toy.now = 1010.0
+    before = state.valid_until
+    answers = toy.codes(*[THEIRS] * 5, meanwhile=lambda: toy.give_back(state))
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", answers))
+    assert confirmed == []
+    assert state.lost is None
+    assert state.valid_until == before
+
+
+def test_hold_lost_while_its_renewal_travels_stays_lost(toy):
+    state = toy.take()
+    toy.now = 1010.0
+    before = state.valid_until
+
+    def lose_it():
+        toy.play(lose(state, "a reason"), *LOSS)
+
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, meanwhile=lose_it)))
+    assert confirmed == []
+    assert state.lost == "a reason"
+    assert state.valid_until == before
+
+
+# Renewing many holds.
+
+
+def test_renewal_settles_many_holds_each_by_itself(toy):
+    names = [b"kept", b"lost", b"unsure", b"also kept"]
+    kept, lost, unsure, also = holds = [toy.take(name) for name in names]
+    toy.now = 1010.0
+    answers = toy.answers([2, 1, 2, 2], [2, 0, 1, 2], "down", [2, -1, 2, 2], [1, 2, 1, 2])
+    confirmed, _ = run_renew(toy, holds, ("ask lock_renew", answers), *LOSS)
+    assert confirmed == [kept, also]
+    assert [state.lost is not None for state in holds] == [False, True, False, False]
+    assert toy.events[-1].state is lost
+    assert toy.asked[-1].owner is None
+    assert unsure.renew_at < 1012.0 < kept.renew_at
+    assert toy.commands[-2].keys == tuple(b"redsync:" + name for name in names)
+
+
+def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
+    one, other = holds = [toy.take("one"), toy.take("other")]
+    answers = toy.answers([2, 2], [2, 1], [2, 1], [2, 2], [2, 2])
+    confirmed, tally = run_renew(toy, holds, ("ask lock_renew", answers))
+    assert confirmed == [one, other]
+    assert None not in tally.choices, "the last node decided about the other"
+    decided_early = toy.answers([2, 2], [2, 2], [2, 2], None, None)
+    _, tally = run_renew(toy, holds, ("ask lock_renew", decided_early))
+    assert tally.choices.count(Choice.GRANTED) == 3
+    assert tally.at == tally.sent_at + 0.001, "nobody was waited for"
+
+
+def test_renewal_waits_no_longer_than_its_shortest_lease_allows(toy):
+    long, short = toy.take("long"), toy.take("short", lease=2.0)
+    run_renew(toy, [long, short], ("ask lock_renew", toy.all_say([2, 2])))
+    assert toy.asked[-1].timeout == pytest.approx(0.1)
+    assert toy.commands[-1].args == (toy.owner.wire, 1, 30_000, toy.owner.wire, 1, 2_000)
+
+
+def test_several_losses_in_one_renewal_are_all_told(toy):
+    holds = [toy.take("a"), toy.take("b")]
+    run_renew(toy, holds, ("ask lock_renew", toy.all_say([0, 0])), *LOSS, *LOSS)
+    assert [event.state for event in toy.events] == holds
+
+
+def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_whom_it_may_have_healed(toy):
+    """A node that had no claim may be healed by the renewal and lose its connection before the release arrives."""
+    state = toy.take()
+    state.touched = 0b00111
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(state))))
+    released = next(effect for effect in toy.asked if effect.owed_to)
+    assert released.owed_to == 0b11111

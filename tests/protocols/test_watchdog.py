@@ -1,0 +1,307 @@
+"""The watchdog: renews what is due, tells what is lost, and sleeps in between."""
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from redsync._core import ownership
+from redsync._core.effects import Notify
+from redsync._core.events import HoldLost
+from redsync._core.ownership import LANES
+from redsync._protocols.holding import release
+from redsync._protocols.lease import lose
+from redsync.exceptions import LeaseLostError
+
+OURS, HEALED, THEIRS = 2, 1, 0
+ALL = 0b11111
+LEASE, DRIFT = 30.0, 0.302
+LOSS = ("tell lock_abandon", "notify HoldLost")
+
+
+def take(toy, name="x", **fields):
+    """Acquire a lock that all nodes are known to keep, so that there is nothing to be filled up."""
+    state = toy.take(name, **fields)
+    state.fill_at, state.tally = math.inf, None
+    table = toy.session.holds
+    table.watched_until = table.next_due()
+    return state
+
+
+class Stop(BaseException):
+    pass
+
+
+# Renewing.
+
+
+def test_watchdog_without_holds_sleeps_until_it_is_called(toy):
+    assert toy.run_watchdog() == ["wait"]
+    assert toy.waits[0].until == math.inf
+    assert toy.waits[0].key is None
+
+
+def test_watchdog_sleeps_until_the_next_renewal_is_due(toy):
+    state = take(toy)
+    assert toy.run_watchdog() == ["wait"]
+    assert toy.waits[-1].until == state.renew_at
+    assert toy.session.holds.watched_until == state.renew_at
+
+
+def test_watchdog_renews_every_third_of_the_lease(toy):
+    state = take(toy)
+    steps = toy.run_watchdog(sleeps=4)
+    assert steps == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait", "ask lock_renew", "wait"]
+    assert [tally.sent_at for tally in toy.tallies[1:]] == pytest.approx([1010.0, 1020.0, 1030.0])
+    assert state.valid_until == pytest.approx(1030.0 + LEASE - DRIFT)
+
+
+def test_watchdog_does_not_renew_a_lease_that_was_given(toy):
+    state = take(toy, lease=2.0)
+    steps = toy.run_watchdog(sleeps=2)
+    assert steps == ["wait", *LOSS, "wait"]
+    assert toy.waits[0].until == state.valid_until
+    assert toy.told[0].owed_to == ALL
+    assert state.lost
+    assert toy.events[0].state is state
+    assert toy.waits[-1].until == math.inf, "a lost hold is told once"
+
+
+def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
+    state = take(toy)
+
+    def answer(described, effect):
+        if described == "wait":
+            return toy.slept() if state.lost is None else Stop()
+        return toy.codes(*["down"] * 5) if described == "ask lock_renew" else None
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    end = 1000.0 + LEASE - DRIFT
+    assert end <= toy.now <= end + 0.01, "lost at the end of its validity, neither earlier nor later"
+    asked = [tally.sent_at for tally in toy.tallies[1:]]
+    assert asked[0] == pytest.approx(1010.0)
+    assert all(0 < later - earlier <= 1.3 for earlier, later in pairwise(asked))
+    assert len(asked) < 200
+    assert toy.events[-1] == HoldLost("x", str(toy.owner), state.lost, state)
+
+
+def test_watchdog_loses_at_once_what_nodes_no_longer_keep(toy):
+    state = take(toy)
+    steps = toy.run_watchdog(lambda command: [THEIRS], sleeps=2)
+    assert steps == ["wait", "ask lock_renew", *LOSS, "wait"]
+    assert toy.now == pytest.approx(1010.0, abs=0.01)
+    assert state.lost
+
+
+def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
+    """Healed nodes count from the next renewal on, so a node at a time may forget."""
+    state = take(toy)
+    rounds = iter(
+        [[HEALED, 2, 2, 2, 2], [2, HEALED, 2, 2, 2], [2, 2, HEALED, 2, 2], [2, 2, 2, HEALED, 2], [2, 2, 2, 2, HEALED]]
+    )
+
+    def answer(described, effect):
+        if described == "wait":
+            return toy.slept() if len(toy.asked) < 6 else Stop()
+        return toy.codes(*next(rounds))
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    assert state.valid(toy.now + 20.0)
+
+
+def test_watchdog_ends_a_hold_when_max_hold_is_over(toy):
+    state = take(toy, max_hold=25.0)
+    steps = toy.run_watchdog(sleeps=4)
+    assert steps == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait", *LOSS, "wait"]
+    assert toy.now == pytest.approx(1025.0)
+    assert "max_hold" in state.lost
+
+
+def test_watchdog_batches_what_is_due_by_lane(toy):
+    owners = [toy.owner, *[toy.new_owner() for _ in range(2 * LANES - 1)]]
+    states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate(owners)]
+    toy.now = 1010.5
+    steps = toy.run_watchdog()
+    assert steps == [*["ask lock_renew"] * LANES, "wait"]
+    renewals = toy.asked[len(states) :]
+    assert sorted(effect.lane for effect in renewals) == list(range(LANES))
+    for effect, command in zip(renewals, toy.commands[len(states) :], strict=True):
+        expected = [state for state in states if state.owner.lane == effect.lane]
+        assert command.keys == tuple(state.keys.lock for state in expected)
+        assert effect.owner is None, "it is on behalf of several owners"
+
+
+def test_watchdog_sends_no_more_than_200_claims_in_a_command(toy):
+    for i in range(450):
+        take(toy, f"lock {i}")
+    toy.now = 1010.5
+    toy.run_watchdog(sleeps=1)
+    sizes = [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"]
+    assert sorted(sizes) == [50, 200, 200]
+
+
+def test_watchdog_takes_along_what_is_due_soon(toy):
+    first, soon, later = take(toy, "first"), take(toy, "soon"), take(toy, "later")
+    soon.renew_at = first.renew_at + LEASE / 13
+    later.renew_at = first.renew_at + LEASE / 11
+    toy.run_watchdog(sleeps=2)
+    assert toy.commands[-1].keys == (b"redsync:first", b"redsync:soon")
+    assert toy.waits[-1].until == later.renew_at
+
+
+def test_watchdog_sends_nothing_while_all_is_only_due_soon(toy):
+    state = take(toy)
+    toy.now = state.renew_at - 0.01
+    assert toy.run_watchdog() == ["wait"]
+    assert toy.waits[-1].until == state.renew_at
+
+
+def test_watchdog_called_early_goes_to_sleep_again(toy):
+    state = take(toy)
+    sleeps = []
+
+    def answer(described, effect):
+        assert described == "wait"
+        sleeps.append(effect.until)
+        return toy.slept(0.5) if len(sleeps) < 4 else Stop()
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    assert sleeps == [state.renew_at] * 4
+
+
+def test_watchdog_takes_up_what_was_acquired_while_it_slept(toy):
+    states = []
+
+    def answer(described, effect):
+        if described == "ask lock_renew":
+            return toy.codes(*[OURS] * 5)
+        if states:
+            return Stop() if len(toy.asked) == 2 else toy.slept()
+        return toy.slept(5.0, meanwhile=lambda: states.append(take(toy)))
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    assert toy.alarms == 1
+    assert toy.tallies[-1].sent_at == pytest.approx(1010.0)
+    assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
+
+
+def test_watchdog_leaves_alone_what_is_released_while_it_works(make_toy, monkeypatch):
+    monkeypatch.setattr(ownership, "LANES", 2)
+    toy = make_toy()
+    states = [take(toy, "a"), take(toy, "b", owner=toy.new_owner())]
+    toy.now = 1010.5
+
+    def answer(described, effect):
+        if described == "wait":
+            return Stop()
+        if len(states) == 2:
+            gone = states.pop()
+            return toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(gone))
+        return toy.all_say("nothing", sent=0)
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    assert toy.commands[-1] is None, "the second lane's command had nothing left to say"
+    assert list(toy.session.holds) == states
+    assert toy.events == []
+
+
+def test_watchdog_tells_several_losses_and_goes_on(toy):
+    gone = [take(toy, "a", lease=2.0), take(toy, "b", lease=2.0)]
+    kept = take(toy, "c")
+    toy.now = 1010.5
+    steps = toy.run_watchdog()
+    assert steps == [*LOSS, *LOSS, "ask lock_renew", "wait"]
+    assert [event.state for event in toy.events] == gone
+    assert kept.valid(toy.now + 25)
+
+
+def test_watchdog_never_renews_what_has_expired(toy):
+    """The process was stopped for longer than the lease."""
+    state = take(toy)
+    toy.now = state.valid_until
+    assert toy.run_watchdog() == [*LOSS, "wait"]
+    assert not any(command.script.name == "lock_renew" for command in toy.commands)
+
+
+def test_lost_hold_keeps_no_watchdog_busy(toy):
+    state = take(toy)
+    toy.play(lose(state, "a reason"), *LOSS)
+    toy.now = 5000.0
+    assert toy.run_watchdog() == ["wait"]
+    assert toy.waits[-1].until == math.inf
+
+
+# All together.
+
+
+class ForgetfulNodes:
+    """Nodes that keep a claim until `expiry`, unless they forget it before, and are down now and then."""
+
+    def __init__(self, toy, state, kept, rng):
+        self.toy, self.state, self.rng = toy, state, rng
+        self.harm = rng.choice([0.0, 0.05, 0.3])
+        self.expiry = [1000.0 + state.lease if keeps else 0.0 for keeps in kept]
+        self.confirmed = 0
+        self.believed = state.valid_until
+
+    def says(self, node, lease):
+        if self.rng.random() < self.harm:
+            self.expiry[node] = 0.0
+        if self.rng.random() < self.harm:
+            return "down"
+        ours = self.expiry[node] > self.toy.now
+        self.confirmed += ours
+        self.expiry[node] = max(self.expiry[node], self.toy.now + lease)
+        return OURS if ours else HEALED
+
+    def look(self):
+        """After each step: what is believed for longer than before, a quorum kept, and keeps for longer than that."""
+        if self.state.valid_until != self.believed:
+            assert self.state.renewed, "a lease that was given ends when it does"
+            self.believed = self.state.valid_until
+            assert self.confirmed >= self.toy.n // 2 + 1
+            assert sum(end > self.believed for end in self.expiry) >= self.toy.n // 2 + 1
+
+    def __call__(self, described, effect):
+        self.look()
+        if described == "ask lock_renew":
+            self.confirmed = 0
+            lease = self.toy.commands[-1].args[2] / 1000
+            if not self.state.renewed:
+                assert self.toy.now + lease <= 1000.002 + self.state.lease, "no node keeps it for longer either"
+            return self.toy.codes(*[self.says(node, lease) for node in range(self.toy.n)])
+        if described == "wait":
+            return self.toy.slept() if self.state.lost is None and len(self.toy.asked) < 25 else Stop()
+        return None
+
+
+def test_hold_is_believed_only_while_a_quorum_of_nodes_keeps_it(make_toy):
+    """A random life of one hold over nodes that forget it and are down, checked against a plain model."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    lives = set()
+    for i in range(400):
+        rng = random.Random(seed + i)
+        print("life", i)
+        toy = make_toy(rng.choice([1, 3, 4, 5]))
+        quorum = toy.n // 2 + 1
+        kept = [True] * quorum + [rng.random() < 0.5 for _ in range(toy.n - quorum)]
+        rng.shuffle(kept)
+        answers = toy.answers(*[1 if keeps else "down" for keeps in kept])
+        state = toy.acquire(("ask lock_acquire", answers), lease=rng.choice([None, None, 7.0]))
+        nodes = ForgetfulNodes(toy, state, kept, rng)
+        with pytest.raises(Stop):
+            toy.drive(toy.watchdog(), nodes)
+        nodes.look()
+        if state.lost is not None:
+            assert isinstance(toy.effects[-2], Notify)
+            with pytest.raises(LeaseLostError):
+                toy.play(release(toy.session, state, toy.now))
+        lives.add((state.renewed, state.lost is None))
+    assert lives == {(True, True), (True, False), (False, False)}

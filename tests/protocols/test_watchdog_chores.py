@@ -1,0 +1,314 @@
+"""What the watchdog does besides renewing: filling up, giving back for ended owners, announcing; and the farewell."""
+
+import math
+
+import pytest
+
+from redsync._core import ownership
+from redsync._core.events import HoldOrphaned
+from redsync._core.presence import ClientRecord
+from redsync._protocols.lease import lose, wait_end
+from redsync._protocols.mutex import MUTEX
+from redsync._protocols.watchdog import farewell
+
+NEW = 1
+OURS, HEALED = 2, 1
+ALL = 0b11111
+LEASE = 30.0
+LOSS = ("tell lock_abandon", "notify HoldLost")
+RECORD = ClientRecord("host", 7, "program", 1.5).pack()
+
+
+def quiet(toy, *states):
+    """Let all nodes be known to keep these holds, so that there is nothing to be filled up."""
+    for state in states:
+        state.fill_at, state.tally = math.inf, None
+    table = toy.session.holds
+    table.watched_until = table.next_due()
+
+
+# Filling up.
+
+
+def healed(toy):
+    return lambda command: toy.codes(OURS, OURS, OURS, HEALED, HEALED)
+
+
+def test_bare_majority_is_filled_up_as_soon_as_the_other_nodes_have_had_their_time(toy):
+    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", None)))
+    assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", "ask lock_renew", "wait"]
+    assert toy.waits[0].until == pytest.approx(1000.25)
+    assert toy.waits[1].until == state.renew_at
+
+
+@pytest.mark.parametrize(
+    ("late", "steps"),
+    [
+        ([NEW, NEW], []),
+        ([NEW, None], []),  # it can spare one
+        ([None, None], ["ask lock_renew"]),
+        ([[20_000, b"other"], None], ["ask lock_renew"]),  # who refused does not keep it
+        ([b"garbage", None], ["ask lock_renew"]),
+    ],
+)
+def test_majority_is_not_bare_if_more_nodes_granted_late(toy, late, steps):
+    toy.acquire(("ask lock_acquire", toy.answers(NEW, None, NEW, NEW, None)))
+    tally = toy.tallies[-1]
+    for node, reply in zip((1, 4), late, strict=True):
+        if reply is not None:
+            tally.record(node, reply)
+    assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", *steps, "wait"]
+
+
+def test_hold_on_enough_nodes_is_looked_at_once(toy):
+    state = toy.take()
+    assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
+    assert (state.fill_at, state.tally) == (math.inf, None)
+    assert toy.waits[1].until == state.renew_at
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_hold_is_never_filled_up_where_all_nodes_are_a_quorum(make_toy, n):
+    toy = make_toy(n)
+    state = toy.take()
+    assert toy.run_watchdog(sleeps=3) == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait"]
+    assert toy.waits[0].until == pytest.approx(1010.0)
+    assert state.fill_at == math.inf
+
+
+def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy):
+    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down")))
+    back_at = 1006.0
+
+    def answer(command):
+        return toy.codes(OURS, OURS, OURS, *[HEALED if toy.now > back_at else "down"] * 2)
+
+    toy.run_watchdog(answer, sleeps=9)
+    asked = [tally.sent_at for tally in toy.tallies[1:]]
+    assert asked == pytest.approx([1000.25, 1000.5, 1001.0, 1002.0, 1004.0, 1006.5, 1016.5, 1026.5], abs=0.02)
+    assert state.valid_until > toy.now
+
+
+def test_renewal_that_finds_a_bare_majority_is_followed_by_filling_up(toy):
+    state = toy.take()
+    quiet(toy, state)
+    replies = iter([toy.codes("down", "down", OURS, OURS, OURS), toy.codes(HEALED, HEALED, OURS, OURS, OURS)])
+    steps = toy.run_watchdog(lambda command: next(replies), sleeps=3)
+    assert steps == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait"]
+    assert toy.waits[1].until <= toy.tallies[1].at, "at once"
+
+
+def test_filling_up_is_batched_by_lane_and_kind(make_toy, monkeypatch):
+    monkeypatch.setattr(ownership, "LANES", 2)
+    toy = make_toy()
+    bare = toy.answers(NEW, NEW, NEW, "down", "down")
+    owners = [toy.new_owner(), toy.new_owner()]
+    for kind in ("lock", "mutex"):
+        for owner in owners:
+            for i in range(2):
+                options = {"kind": MUTEX} if kind == "mutex" else {}
+                toy.acquire((f"ask {kind}_acquire", bare), name=f"{kind} {i}", owner=owner, **options)
+    toy.now = 1000.5
+    toy.commands.clear()
+    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS]] * 3, *[[HEALED, HEALED]] * 2))
+    assert [(command.script.name, len(command.keys)) for command in toy.commands] == [
+        ("lock_renew", 2),
+        ("lock_renew", 2),
+        ("mutex_renew", 2),
+        ("mutex_renew", 2),
+    ]
+    assert [effect.lane for effect in toy.asked[-4:]] == [owner.lane for owner in owners] * 2
+
+
+def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
+    bare = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
+    for i in range(450):
+        toy.acquire(("ask lock_acquire", bare), name=f"lock {i}")
+    toy.now = 1000.25
+    toy.run_watchdog()
+    assert [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"] == [200, 200, 50]
+
+
+# Owners that have ended.
+
+
+@pytest.mark.parametrize("holds", [1, 3])
+def test_what_an_ended_owner_holds_is_given_back_at_once(toy, holds):
+    state = toy.take(holds=holds)
+    alarms = toy.alarms
+    toy.session.holds.orphan(toy.owner)
+    assert toy.alarms == alarms + 1
+    assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
+    (told,) = toy.told
+    assert told.command.args == (toy.owner.wire, 0, toy.keys.channel)
+    assert told.owed_to == ALL
+    assert toy.events == [HoldOrphaned("x", str(toy.owner))]
+    assert len(toy.session.holds) == 0
+    assert (state.live, state.count) == (False, 0), "nobody who was handed the hold believes in it"
+
+
+def test_all_that_an_ended_owner_holds_is_given_back_and_nothing_else(toy):
+    other = toy.new_owner()
+    kept = toy.take("b", owner=other)
+    for name in ("a", "b"):
+        toy.take(name)
+    quiet(toy, kept)
+    toy.session.holds.orphan(toy.owner)
+    toy.run_watchdog()
+    assert sorted(event.name for event in toy.events) == ["a", "b"]
+    assert {event.owner for event in toy.events} == {str(toy.owner)}
+    assert list(toy.session.holds) == [kept]
+    assert kept.live
+
+
+def test_mutex_of_an_ended_owner_is_given_back_by_its_own_script(toy):
+    toy.take(kind=MUTEX)
+    toy.session.holds.orphan(toy.owner)
+    assert toy.run_watchdog() == ["tell mutex_release", "notify HoldOrphaned", "wait"]
+
+
+def test_lost_hold_of_an_ended_owner_is_dropped_in_silence(toy):
+    """Its loss was told when it was lost, and its claims were dropped then."""
+    state = toy.take()
+    toy.play(lose(state, "a reason"), *LOSS)
+    toy.session.holds.orphan(toy.owner)
+    assert toy.run_watchdog() == ["wait"]
+    assert len(toy.session.holds) == 0
+    assert not state.live
+
+
+def test_hold_of_an_ended_owner_is_given_back_before_anything_is_told_lost_or_renewed(toy):
+    state = toy.take()
+    toy.now = state.valid_until
+    toy.session.holds.orphan(toy.owner)
+    assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
+
+
+def test_several_owners_that_ended_are_all_served(toy):
+    owners = [toy.new_owner() for _ in range(3)]
+    for i, owner in enumerate(owners):
+        toy.take(f"lock {i}", owner=owner)
+    for owner in owners:
+        toy.session.holds.orphan(owner)
+    assert toy.run_watchdog() == [*["tell lock_release", "notify HoldOrphaned"] * 3, "wait"]
+    assert [event.owner for event in toy.events] == [str(owner) for owner in owners]
+    assert not toy.session.holds.orphans
+
+
+def test_owner_that_ended_while_the_watchdog_slept_is_served_when_it_is_called(toy):
+    state = toy.take()
+    quiet(toy, state)
+    slept = []
+
+    def answer(described, effect):
+        if described != "wait":
+            return None
+        slept.append(effect.until)
+        if len(slept) == 2:
+            return KeyboardInterrupt()
+        return toy.slept(1.0, meanwhile=lambda: toy.session.holds.orphan(toy.owner))
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.drive(toy.watchdog(), answer)
+    assert toy.events == [HoldOrphaned("x", str(toy.owner))]
+
+
+def test_orphan_wakes_who_sleeps_until_the_end(toy):
+    state = toy.take()
+    toy.start(wait_end(state, lambda: False, toy.now, None))
+    toy.session.holds.orphan(toy.owner)
+    assert toy.run_watchdog() == ["tell lock_release", "signal", "notify HoldOrphaned", "wait"]
+
+
+# Announcing the client.
+
+
+def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
+    toy = make_toy(record=RECORD)
+    assert toy.run_watchdog(sleeps=4) == ["tell client_announce", "wait"] * 4
+    assert [wait.until for wait in toy.waits] == [1020.0, 1040.0, 1060.0, 1080.0]
+
+
+def test_announcement_outlasts_two_that_get_lost_and_is_owed_to_absent_nodes_until_then(make_toy):
+    toy = make_toy(record=RECORD)
+    toy.run_watchdog()
+    (told,) = toy.told
+    assert told.command.keys == (b"redsync:client:toy",)
+    assert told.command.args == (RECORD, 65_000)
+    assert (told.lane, told.owner) == (0, None)
+    assert (told.owed_to, told.owed_until) == (ALL, 1065.0)
+
+
+def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(make_toy):
+    toy = make_toy(record=RECORD)
+    state = toy.take()
+    quiet(toy, state)
+    began = toy.now
+    renewal = ["ask lock_renew", "wait"]
+    assert toy.run_watchdog(sleeps=4) == ["tell client_announce", "wait", *renewal * 2, "tell client_announce", "wait"]
+    assert [effect.owed_until - 65.0 for effect in toy.told] == pytest.approx([began, began + 20.0], abs=0.1)
+
+
+def test_client_that_was_suspended_is_announced_once_and_not_for_each_time_it_missed(make_toy):
+    toy = make_toy(record=RECORD)
+    waits = []
+
+    def answer(described, effect):
+        if described != "wait":
+            return None
+        waits.append(effect.until)
+        if len(waits) == 1:
+            toy.now += 1000.0
+        return toy.slept() if len(waits) < 3 else KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.drive(toy.watchdog(), answer)
+    assert len(toy.told) == 3
+    assert waits == [1020.0, 2020.0, 2040.0]
+
+
+def test_client_without_a_record_is_never_announced(toy):
+    assert toy.run_watchdog() == ["wait"]
+    assert toy.waits[0].until == math.inf
+
+
+# The farewell.
+
+
+def watch(toy, state):
+    """Begin to sleep until the hold ends, in another thread as it were."""
+    return toy.start(wait_end(state, lambda: False, toy.now, None))
+
+
+def test_farewell_gives_back_what_every_owner_holds(toy):
+    states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
+    toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
+    assert [tell.command.args for tell in toy.told] == [(state.owner.wire, 0, toy.keys.channel) for state in states]
+    assert [tell.lane for tell in toy.told] == [state.owner.lane for state in states]
+    assert all(tell.owed_to == ALL for tell in toy.told)
+    assert len(toy.session.holds) == 0
+    assert not any(state.live for state in states)
+
+
+def test_farewell_says_nothing_of_what_was_lost(toy):
+    state = toy.take()
+    state.lost = "reason"
+    toy.play(farewell(toy.session))
+    assert len(toy.session.holds) == 0
+
+
+def test_farewell_wakes_who_sleeps_until_the_end(toy):
+    state = toy.take()
+    watch(toy, state)
+    toy.play(farewell(toy.session), "tell lock_release", "signal")
+
+
+def test_farewell_withdraws_the_announcement_last(make_toy):
+    """As long as something is held, people can see by whom."""
+    toy = make_toy(record=RECORD)
+    toy.take(kind=MUTEX)
+    toy.play(farewell(toy.session), "tell mutex_release", "tell client_withdraw")
+    told = toy.told[-1]
+    assert told.command.keys == (b"redsync:client:toy",)
+    assert told.command.args == ()
+    assert told.owed_to == 0, "on a node that is not there it expires"

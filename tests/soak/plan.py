@@ -1,0 +1,157 @@
+"""The schedule of a run: which trouble comes when, as a pure function of the seed.
+
+Troubles come in *slots*. A slot gives trouble to one target until that is whole again, and then to another; so as many
+targets are in trouble at a time as there are slots. Two slots for five nodes keep what redsync asks for: a majority is
+always whole. Kinds are dealt like cards, so that each comes up once before any comes up again: a minute sees all of
+them, whatever the seed.
+
+All instants are seconds from the start of the run; the nemesis never lets two faults come closer than planned here.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tests.soak.troubles import (
+    CLIENT_TROUBLES,
+    CLIENTS,
+    FLUSHES,
+    JOINT_FLUSHES,
+    JOINT_TROUBLES,
+    MINORITY,
+    NODE_TROUBLES,
+    NODES,
+    PROXIED,
+    Fault,
+    Make,
+    MakeJoint,
+    Part,
+    isolate,
+)
+
+CLIENTS_IN_TROUBLE = 2
+NODE_GAP, CLIENT_GAP = 0.6, 4.0  # seconds at most between two troubles of one slot
+PLACE_KEPT = 6.0
+"""Seconds before the end from which no client is killed: nodes keep the place of a waiter that died for 5 s."""
+
+
+class Trouble(NamedTuple):
+    """One card that was dealt.
+
+    Attributes:
+        kind: What the report calls it.
+        parts: What it does to each of its targets.
+    """
+
+    kind: str
+    parts: Sequence[Part]
+
+
+class _Slots:
+    """Gives trouble to no more targets at a time than there are slots."""
+
+    def __init__(self, slots: int, targets: int, gap: float, chance: random.Random):
+        self._chance, self._gap = chance, gap
+        self._free_at = [chance.uniform(0.0, gap) for _ in range(slots)]
+        self._whole_at = [0.0] * targets
+
+    @property
+    def next_at(self) -> float:
+        return min(self._free_at)
+
+    def _whole(self, at: float, among: Sequence[int]) -> list[int]:
+        whole = [target for target in among if self._whole_at[target] <= at]
+        return self._chance.sample(whole, len(whole))
+
+    def give(self, make: Make, before: float, among: Sequence[int]) -> list[Part]:
+        """Return trouble for one target, none if nobody is there to have it, or it is not over before the end."""
+        at = self.next_at
+        slot = self._free_at.index(at)
+        parts = [make(self._chance, at, target) for target in self._whole(at, among)[:1]]
+        if not parts or parts[0].until > before:
+            self._free_at[slot] = at + 0.25  # the next kind may be shorter, or somebody whole by then
+            return []
+        return self._given(parts, [slot])
+
+    def give_all(self, make: MakeJoint, before: float, among: Sequence[int]) -> list[Part]:
+        """Return trouble that takes all slots; none if it is not over before the end."""
+        at = max(self._free_at)
+        parts = make(self._chance, at, self._whole(at, among))
+        return [] if max(part.until for part in parts) > before else self._given(parts, range(len(self._free_at)))
+
+    def _given(self, parts: list[Part], slots: Sequence[int]) -> list[Part]:
+        for part in parts:
+            self._whole_at[part.target] = part.until
+        until = max(part.until for part in parts)
+        for slot in slots:
+            self._free_at[slot] = until + self._chance.uniform(0.02, self._gap)
+        return parts
+
+
+def _deal(chance: random.Random, kinds: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
+    """Yield each kind once, and then again and again, with some `more` from the second round on."""
+    yield from chance.sample(kinds, len(kinds))
+    while True:
+        yield from chance.sample([*kinds, *more], len(kinds) + len(more))
+
+
+def _node_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
+    alone = NODE_TROUBLES | FLUSHES
+    joint = JOINT_TROUBLES | JOINT_FLUSHES
+    slots = _Slots(MINORITY, NODES, NODE_GAP, chance)
+    # What only comes together is rare in the long list of what can happen, and finds most.
+    for kind in _deal(chance, [*alone, *joint], [*joint, *joint]):
+        if slots.next_at >= seconds:
+            return
+        nodes = range(NODES)
+        given = (
+            slots.give_all(joint[kind], seconds, nodes) if kind in joint else slots.give(alone[kind], seconds, nodes)
+        )
+        if given:
+            yield Trouble(kind, given)
+
+
+def _client_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
+    slots = _Slots(CLIENTS_IN_TROUBLE, CLIENTS, CLIENT_GAP, chance)
+    for kind in _deal(chance, list(CLIENT_TROUBLES)):
+        if slots.next_at >= seconds:
+            return
+        make = CLIENT_TROUBLES[kind]
+        if given := slots.give(make, seconds, PROXIED if make is isolate else range(CLIENTS)):
+            yield Trouble(kind, given)
+
+
+def _flushed_scripts(seconds: float, troubles: Sequence[Trouble], chance: random.Random) -> Iterator[Trouble]:
+    """Yield SCRIPT FLUSHes, of one node or of all that can be asked then; a node loses nothing else by it."""
+    absences = [absence for trouble in troubles for part in trouble.parts for absence in absences_of(part)]
+    at = chance.uniform(0.5, 2.0)
+    while at < seconds:
+        out = {node for node, begins, ends in absences if begins - 0.1 <= at <= ends + 0.1}
+        there = [node for node in range(NODES) if node not in out]
+        chosen = there if chance.random() < 0.3 else [chance.choice(there)]
+        yield Trouble("SCRIPT FLUSH", [Part(node, (Fault(at, "flush_scripts", (node,)),), at) for node in chosen])
+        at += chance.uniform(0.5, 3.5)
+
+
+def absences_of(part: Part) -> Iterator[tuple[int, float, float]]:
+    """Yield when a node does not answer anybody: which, from when, until when."""
+    left_at = None
+    for fault in part.faults:
+        if fault.action in ("kill", "pause"):
+            left_at = fault.at if left_at is None else left_at
+        elif fault.action in ("restart", "resume"):
+            yield part.target, left_at, fault.at
+            left_at = None
+
+
+def plan(seed: object, seconds: float) -> list[Trouble]:
+    """Return the troubles of a run, all of them over after that many seconds."""
+    nodes = list(_node_troubles(seconds, random.Random(f"{seed} nodes")))
+    clients = _client_troubles(seconds - PLACE_KEPT, random.Random(f"{seed} clients"))
+    return [*nodes, *clients, *_flushed_scripts(seconds, nodes, random.Random(f"{seed} scripts"))]
+
+
+def faults_of(troubles: Sequence[Trouble]) -> list[Fault]:
+    """Return all faults in the order of their time."""
+    faults = [fault for trouble in troubles for part in trouble.parts for fault in part.faults]
+    return sorted(faults, key=lambda fault: fault.at)

@@ -1,0 +1,196 @@
+"""One soak from the first server to the last: sets the scene, lets clients and nemesis loose, collects what is left."""
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from redsync.cli.demo_checks import zombies
+from redsync.cli.demo_ledger import Entry, Ledger
+from redsync.testing import FaultProxy, LocalNodes
+from tests.soak import journal
+from tests.soak.crew import Crew, Life
+from tests.soak.journal import Hold, Line
+from tests.soak.judge_endings import judge_complaints, judge_leaks, judge_liveness, judge_zombies
+from tests.soak.judge_exclusion import judge_exclusion
+from tests.soak.judge_losses import judge_hearing, judge_losses
+from tests.soak.nemesis import Nemesis
+from tests.soak.troubles import LEASE, NODES, Fault
+from tests.soak.verdicts import Violation, stalls_of
+from tests.soak.worker import Order
+
+THREADS = 3
+CLAIM_PATIENCE = LEASE + 1.0
+PLACE_PATIENCE = 5.0 + 1.0
+"""Seconds after the end in which claims and places must be gone. Nodes keep places for 5 s: that of a waiter who was
+killed, also if the node hung and takes it late; and that of one who won the lock while the node was suspect."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is fought over, by whom, and how.
+
+    Attributes:
+        seed: What all choices are made from.
+        directory: Where everything is written down.
+        names: The locks, each as "kind:name".
+        clients: How many processes there are.
+        proxied: Those of them with a proxy before each node.
+        work: See `Order`.
+        restart_guard: See `Order`.
+        sabotage: See `Order`.
+    """
+
+    seed: object
+    directory: Path
+    names: Sequence[str]
+    clients: int
+    proxied: Sequence[int] = ()
+    work: str = "mixed"
+    restart_guard: float | None = None
+    sabotage: str = ""
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One process of a client and what it wrote down.
+
+    Attributes:
+        workers: Its threads.
+        lines: Its journal, without what is told by the holds.
+        holds: Its holds.
+        killed_at: An instant just before it was killed; None for one that was told to finish.
+    """
+
+    workers: Sequence[int]
+    lines: Sequence[Line]
+    holds: Sequence[Hold]
+    killed_at: int | None
+
+    @classmethod
+    def of(cls, life: Life) -> "Witness":
+        """Return what one process of a client has to say."""
+        lines = journal.read(life.journal)
+        holds = journal.holds_of(lines, life.killed_at, life.journal.name)
+        rest = [line for line in lines if line["event"] not in journal.OF_HOLDS]
+        return cls(life.workers, rest, holds, life.killed_at)
+
+    def violations(self, names: Sequence[str]) -> list[Violation]:
+        """Return what the judges of a single process found."""
+        stalls = stalls_of(self.lines)
+        found = judge_losses(self.holds, stalls) + judge_hearing(self.lines, self.killed_at)
+        found += judge_complaints(self.lines)
+        if self.killed_at is None:
+            found += judge_liveness(self.lines, names, self.workers, stalls) + judge_leaks(self.lines)
+        return found
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run left behind.
+
+    Attributes:
+        names: The locks.
+        witnesses: All processes of all clients.
+        ledgers: By lock, what was appended under it.
+        counters: By lock, what its counter showed in the end.
+        left: By node, the claims that were still there when all was quiet.
+        late: By how many seconds the faults were put off.
+    """
+
+    names: Sequence[str]
+    witnesses: Sequence[Witness]
+    ledgers: Mapping[str, Sequence[Entry]]
+    counters: Mapping[str, int]
+    left: Mapping[int, Sequence[str]]
+    late: float
+
+    @property
+    def holds(self) -> list[Hold]:
+        return [hold for witness in self.witnesses for hold in witness.holds]
+
+    def violations(self) -> list[Violation]:
+        """Return what all judges found."""
+        found = judge_exclusion(self.holds, self.ledgers, self.counters) + judge_zombies(self.left)
+        return found + [violation for witness in self.witnesses for violation in witness.violations(self.names)]
+
+
+def soak(setting: Setting, faults: Sequence[Fault], seconds: float) -> Evidence:
+    """Let the clients fight for that long while the faults happen; return what they left behind.
+
+    Raises:
+        RunFailedError: A client ended by itself, or not at all.
+    """
+    with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(LocalNodes(NODES))
+        proxies = {
+            (client, node): stack.enter_context(FaultProxy(nodes.ports[node]))
+            for client in setting.proxied
+            for node in range(NODES)
+        }
+        urls = {
+            client: [proxies[client, node].url for node in range(NODES)] if client in setting.proxied else nodes.urls
+            for client in range(setting.clients)
+        }
+        crew = stack.enter_context(
+            Crew(setting.directory, lambda client, *place: _order(setting, urls[client], *place))
+        )
+        for client in range(setting.clients):
+            crew.start(client)
+        crew.await_first_grants()
+        nemesis = Nemesis(nodes, proxies, crew, setting.directory / "nemesis.journal")
+        nemesis.run(faults, seconds)
+        crew.finish()
+        left = _left_behind(nodes)
+    return _collect(setting, crew, left, nemesis.late)
+
+
+def _order(setting: Setting, urls: Sequence[str], first: int, path: Path) -> Order:
+    return Order(
+        list(urls),
+        list(setting.names),
+        str(setting.directory),
+        str(path),
+        first,
+        THREADS,
+        str(setting.seed),
+        setting.work,
+        setting.restart_guard,
+        setting.sabotage,
+    )
+
+
+def _collect(setting: Setting, crew: Crew, left: Mapping[int, Sequence[str]], late: float) -> Evidence:
+    ledgers = {name: Ledger(setting.directory, index, name) for index, name in enumerate(setting.names)}
+    entries = {name: ledger.entries() for name, ledger in ledgers.items()}
+    counters = {name: ledger.read_counter() for name, ledger in ledgers.items()}
+    for ledger in ledgers.values():
+        ledger.close()
+    return Evidence(setting.names, [Witness.of(life) for life in crew.lives], entries, counters, left, late)
+
+
+def _left_behind(nodes: LocalNodes) -> dict[int, list[str]]:
+    """Return what is left on the nodes now that all clients are closed, once it had time to go."""
+    with contextlib.ExitStack() as stack:
+        raw = [stack.enter_context(redis.Redis(port=port, socket_timeout=10.0)) for port in nodes.ports]
+
+        def keys(without: tuple[bytes, ...]) -> dict[int, list[bytes]]:
+            return {i: [key for key in node.scan_iter() if not key.startswith(without)] for i, node in enumerate(raw)}
+
+        def wait(patience: float, without: tuple[bytes, ...] = ()) -> dict[int, list[bytes]]:
+            return zombies(lambda: keys(without), patience, time.monotonic, lambda: time.sleep(0.02))
+
+        claims = wait(CLAIM_PATIENCE, without=(b"redsync_queue:", b"redsync_places:"))
+        left = claims or wait(PLACE_PATIENCE)
+        return {i: [_description(raw[i], key) for key in keys] for i, keys in left.items()}
+
+
+def _description(node: redis.Redis, key: bytes) -> str:
+    """Return a key with what tells whose it is, and for how long it will be there."""
+    kind = node.type(key)
+    read = {b"hash": node.hgetall, b"string": node.get, b"zset": lambda key: node.zrange(key, 0, -1)}
+    value = read.get(kind, lambda _: kind)(key)
+    return f"{key!r} = {value!r}, {node.pttl(key)} ms left"

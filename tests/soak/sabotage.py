@@ -1,0 +1,44 @@
+"""Ways to break redsync on purpose, in a worker process: a judge that never finds anything proves nothing.
+
+Another one needs no code: a `restart_guard` of 0 among nodes that forget.
+"""
+
+from redsync import Client
+from redsync._core import quorum
+from redsync._core.effects import Notify
+from redsync._drivers.threads import ThreadRunner
+
+
+def nothing():
+    """Leave the library as it is."""
+
+
+def everything():
+    """Break all that this module can break."""
+    win_with_one()
+    tell_nobody()
+    close_nothing()
+
+
+def win_with_one():
+    """Let a single node's grant win a lock."""
+    begin = quorum.Tally.__init__
+
+    def begin_with_one(tally, *args, **kwargs):
+        begin(tally, *args, **kwargs)
+        tally.quorum = 1
+
+    quorum.Tally.__init__ = begin_with_one
+
+
+def tell_nobody():
+    """Lose holds in silence."""
+    perform = ThreadRunner._perform
+    ThreadRunner._perform = lambda runner, effect, *rest: (
+        None if isinstance(effect, Notify) else perform(runner, effect, *rest)
+    )
+
+
+def close_nothing():
+    """Let clients end without ending their connections."""
+    Client.close = lambda client: None

@@ -1,0 +1,40 @@
+"""The soak: everything that can fail does, for a minute or for as long as you like, and every promise is checked.
+
+`make soak MINUTES=30` runs it for longer, with other choices each time; a seed makes the same choices again. What the
+schedule and the workers choose comes from the seed alone; who is quicker, the machine decides, so a failure may need
+some repetitions.
+"""
+
+import os
+import shutil
+import tempfile
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from tests.soak import report
+from tests.soak.plan import faults_of, plan
+from tests.soak.run import Setting, soak
+from tests.soak.troubles import CLIENTS, PROXIED
+from tests.soak.worker import KINDS
+
+SECONDS = float(os.environ.get("REDSYNC_SOAK_SECONDS") or 60)
+NAMES = [f"{kind}:{number}" for number, kind in zip(range(6), cycle(KINDS), strict=False)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 180)
+def test_promises_hold_while_nodes_connections_and_clients_fail(soak_seed):
+    directory = Path(tempfile.mkdtemp(prefix="redsync-soak-"))  # stays if anything is wrong
+    replay = (
+        f"REDSYNC_TEST_SEED={soak_seed} REDSYNC_SOAK_SECONDS={SECONDS:g} make test ARGS='-s tests/soak/test_soak.py'"
+    )
+    print(f"\nto repeat: {replay}\nevidence: {directory}", flush=True)
+    troubles = plan(soak_seed, SECONDS)
+    evidence = soak(Setting(soak_seed, directory, NAMES, CLIENTS, PROXIED), faults_of(troubles), SECONDS)
+    violations = evidence.violations()
+    print("\n".join(report.lines(evidence, troubles, violations, SECONDS)))
+    assert not violations, f"redsync broke its promises; all is told above and in {directory}"
+    assert len(evidence.holds) > SECONDS, "so little was done that nothing is proven: the machine may be too busy"
+    shutil.rmtree(directory)

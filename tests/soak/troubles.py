@@ -1,0 +1,225 @@
+"""What can happen to nodes, to connections and to clients: each kind of trouble, with its mending.
+
+A *part* is what happens to one target, from its first fault until it is whole again; most troubles have one. A node
+that forgot its claims, because it was restarted or flushed, is not whole before its restart guard is over.
+
+All instants are seconds from the start of the run.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+LEASE = 2.0
+GUARD = LEASE  # of the clients, as a client takes it from its lease
+NODES, MINORITY = 5, 2
+CLIENTS = 4
+PROXIED = (2, 3)  # the clients with a proxy before each node; the others race at full speed
+
+LATE_CLIENTS = 2.2
+"""Seconds that clients may take a restarted node for young after its guard: uptimes are whole seconds, one too many at
+times, and who could not connect tries again with pauses of up to a second."""
+
+
+class Fault(NamedTuple):
+    """One thing that is done.
+
+    Attributes:
+        at: When, in seconds from the start.
+        action: The name of the nemesis's method.
+        target: Its arguments: a node or a client, for what happens to a connection a client and a node.
+        value: One more, for the actions that take it.
+    """
+
+    at: float
+    action: str
+    target: tuple[int, ...]
+    value: float | None = None
+
+
+class Part(NamedTuple):
+    """What happens to one target.
+
+    Attributes:
+        target: The node or the client.
+        faults: In the order of their time, the mending included.
+        until: From when the target is whole again.
+    """
+
+    target: int
+    faults: tuple[Fault, ...]
+    until: float
+
+
+Make: TypeAlias = Callable[[random.Random, float, int], Part]
+MakeJoint: TypeAlias = Callable[[random.Random, float, Sequence[int]], list[Part]]
+
+
+# Nodes that forget.
+
+
+def _forgive(chance: random.Random) -> float:
+    """Return for how long a node that forgot is not whole: its guard, and at times until the last client agrees."""
+    return GUARD + chance.choice([0.05, 1.0, LATE_CLIENTS])
+
+
+def _killed(at: float, node: int, down: float) -> tuple[Fault, Fault]:
+    return Fault(at, "kill", (node,)), Fault(at + down, "restart", (node,))
+
+
+def _restart(chance: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at, node, chance.uniform(0.02, 0.4))
+    return Part(node, faults, faults[-1].at + _forgive(chance))
+
+
+def _restart_twice(shortest: float, longest: float) -> Make:
+    def make(chance: random.Random, at: float, node: int) -> Part:
+        first = _killed(at, node, chance.uniform(0.02, 0.2))
+        again = _killed(first[-1].at + chance.uniform(shortest, longest), node, chance.uniform(0.02, 0.2))
+        return Part(node, first + again, again[-1].at + _forgive(chance))
+
+    return make
+
+
+def _stay_away(chance: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at, node, chance.uniform(1.1, 1.8) * GUARD)
+    return Part(node, faults, faults[-1].at + _forgive(chance))
+
+
+def _hang_and_die(chance: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at + chance.uniform(0.2, 1.2 * LEASE), node, chance.uniform(0.02, 0.4))
+    return Part(node, (Fault(at, "pause", (node,)), *faults), faults[-1].at + _forgive(chance))
+
+
+def _flush(chance: random.Random, at: float, node: int) -> Part:
+    return Part(node, (Fault(at, "flush_all", (node,)),), at + _forgive(chance))
+
+
+# Nodes that remember, but do not answer.
+
+
+def _hang(shortest: float, longest: float) -> Make:
+    def make(chance: random.Random, at: float, node: int) -> Part:
+        until = at + chance.uniform(shortest, longest)
+        return Part(node, (Fault(at, "pause", (node,)), Fault(until, "resume", (node,))), until + 0.1)
+
+    return make
+
+
+def _partition(action: str, longest: float = 1.5 * LEASE, values: tuple[float, float] | None = None) -> Make:
+    """Return the trouble that some clients have with their connections to one node."""
+
+    def make(chance: random.Random, at: float, node: int) -> Part:
+        until = at + chance.uniform(0.1, longest)
+        clients = chance.sample(PROXIED, chance.randint(1, len(PROXIED)))
+        value = None if values is None else chance.uniform(*values)
+        begins = (Fault(at, action, (client, node), value) for client in clients)
+        ends = (Fault(until, "heal", (client, node)) for client in clients)
+        return Part(node, (*begins, *ends), until + 0.3)
+
+    return make
+
+
+# Nodes that only together do harm.
+
+
+def _hanging(node: int, at: float, until: float) -> tuple[Fault, ...]:
+    return Fault(at, "pause", (node,)), Fault(until, "resume", (node,))
+
+
+def _cut_off(node: int, at: float, until: float) -> tuple[Fault, ...]:
+    begins = (Fault(at, "drop_requests", (client, node)) for client in PROXIED)
+    return (*begins, *(Fault(until, "heal", (client, node)) for client in PROXIED))
+
+
+def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget: Make) -> MakeJoint:
+    """Return the trouble that the guards are for: claims are on a bare quorum, most of which forgets them.
+
+    While some nodes are away, claims are made on the others. As soon as the former are back, and before they are told
+    of those claims, some of the latter forget. Never is more than a minority out, yet of all nodes one alone knows of a
+    hold that is still believed.
+    """
+
+    def make(chance: random.Random, at: float, nodes: Sequence[int]) -> list[Part]:
+        back_at = at + chance.uniform(0.3, 0.6) * LEASE
+        forgets_at = back_at + chance.uniform(0.0, 0.05)
+        missing, forgetting = nodes[:MINORITY], nodes[MINORITY : 2 * MINORITY]
+        return [
+            *(Part(node, away(node, at, back_at), back_at) for node in missing),
+            *(forget(chance, forgets_at, node) for node in forgetting),
+        ]
+
+    return make
+
+
+def _restart_at_once(chance: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at, node, 0.02)
+    return Part(node, faults, faults[-1].at + _forgive(chance))
+
+
+# Clients.
+
+
+def _kill_client(chance: random.Random, at: float, client: int) -> Part:
+    until = at + chance.uniform(0.1, 1.0)
+    return Part(client, (Fault(at, "kill_client", (client,)), Fault(until, "start_client", (client,))), until)
+
+
+def _stop_client(shortest: float, longest: float) -> Make:
+    def make(chance: random.Random, at: float, client: int) -> Part:
+        until = at + chance.uniform(shortest, longest)
+        return Part(client, (Fault(at, "stop_client", (client,)), Fault(until, "continue_client", (client,))), until)
+
+    return make
+
+
+def _stop_and_kill_client(chance: random.Random, at: float, client: int) -> Part:
+    _, faults, until = _kill_client(chance, at + chance.uniform(0.1, 1.5 * LEASE), client)
+    return Part(client, (Fault(at, "stop_client", (client,)), *faults), until)
+
+
+def isolate(chance: random.Random, at: float, client: int) -> Part:
+    """Cut a client off from a majority at least: it must lose what it holds, and know it."""
+    until = at + chance.uniform(1.1, 2.0) * LEASE
+    nodes = chance.sample(range(NODES), chance.randint(NODES - MINORITY, NODES))
+    action = chance.choice(["blackhole", "drop_requests", "drop_replies"])
+    begins = (Fault(at, action, (client, node)) for node in nodes)
+    ends = (Fault(until, "heal", (client, node)) for node in nodes)
+    return Part(client, (*begins, *ends), until)
+
+
+# All kinds, by the name that the report gives them.
+
+NODE_TROUBLES: dict[str, Make] = {
+    "node restarted empty": _restart,
+    "node restarted again within the guard": _restart_twice(0.2, GUARD - 0.2),
+    "node restarted again after the guard": _restart_twice(GUARD, GUARD + 0.5),
+    "node away for longer than the guard": _stay_away,
+    "node hangs, then dies": _hang_and_die,
+    "node hangs": _hang(0.05, 0.9),
+    "node hangs for longer than the lease": _hang(1.1 * LEASE, 2.5 * LEASE),
+    "node hangs until it is given up": _hang(10.5, 12.0),  # a connection is replaced after 10 s of silence
+    "node slow": _partition("delay", values=(0.02, 0.3)),
+    "requests dropped": _partition("drop_requests"),
+    "replies dropped": _partition("drop_replies"),
+    "partition": _partition("blackhole"),
+    "half a reply": _partition("half_replies", 0.5),
+}
+FLUSHES: dict[str, Make] = {"FLUSHALL": _flush}
+
+JOINT_TROUBLES: dict[str, MakeJoint] = {
+    "nodes hang, then others restart": _forget_after(_hanging, _restart_at_once),
+    "nodes cut off, then others restart": _forget_after(_cut_off, _restart_at_once),
+}
+JOINT_FLUSHES: dict[str, MakeJoint] = {
+    "nodes hang, then others are flushed": _forget_after(_hanging, _flush),
+    "nodes cut off, then others are flushed": _forget_after(_cut_off, _flush),
+}
+
+CLIENT_TROUBLES: dict[str, Make] = {
+    "client killed": _kill_client,
+    "client stopped": _stop_client(0.1, 1.5),
+    "client stopped for longer than the lease": _stop_client(1.1 * LEASE, 2.5 * LEASE),
+    "client stopped, then killed": _stop_and_kill_client,
+    "client cut off from a majority": isolate,
+}

@@ -1,0 +1,259 @@
+"""Looking at locks: who holds them, who waits, and who is behind that."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from redsync import QuorumError
+
+
+def test_inspect_tells_of_a_free_lock(client):
+    info = client.inspect("x")
+    assert (info.name, info.kind, info.holders, info.waiters) == ("x", "none", (), ())
+    assert [vote.node for vote in info.votes] == [status.address for status in client.nodes()]
+    assert client.inspect(b"x").name == b"x"
+
+
+def test_inspect_tells_of_the_holder(client, make_client, other):
+    lock = client.get_lock("x")
+    with lock as hold, lock:
+        info = make_client().inspect("x")
+        assert info.kind == "lock"
+        assert info.waiters == ()
+        (holder,) = info.holders
+        assert holder.owner == hold.owner
+        assert holder.hold_count == 2
+        assert 25 < holder.remaining <= 30
+        assert len(info.votes) == 5
+
+
+def test_inspect_tells_of_waiters(client, make_worker, eventually):
+    lock = client.get_lock("x")
+
+    def wait():
+        with lock as hold:
+            return hold.owner
+
+    with lock as hold:
+        workers = [make_worker(), make_worker()]
+        waiters = [worker.start(wait) for worker in workers]
+        owners = eventually(lambda: len(client.inspect("x").waiters) == 2 and client.inspect("x").waiters)
+        assert [holder.owner for holder in client.inspect("x").holders] == [hold.owner]
+    assert sorted(waiter.result(5) for waiter in waiters) == sorted(owners)
+    eventually(lambda: client.inspect("x").waiters == ())
+
+
+def test_inspect_tells_of_a_mutex(client, make_client, other, eventually):
+    mutex = client.get_mutex("x")
+    waiting_mutex = client.get_mutex("x")
+    with mutex as hold:
+        waiter = other.start(waiting_mutex.acquire)
+        (waiting,) = eventually(lambda: make_client().inspect("x").waiters)
+        info = client.inspect("x")
+        (holder,) = info.holders
+        assert (info.kind, holder.owner, holder.hold_count) == ("mutex", hold.owner, 1)
+        assert 25 < holder.remaining <= 30
+    assert waiter.result(5)
+    assert client.inspect("x").holders[0].owner == waiting
+
+
+@pytest.mark.parametrize("command", ["RPUSH", "SADD"])
+def test_inspect_tells_of_a_foreign_value(client, raw, command):
+    for node in raw:
+        node.execute_command(command, "redsync:x", 1)
+    info = client.inspect("x")
+    assert (info.kind, info.holders) == ({"RPUSH": "list", "SADD": "set"}[command], ())
+
+
+def test_inspect_takes_a_string_for_the_mutex_of_whoever_wrote_it(client, raw):
+    """As redlock-py does, and others that keep the canonical Redlock: only a value, and nobody known behind it."""
+    for node in raw:
+        node.set("redsync:x", "any value", nx=True, px=20_000)
+    info = client.inspect("x")
+    (holder,) = info.holders
+    assert (info.kind, holder.owner, holder.hold_count) == ("mutex", "any value", 1)
+    assert 15 < holder.remaining <= 20
+    assert (holder.host, holder.pid, holder.program, holder.since) == (None, None, None, None)
+
+
+def test_inspect_tells_what_most_nodes_keep(client, raw):
+    for node in raw[:2]:
+        node.rpush("redsync:x", 1)
+    with client.get_lock("x") as hold:
+        info = client.inspect("x")
+        assert info.kind == "lock"
+        assert [holder.owner for holder in info.holders] == [hold.owner]
+
+
+def test_inspect_counts_holders_by_quorum(client, raw):
+    for node in raw[:2]:
+        node.hset("redsync:x", "somebody:1", 1)
+    assert client.inspect("x").holders == ()
+    raw[2].hset("redsync:x", "somebody:1", 1)
+    (holder,) = client.inspect("x").holders
+    assert holder.owner == "somebody:1"
+    assert holder.remaining is None
+
+
+def test_inspect_tells_what_a_minority_of_dead_nodes_said(client, nodes):
+    nodes.kill(0)
+    with client.get_lock("x"):
+        info = client.inspect("x")
+        assert [vote.choice.value for vote in info.votes] == ["failed"] + ["granted"] * 4
+        assert info.votes[0].detail
+        assert len(info.holders) == 1
+
+
+def test_inspect_raises_quorum_error_when_too_few_nodes_answer(client, nodes):
+    for i in range(3):
+        nodes.kill(i)
+    with pytest.raises(QuorumError):
+        client.inspect("x")
+
+
+def test_inspect_refuses_a_name_that_can_not_be(client):
+    with pytest.raises(ValueError, match="1 to 512 bytes"):
+        client.inspect("")
+
+
+# Who is behind a holder.
+
+
+@pytest.fixture
+def start_program(nodes, tmp_path):
+    """Return a function that runs a program in a process of its own; it is told to go on by `communicate`."""
+    processes = []
+
+    def start(program, name="holder_program.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(
+            f"import os, sys\nfrom redsync import Client\nclient = Client({nodes.urls!r}, restart_guard=0)\n"
+            + textwrap.dedent(program)
+        )
+        module = path.parent if path.name == "__main__.py" else path
+        process = subprocess.Popen(
+            [sys.executable, str(module)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def records(raw):
+    return [set(node.keys("redsync:client:*")) for node in raw]
+
+
+def test_inspect_shows_the_process_of_a_holder_elsewhere(client, start_program):
+    began = time.time()
+    process = start_program(
+        """
+        with client.get_lock("x"):
+            print("ready", flush=True)
+            sys.stdin.read()
+        """
+    )
+    (holder,) = client.inspect("x").holders
+    assert (holder.host, holder.pid, holder.program) == (socket.gethostname(), process.pid, "holder_program.py")
+    assert began - 1 <= holder.since <= time.time()
+
+
+def test_inspect_names_a_package_that_runs_as_a_program(client, start_program):
+    start_program(
+        """
+        mutex = client.get_mutex("x")
+        mutex.acquire()
+        print("ready", flush=True)
+        sys.stdin.read()
+        """,
+        name="some_package/__main__.py",
+    )
+    assert client.inspect("x").holders[0].program == "some_package"
+
+
+def test_inspect_shows_the_child_of_a_fork_as_a_process_of_its_own(client, start_program, eventually):
+    process = start_program(
+        """
+        parent = client.get_lock("parent")
+        parent.acquire()
+        pid = os.fork()
+        if pid:
+            print("ready", flush=True)
+            os.waitpid(pid, 0)
+        else:
+            with client.get_lock("child"):
+                sys.stdin.read()
+            os._exit(0)
+        """
+    )
+    child = eventually(lambda: client.inspect("child").holders and client.inspect("child").holders[0].pid)
+    assert child != process.pid
+    assert Path(f"/proc/{child}").exists()
+    assert client.inspect("parent").holders[0].pid == process.pid
+
+
+def test_inspect_shows_this_very_process_too(client):
+    with client.get_lock("x"):
+        (holder,) = client.inspect("x").holders
+        assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+        assert holder.program
+
+
+def test_record_is_on_all_nodes_while_the_client_lives_and_gone_when_it_is_closed(make_client, raw, eventually):
+    client = make_client()
+    key = f"redsync:client:{client.id}".encode()
+    eventually(lambda: records(raw) == [{key}] * 5)
+    assert all(60_000 < node.pttl(key) <= 65_000 for node in raw), "it expires when the client can't withdraw it"
+    client.close()
+    eventually(lambda: records(raw) == [set()] * 5)
+
+
+def test_record_of_a_killed_process_outlasts_it_for_a_while(client, start_program, raw):
+    """So that people can see whose claim it is that has to expire."""
+    process = start_program(
+        """
+        client.get_lock("x").acquire()
+        print("ready", flush=True)
+        sys.stdin.read()
+        """
+    )
+    process.kill()
+    process.wait()
+    (holder,) = client.inspect("x").holders
+    assert holder.pid == process.pid
+
+
+def test_record_reaches_a_node_that_was_down_as_soon_as_it_is_back(make_client, nodes, raw, eventually):
+    nodes.kill(0)
+    client = make_client()
+    key = f"redsync:client:{client.id}".encode()
+    eventually(lambda: records(raw[1:]) == [{key}] * 4)
+    nodes.restart(0)
+    eventually(lambda: records(raw) == [{key}] * 5)
+
+
+def test_inspect_shows_who_it_is_as_long_as_one_node_knows(client, make_client, raw, eventually):
+    other = make_client()
+    key = f"redsync:client:{other.id}"
+    eventually(lambda: raw.count(key) == 5)
+    with other.get_lock("x"):
+        eventually(lambda: raw.count("redsync:x") == 5)
+        for node in raw[1:]:
+            node.delete(key)
+        raw[0].set(key, raw[0].get(key))
+        assert client.inspect("x").holders[0].pid == os.getpid()
+        raw[0].set(key, "garbage")
+        (holder,) = client.inspect("x").holders
+        assert (holder.pid, holder.host) == (None, None)
+        assert holder.owner.startswith(other.id)

@@ -1,0 +1,333 @@
+"""The mutex and other Python libraries on the same five nodes: it excludes redlock-py and pottery, and they exclude it.
+
+With `prefix=""` a mutex lives where theirs do: at the name itself for redlock-py, at `redlock:<name>` for pottery. They
+publish nothing, so who waits for them polls; and so do they.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redlock
+
+from redsync import LeaseLostError, NotOwnedError
+
+SHORT = 0.3
+"""A lease in seconds that a test can wait for."""
+
+
+@pytest.fixture(scope="module")
+def pottery():
+    """The library, without the `json.dumps` that it gives to the whole process."""
+    dumps = json.dumps
+    import pottery
+
+    json.dumps = dumps
+    return pottery
+
+
+class RedlockPyLock:
+    """A lock of redlock-py."""
+
+    key = "x"
+
+    def __init__(self, masters, _):
+        self._masters = masters
+        self._lock = None
+
+    def acquire(self, lease=20.0, timeout=0.0):
+        tries = 1 + int(timeout / 0.02)
+        taken = redlock.Redlock(self._masters, tries, 0.02).lock(self.key, int(lease * 1000))
+        self._lock = taken or self._lock
+        return bool(taken)
+
+    def release(self):
+        redlock.Redlock(self._masters).unlock(self._lock)
+
+
+class PotteryLock:
+    """A lock of pottery, whose calls leave threads behind that go on with what it did not wait for."""
+
+    key = "redlock:x"
+
+    def __init__(self, masters, library):
+        self._masters = masters
+        self._library = library
+        self._lock = None
+
+    def acquire(self, lease=20.0, timeout=0.0):
+        lock = self._library.Redlock(key="x", masters=set(self._masters), auto_release_time=lease)
+        taken = self._finish(lambda: lock.acquire(timeout=timeout) if timeout else lock.acquire(blocking=False))
+        self._lock = lock if taken else self._lock
+        return taken
+
+    def release(self):
+        try:
+            self._finish(self._lock.release)
+        except self._library.ReleaseUnlockedLock:
+            assert self._finish(self._lock.locked) == 0
+
+    def extend(self):
+        self._finish(self._lock.extend)
+
+    @staticmethod
+    def _finish(call):
+        before = set(threading.enumerate())
+        try:
+            return call()
+        finally:
+            for thread in set(threading.enumerate()) - before:
+                with contextlib.suppress(RuntimeError):  # One that has not begun is not ours.
+                    thread.join()
+
+
+@pytest.fixture(params=[RedlockPyLock, PotteryLock])
+def make_theirs(request, raw, pottery):
+    return lambda: request.param(raw, pottery)
+
+
+@pytest.fixture
+def theirs(make_theirs):
+    return make_theirs()
+
+
+@pytest.fixture
+def make_client(make_client, eventually):
+    """Make clients that have met every node, so that each claim reaches all of them."""
+
+    def make(*args, **options):
+        client = make_client(*args, **options)
+        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
+        return client
+
+    return make
+
+
+@pytest.fixture
+def make_ours(make_client, theirs):
+    return lambda **options: make_client(prefix="", **options).get_mutex(theirs.key)
+
+
+@pytest.fixture
+def ours(make_ours):
+    return make_ours()
+
+
+def stored(raw, key):
+    """Return the one value that all nodes store."""
+    (value,) = {node.get(key) for node in raw}
+    return value
+
+
+# Theirs is held
+
+
+def test_ours_is_refused_while_theirs_is_held(ours, theirs, raw, eventually):
+    assert theirs.acquire()
+    value = stored(raw, theirs.key)
+    assert value is not None
+    assert ours.acquire(False) is False
+    assert ours.acquire(timeout=0.1) is False
+    assert ours.locked()
+    assert not ours.owned()
+    with pytest.raises(NotOwnedError):
+        ours.release()
+    eventually(lambda: raw.keys() == [{theirs.key.encode()}] * 5)
+    assert stored(raw, theirs.key) == value
+    assert all(10_000 < node.pttl(theirs.key) <= 20_000 for node in raw)
+
+
+def test_inspect_tells_their_value(make_client, theirs, raw):
+    theirs.acquire()
+    info = make_client(prefix="").inspect(theirs.key)
+    assert info.kind == "mutex"
+    (holder,) = info.holders
+    assert (holder.owner.encode(), holder.pid, holder.hold_count) == (stored(raw, theirs.key), None, 1)
+    assert 10 < holder.remaining <= 20
+
+
+def test_ours_waits_for_their_release_by_polling(make_client, theirs, other, raw, eventually):
+    client = make_client(prefix="")
+    ours = client.get_mutex(theirs.key)
+    theirs.acquire()
+    waiter = other.start(ours.acquire)
+    eventually(lambda: client.inspect(theirs.key).waiters)
+    released_at = time.monotonic()
+    theirs.release()
+    # Nobody wakes it, and their lease would go on for long: it looks again within 1.5 s.
+    assert waiter.result(10) is True
+    assert time.monotonic() - released_at < 5
+    eventually(lambda: set().union(*raw.keys()) <= {theirs.key.encode()})
+    assert not theirs.acquire()
+    ours.release()
+
+
+def test_ours_gets_it_when_their_lease_ends(ours, theirs, raw, eventually):
+    started = time.monotonic()
+    theirs.acquire(lease=SHORT)
+    assert ours.acquire(timeout=10) is True
+    assert SHORT * 0.9 < time.monotonic() - started < SHORT + 3
+    theirs.release()
+    ours.extend()
+    eventually(lambda: raw.count(theirs.key) == 5)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_our_release_after_a_loss_leaves_theirs_alone(known, ours, theirs, raw, eventually):
+    ours.acquire(lease=SHORT if known else None)
+    if not known:
+        for node in raw:
+            node.delete(theirs.key)
+    eventually(lambda: not raw.count(theirs.key))
+    assert theirs.acquire()
+    value = stored(raw, theirs.key)
+    with pytest.raises(LeaseLostError):
+        ours.release()
+    assert not ours.acquire(False)
+    assert stored(raw, theirs.key) == value
+    theirs.release()
+    assert ours.acquire(False)
+
+
+def test_our_watchdog_tells_a_loss_and_leaves_theirs_alone(make_ours, theirs, raw, eventually):
+    """Somebody takes ours away, and they take it: no renewal may lengthen or replace what is theirs."""
+    with pytest.raises(LeaseLostError), make_ours(lease=1.5) as hold:  # noqa: PT012  # the body of the mutex
+        eventually(lambda: raw.count(theirs.key) == 5)
+        for node in raw:
+            node.delete(theirs.key)
+        assert theirs.acquire()
+        value = stored(raw, theirs.key)
+        assert hold.wait_lost(10)
+    assert stored(raw, theirs.key) == value
+    assert all(10_000 < node.pttl(theirs.key) <= 20_000 for node in raw)
+
+
+def test_our_force_release_takes_theirs_away(ours, theirs, raw, eventually):
+    theirs.acquire()
+    assert ours.force_release() is True
+    eventually(lambda: raw.count(theirs.key) == 0)
+    assert ours.acquire(False)
+    eventually(lambda: raw.count(theirs.key) == 5)
+    theirs.release()
+    assert raw.count(theirs.key) == 5
+
+
+# Ours is held
+
+
+def test_theirs_is_refused_while_ours_is_held(ours, theirs, raw, eventually):
+    with ours as hold:
+        eventually(lambda: raw.count(theirs.key) == 5)
+        for _ in range(3):
+            assert theirs.acquire() is False
+        assert stored(raw, theirs.key) == hold.owner.encode()
+        assert all(25_000 < node.pttl(theirs.key) <= 30_000 for node in raw)
+        hold.extend()
+    eventually(lambda: raw.count(theirs.key) == 0)
+    assert theirs.acquire() is True
+
+
+def test_theirs_gets_it_after_our_release(ours, theirs, other, eventually):
+    ours.acquire()
+    waiter = other.start(theirs.acquire, timeout=10)
+    with pytest.raises(TimeoutError):
+        waiter.result(0.1)
+    ours.release()
+    assert waiter.result(10) is True
+    assert not ours.acquire(False)
+
+
+def test_theirs_gets_it_when_our_lease_ends(ours, theirs):
+    started = time.monotonic()
+    ours.acquire(lease=SHORT)
+    assert theirs.acquire(timeout=10) is True
+    assert time.monotonic() - started > SHORT * 0.9
+    assert ours.remaining() == 0.0
+    with pytest.raises(LeaseLostError):
+        ours.release()
+    assert not ours.acquire(False)
+
+
+def test_theirs_is_refused_for_as_long_as_ours_is_renewed(make_client, raw, pottery):
+    client = make_client(prefix="", lease=0.6)
+    both = [RedlockPyLock(raw, pottery), PotteryLock(raw, pottery)]
+    with client.get_mutex(both[0].key), client.get_mutex(both[1].key):
+        until = time.monotonic() + 0.8
+        while time.monotonic() < until:
+            assert [theirs.acquire() for theirs in both] == [False, False]
+    assert [theirs.acquire(timeout=5) for theirs in both] == [True, True]
+
+
+def test_their_release_after_a_loss_leaves_ours_alone(ours, theirs, raw, eventually):
+    theirs.acquire(lease=0.2)
+    eventually(lambda: not raw.count(theirs.key))
+    with ours as hold:
+        eventually(lambda: raw.count(theirs.key) == 5)
+        theirs.release()
+        assert stored(raw, theirs.key) == hold.owner.encode()
+        hold.extend()
+
+
+def test_keys_expire_on_both_sides_as_asked_for(ours, theirs, raw, eventually):
+    theirs.acquire(lease=7)
+    assert all(5_000 < node.pttl(theirs.key) <= 7_000 for node in raw)
+    theirs.release()
+    ours.acquire(lease=9)
+    eventually(lambda: raw.count(theirs.key) == 5)
+    assert all(7_000 < node.pttl(theirs.key) <= 9_000 for node in raw)
+    ours.extend(17)
+    eventually(lambda: all(15_000 < node.pttl(theirs.key) <= 17_000 for node in raw))
+
+
+def test_minority_that_they_hold_keeps_nobody_out(ours, theirs, nodes, raw, eventually):
+    """A claim of theirs that was left behind on two nodes, as by a process that died in the middle."""
+    theirs.acquire()
+    for node in raw[:3]:
+        node.delete(theirs.key)
+    value = raw[4].get(theirs.key)
+    with ours:
+        assert [node.get(theirs.key) == value for node in raw] == [False] * 3 + [True] * 2
+        assert theirs.acquire() is False
+        ours.extend()
+    eventually(lambda: raw.count(theirs.key) == 2)
+
+
+def test_ours_is_refused_for_as_long_as_pottery_extends(make_client, raw, pottery):
+    theirs = PotteryLock(raw, pottery)
+    ours = make_client(prefix="").get_mutex(theirs.key)
+    theirs.acquire(lease=0.8)
+    for _ in range(2):  # it allows three
+        assert ours.acquire(timeout=0.45) is False
+        theirs.extend()
+    theirs.release()
+    assert ours.acquire(False)
+
+
+# Both at once
+
+
+def test_no_update_is_lost_among_threads_of_both(make_theirs, make_ours, raw):
+    counter, rounds = 0, 5
+    mine = [make_ours(), make_ours()]
+
+    def count(acquire, release):
+        nonlocal counter
+        for _ in range(rounds):
+            assert acquire(timeout=20)
+            value = counter
+            time.sleep(0.001)
+            counter = value + 1
+            release()
+
+    # Before any of them works: a thread of pottery waits for all that have begun since.
+    with ThreadPoolExecutor(4) as threads:
+        ready = threading.Barrier(4)
+        for task in [threads.submit(ready.wait) for _ in range(4)]:
+            task.result(10)
+        pairs = [(each.acquire, each.release) for each in (*mine, make_theirs(), make_theirs())]
+        for task in [threads.submit(count, *pair) for pair in pairs]:
+            task.result(60)
+    assert counter == 4 * rounds

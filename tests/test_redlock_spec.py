@@ -1,0 +1,500 @@
+"""The mutex against the page that defines Redlock, claim by claim, on real nodes.
+
+https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ is quoted in the docstrings. Where it warns of
+a naive way, the test also takes that way and shows that it breaks.
+"""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import redis
+
+from redsync import LeaseLostError, QuorumError
+from redsync._drivers import threads
+from redsync.testing import FaultProxy
+
+KEY = "redsync:x"
+
+
+def expiry(node):
+    """Return the instants between which the node forgets the key."""
+    before = time.monotonic()
+    left = node.pttl(KEY) / 1000
+    return before + left - 0.001, time.monotonic() + left
+
+
+def calls(node, command):
+    """Return how often a node has executed a command, also within scripts."""
+    return node.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+
+def await_answers(client, eventually):
+    """Wait until every node answers; one connection keeps the order, so it has executed all that was sent before."""
+
+    def answers():
+        with contextlib.suppress(QuorumError):
+            return all(vote.choice.value != "failed" for vote in client.inspect("x").votes)
+
+    eventually(answers, within=20)
+
+
+@pytest.fixture
+def make_client(make_client, eventually):
+    """Make clients that have met every node, so that each claim reaches all of them."""
+
+    def make(*args, **options):
+        client = make_client(*args, **options)
+        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
+        return client
+
+    return make
+
+
+@pytest.fixture
+def proxies(nodes):
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
+
+
+@pytest.fixture
+def make_remote(proxies, make_client):
+    """Make clients that reach the nodes through the proxies only."""
+    return lambda **options: make_client([proxy.url for proxy in proxies], **options)
+
+
+@pytest.fixture
+def mutex(client):
+    return client.get_mutex("x")
+
+
+# Safety and liveness guarantees
+
+
+def test_one_client_at_most_wins_when_several_try_at_once(make_client, make_worker):
+    """ "Mutual exclusion. At any given moment, only one client can hold a lock." """
+    contenders = [(make_worker(), make_client().get_mutex("x")) for _ in range(4)]
+    ready = threading.Barrier(4)
+    total = 0
+    for _ in range(20):
+        tries = [worker.start(lambda each: ready.wait(10) >= 0 and each.acquire(False), m) for worker, m in contenders]
+        winners = [m for (_, m), won in zip(contenders, tries, strict=True) if won.result(10)]
+        assert len(winners) <= 1
+        total += len(winners)
+        for winner in winners:
+            winner.release()
+    assert total > 0
+
+
+def test_lock_of_a_killed_client_is_free_after_its_lease_and_not_before(nodes, mutex):
+    """ "Eventually it is always possible to acquire a lock, even if the client that locked a resource crashes" """
+    program = f"""if True:
+        import redsync, time
+        mutex = redsync.Client({nodes.urls!r}, restart_guard=0, lease=0.6).get_mutex("x")
+        print(mutex.acquire(), flush=True)
+        time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "True\n"
+            assert mutex.acquire(timeout=0.8) is False
+        finally:
+            process.kill()
+    killed_at = time.monotonic()
+    assert mutex.acquire(timeout=10) is True
+    assert time.monotonic() - killed_at < 3
+
+
+def test_lock_works_while_a_majority_of_nodes_is_up_and_not_without(nodes, mutex, client):
+    """ "As long as the majority of Redis nodes are up, clients are able to acquire and release locks." """
+    for i in range(2):
+        nodes.kill(i)
+        with mutex:
+            assert not client.get_mutex("x").acquire(False)
+    nodes.kill(2)
+    with pytest.raises(QuorumError):
+        mutex.acquire(False)
+
+
+# Correct implementation with a single instance
+
+
+def test_single_instance_lock_is_what_set_nx_px_leaves(make_client, raw):
+    """ "SET resource_name my_random_value NX PX 30000" """
+    node, mutex = raw[0], make_client(n=1).get_mutex("x")
+    with mutex as hold:
+        assert 29_000 < node.pttl(KEY) <= 30_000
+        assert node.set("by hand", hold.owner, nx=True, px=30_000)
+        assert node.dump(KEY) == node.dump("by hand")
+        assert node.set(KEY, "another", nx=True, px=30_000) is None
+    assert node.set(KEY, "another", nx=True, px=30_000)
+    assert not mutex.acquire(False)
+
+
+def test_value_is_unique_across_clients_and_requests(client, make_client, make_worker):
+    """ "This value must be unique across all clients and all lock requests." """
+
+    owners = []
+
+    def request(mutex):
+        for _ in range(10):
+            with mutex as hold:
+                owners.append(hold.owner)
+
+    mutexes = [client.get_mutex("x"), client.get_mutex("x"), make_client().get_mutex("x"), make_client().get_mutex("y")]
+    for task in [make_worker().start(request, mutex) for mutex in mutexes]:
+        task.result(20)
+    assert len(set(owners)) == len(owners) == 40
+
+
+def test_release_leaves_the_lock_of_another_client_that_del_would_remove(make_client, raw):
+    """ "Using just DEL is not safe as a client may remove another client's lock." """
+    node, (first, second, third) = raw[0], (make_client(n=1).get_mutex("x") for _ in range(3))
+    # The first is blocked for longer than its lease, and the second gets it.
+    first.acquire(lease=0.2)
+    assert second.acquire(timeout=5)
+    node.delete(KEY)  # what a first client that knows no better does now
+    assert third.acquire(False)
+    assert second.owned()  # so does the third
+    third.release()
+    for each in (first, second):
+        with pytest.raises(LeaseLostError):
+            each.release()
+    # The same with a script that compares, whether or not the first knows by its clock that it is too late.
+    for lease in (0.2, 30.0):
+        first.acquire(lease=lease)
+        if lease == 30.0:
+            node.pexpire(KEY, 1)
+        assert second.acquire(timeout=5)
+        with pytest.raises(LeaseLostError):
+            first.release()
+        assert not third.acquire(False)
+        second.extend()
+        second.release()
+
+
+# The algorithm
+
+
+def test_validity_is_counted_from_before_the_first_message(make_remote, proxies):
+    """Steps 1 and 4: "It gets the current time"; validity is "the initial validity time minus the time elapsed" """
+    mutex = make_remote(node_timeout=2.0).get_mutex("x")
+    for proxy in proxies:
+        proxy.delay = 0.1  # each way
+    started = time.monotonic()
+    mutex.acquire(lease=40.0)
+    remaining = mutex.remaining()
+    # Who counts from the answer, a round trip later, believes for 0.2 s more.
+    assert 40.0 * 0.99 - 0.002 - (time.monotonic() - started) <= remaining <= 40.0 * 0.99 - 0.002 - 0.2
+
+
+def test_all_instances_get_the_same_value_at_the_same_time(make_remote, proxies, raw, eventually):
+    """Step 2: "using the same key name and random value in all the instances"; "ideally ... using multiplexing" """
+    mutex = make_remote(node_timeout=2.0).get_mutex("x")
+    with redis.Redis.from_url(proxies[0].url) as one_by_one:
+        one_by_one.ping()
+        for proxy in proxies:
+            proxy.delay = 0.1
+        started = time.monotonic()
+        with mutex as hold:
+            assert 0.2 <= time.monotonic() - started < 0.6
+            eventually(lambda: [node.get(KEY) for node in raw] == [hold.owner.encode()] * 5)
+        # Sequentially, a majority alone takes three round trips.
+        started = time.monotonic()
+        for _ in range(3):
+            one_by_one.set("by hand", "value", nx=True, px=30_000)
+        assert time.monotonic() - started >= 0.6
+
+
+def test_node_that_is_down_costs_little_against_the_lease(nodes, mutex):
+    """Step 2: "a timeout which is small compared to the total lock auto-release time" """
+    for i in range(2):
+        nodes.pause(i)
+    started = time.monotonic()
+    with mutex as hold:
+        assert hold.remaining() > 0.99 * 30 - 1.5
+    nodes.pause(2)
+    with pytest.raises(QuorumError):
+        mutex.acquire(False)
+    assert time.monotonic() - started < 30 / 10
+    # Who sets no such timeout is blocked by it.
+    with (
+        redis.Redis.from_url(nodes.urls[0], socket_timeout=0.5, retry=None) as plain,
+        pytest.raises(redis.TimeoutError),
+    ):
+        plain.set("by hand", "value", nx=True, px=30_000)
+    for i in range(3):
+        nodes.resume(i)
+
+
+def test_majority_in_time_wins_and_less_than_a_majority_never(mutex, raw):
+    """Step 3: "if the client was able to acquire the lock in the majority of the instances (at least 3)" """
+    for taken in (2, 3):
+        for some in itertools.combinations(raw, taken):
+            for node in some:
+                node.set(KEY, "another")
+            assert mutex.acquire(False) is (taken == 2)
+            if taken == 2:
+                mutex.release()
+            assert [node.get(KEY) for node in some] == [b"another"] * taken
+            for node in some:
+                node.delete(KEY)
+
+
+def test_majority_that_took_longer_than_the_lease_is_none(monkeypatch, nodes, make_client, other, raw, *, eventually):
+    """Step 3: "and the total time elapsed to acquire the lock is less than lock validity time" """
+    clock, ahead = threads.clock, [0.0]
+    monkeypatch.setattr(threads, "clock", lambda: clock() + sum(ahead))
+    client = make_client(lease=9.0, node_timeout=20.0)
+    await_answers(client, eventually)
+    links = [link for lane in client.runner._lanes for link in lane.links]
+    assert not any(link.pending for link in links)
+    before = [calls(node, "set") for node in raw]
+    for i in range(5):
+        nodes.pause(i)
+    attempt = other.start(client.get_mutex("x").acquire, False)
+    eventually(lambda: all(link.pending for link in links))  # sent
+    # Before the nodes grant it, the client is suspended for longer than its lease.
+    ahead.append(9.2)
+    for i in range(5):
+        nodes.resume(i)
+    with pytest.raises(QuorumError):
+        attempt.result(10)
+    eventually(lambda: raw.count(KEY) == 0 and [calls(node, "set") - 1 for node in raw] == before)
+
+
+def test_failed_attempt_is_undone_also_where_it_got_no_answer(make_remote, proxies, raw, eventually):
+    """Step 5: "it will try to unlock all the instances (even the instances it believed it was not able to lock)" """
+    client = make_remote()
+    await_answers(client, eventually)  # its record has been set as well
+    before = [(calls(node, "set"), calls(node, "del")) for node in raw[:2]]
+    for proxy in proxies[:2]:
+        proxy.drop_replies = True
+    for node in raw[2:]:
+        node.set(KEY, "another")
+    assert client.get_mutex("x").acquire(False) is False
+    # The two that kept silent had granted, for 30 s.
+    eventually(lambda: [(calls(node, "set") - 1, calls(node, "del") - 1) for node in raw[:2]] == before)
+    assert [node.exists(KEY) for node in raw] == [0, 0, 1, 1, 1]
+
+
+# Is the algorithm asynchronous?
+
+
+@pytest.mark.parametrize("drift_factor", [0.0, 0.01, 0.2])
+def test_validity_is_less_than_the_lease_by_the_drift(make_client, drift_factor, raw, eventually):
+    """ "minus some time (just a few milliseconds in order to compensate for clock drift between processes)" """
+    with make_client(lease=10.0, drift_factor=drift_factor).get_mutex("x") as hold:
+        eventually(lambda: raw.count(KEY) == 5)
+        assert all(node.pttl(KEY) > 9_000 for node in raw)
+        assert hold.remaining() <= 10.0 * (1 - drift_factor) - 0.002
+
+
+# Retry on failure
+
+
+def test_split_vote_is_tried_again_after_random_delays(make_remote, proxies, other, raw):
+    """ "it should try again after a random delay in order to try to desynchronize multiple clients" """
+    mutex = make_remote().get_mutex("x")
+    for proxy in proxies[2:]:
+        proxy.delay = 0.005  # those that grant are heard first, and all are
+    for node, value in zip(raw[2:], ("second", "second", "third"), strict=True):
+        node.set(KEY, value)
+    with raw[0].monitor() as monitor:
+        attempt = other.start(mutex.acquire, timeout=20)
+        granted = (seen["time"] for seen in monitor.listen() if seen["command"].lower().startswith(f"set {KEY}"))
+        tried = list(itertools.islice(granted, 16))
+    # The longest delays are 12 to 50 ms.
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tried[6:])]
+    assert max(pauses) - min(pauses) > 0.005
+    for node in raw[2:]:
+        node.delete(KEY)
+    assert attempt.result(10) is True
+
+
+def test_partial_locks_are_released_at_once(mutex, raw, eventually):
+    """ "to release the (partially) acquired locks ASAP, so that there is no need to wait for key expiry" """
+    for node in raw[:3]:
+        node.set(KEY, "another")
+    before = [calls(node, "set") for node in raw[3:]]
+    assert mutex.acquire(False) is False
+    eventually(lambda: raw.count(KEY) == 3, within=2.0)
+    assert [calls(node, "set") - 1 for node in raw[3:]] == before
+
+
+def test_partition_costs_the_expiry_and_late_releases_harm_nobody(make_remote, proxies, mutex, raw, eventually):
+    """ "However, we pay an availability penalty equal to TTL time on network partitions" """
+    partitioned = make_remote(lease=0.7)
+    theirs = partitioned.get_mutex("x")
+    started = time.monotonic()
+    theirs.acquire()
+    for proxy in proxies:
+        proxy.blackhole = True
+    theirs.release()
+    assert mutex.acquire(False) is False
+    assert mutex.acquire(timeout=10) is True
+    assert time.monotonic() - started >= 0.7
+    before = [node.get(KEY) for node in raw]
+    for proxy in proxies:
+        proxy.blackhole = False
+    await_answers(partitioned, eventually)
+    assert [node.get(KEY) for node in raw] == before
+    mutex.extend()
+
+
+# Releasing the lock
+
+
+def test_release_reaches_the_node_that_never_answered(nodes, mutex, raw, eventually):
+    """ "can be performed whether or not the client believes it was able to successfully lock a given instance" """
+    before = calls(raw[4], "del")
+    nodes.pause(4)
+    mutex.acquire()
+    mutex.release()
+    nodes.resume(4)
+    # It set the key after all, and had to delete it.
+    eventually(lambda: calls(raw[4], "del") == before + 1)
+
+
+# Safety and liveness arguments
+
+
+def test_keys_are_there_for_the_minimum_validity(make_remote, proxies, raw, eventually):
+    """ "the first key to expire in the set will exist for at least MIN_VALIDITY=TTL-(T2-T1)-CLOCK_DRIFT" """
+    mutex = make_remote(node_timeout=1.0).get_mutex("x")
+    for i, proxy in enumerate(proxies):
+        proxy.delay = 0.05 * i
+    ttl, drift, t1 = 20.0, 20.0 * 0.01 + 0.002, time.monotonic()
+    mutex.acquire(lease=ttl)
+    t2 = time.monotonic()
+    eventually(lambda: raw.count(KEY) == 5)
+    earliest, latest = map(min, zip(*map(expiry, raw), strict=True))
+    believed_until = mutex.remaining() + time.monotonic()
+    assert t2 + (ttl - (t2 - t1) - drift) <= believed_until < earliest
+    # Who counts the TTL from T2 believes when the first key is gone.
+    assert t2 - t1 >= 0.2
+    assert t2 + ttl > latest
+
+
+def test_cooperating_clients_need_not_wait_for_expiry(client, mutex, make_client, other, eventually):
+    """ "clients, usually, will cooperate removing the locks ... we don't have to wait for keys to expire" """
+    theirs = make_client().get_mutex("x")
+    with mutex:
+        waiter = other.start(lambda: theirs.acquire() and time.monotonic())
+        eventually(lambda: client.inspect("x").waiters)
+        started = time.monotonic()
+    assert waiter.result(10) - started < 30 / 10
+
+
+# Extending the lock
+
+
+def test_extension_touches_only_keys_with_the_value_assigned(mutex, raw, eventually):
+    """ "if the key exists and its value is still the random value the client assigned" """
+    mutex.acquire(lease=10)
+    eventually(lambda: raw.count(KEY) == 5)
+    raw[4].set(KEY, "another", px=10_000)
+    mutex.extend(20)
+    eventually(lambda: all(node.pttl(KEY) > 15_000 for node in raw[:4]))
+    assert raw[4].get(KEY) == b"another"
+    assert raw[4].pttl(KEY) <= 10_000
+    assert raw[4].pexpire(KEY, 20_000)  # A script that does not compare would have done that to another's lock.
+
+
+def test_extension_needs_a_majority_within_the_validity_time(client, mutex, nodes, raw, eventually):
+    """ "only ... if it was able to extend the lock into the majority of instances, and within the validity time" """
+    mutex.acquire(lease=10)
+    for i in range(3):
+        nodes.pause(i)
+    with pytest.raises(QuorumError):
+        mutex.extend(20)
+    assert 0 < mutex.remaining() < 10
+    for i in range(3):
+        nodes.resume(i)
+    await_answers(client, eventually)
+    mutex.extend(20)
+    assert mutex.remaining() > 15
+    await_answers(client, eventually)
+    for node in raw[:3]:
+        node.delete(KEY)
+    # Nobody else has it, so a new SET would be granted: that is no extension.
+    with pytest.raises(LeaseLostError):
+        mutex.extend()
+    with pytest.raises(LeaseLostError):
+        mutex.release()
+    mutex.acquire(lease=0.2)
+    eventually(lambda: mutex.remaining() == 0.0 and raw.count(KEY) == 0)
+    with pytest.raises(LeaseLostError):
+        mutex.extend()
+    assert raw.count(KEY) == 0
+
+
+def test_extensions_end_at_the_limit(make_client, mutex):
+    """ "the maximum number of lock reacquisition attempts should be limited" """
+    client = make_client(lease=0.4)
+    unlimited, limited = client.get_mutex("x"), client.get_mutex("x", max_hold=0.6)
+    unlimited.acquire()
+    assert mutex.acquire(timeout=0.7) is False
+    unlimited.release()
+    started = time.monotonic()
+    limited.acquire()
+    assert mutex.acquire(timeout=0.45) is False
+    assert mutex.acquire(timeout=10) is True
+    assert 0.6 * 0.9 < time.monotonic() - started < 5
+    with pytest.raises(LeaseLostError, match="max_hold"):
+        limited.release()
+
+
+# Crash recovery; last in this file, as these tests wait until the nodes are older than a guard
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["A and B refuse", "A and B are out of reach"])
+def test_restarted_node_does_not_let_a_second_client_in(
+    partitioned, nodes, proxies, *, make_remote, make_client, raw, eventually
+):
+    """ "there are again 3 instances that we can lock for the same resource ... violating the safety property" """
+    careful = make_client(restart_guard=2.0)
+    eventually(lambda: {careful.nodes()[i].state for i in (0, 1, 3, 4)} == {"up"}, within=20)
+    for proxy in proxies[3:]:
+        proxy.refuse = True  # D and E, for the first client
+    assert (first := make_remote().get_mutex("x", lease=2.0)).acquire(False)
+    eventually(lambda: [node.exists(KEY) for node in raw] == [1, 1, 1, 0, 0])
+    proxies[2].refuse = True  # or the first would bring its claim back to C at once
+    proxies[2].cut()
+    nodes.restart(2)
+    eventually(lambda: (c := careful.nodes()[2]).last_error and c.state == "quarantined")  # connected again
+    second, naive = careful.get_mutex("x"), make_client(restart_guard=0).get_mutex("x")
+    for i in range(2 * partitioned):
+        nodes.pause(i)
+    if partitioned:
+        with pytest.raises(QuorumError, match="restart_guard"):
+            second.acquire(False)
+    else:
+        assert second.acquire(False) is False
+    # Without the guard C, D and E are a majority, and two clients believe: "it no longer participates" is needed.
+    assert naive.acquire(False)
+    assert first.remaining() > 0
+    naive.release()
+    for i in range(2 * partitioned):
+        nodes.resume(i)
+    if not partitioned:
+        assert second.acquire(timeout=20)
+        assert first.remaining() == 0.0
+
+
+def test_restarted_majority_grants_nothing_until_the_guard_is_over(nodes, make_client, eventually):
+    """ "if a majority of instances crash, the system will become globally unavailable for TTL" """
+    careful, naive = make_client(lease=1.0, restart_guard=1.0), make_client(lease=1.0)
+    eventually(lambda: {careful.nodes()[i].state for i in (0, 1, 3, 4)} == {"up"}, within=20)
+    for i in range(3):
+        nodes.restart(i)
+    restarted_at = time.monotonic()
+    for name in ("x", "any", "resource"):
+        with pytest.raises(QuorumError):
+            careful.get_mutex(name).acquire(False)
+    assert naive.get_mutex("naive").acquire(timeout=5)
+    assert careful.get_mutex("x").acquire(timeout=20)
+    assert time.monotonic() - restarted_at > 0.9
