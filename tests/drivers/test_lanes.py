@@ -218,14 +218,16 @@ def test_absent_node_fails_at_once_with_its_excuse(make_rig, all_votes):
 
 
 def test_young_node_gets_no_new_claims_until_it_is_old_enough(rig, all_votes):
-    rig.nodes[1].quarantined_until = clock() + 0.3
-    tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, fresh=True)
+    rig.nodes[1].remembers_since = clock() - 0.2
+    tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.5)
     assert choices(tally) == ["granted", "failed", "granted"]
     assert "restart_guard" in tally.replies[1]
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
-    while clock() < rig.nodes[1].quarantined_until:
+    # A claim with a shorter lease asks for less.
+    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.1)) == ["granted"] * 3
+    while clock() < rig.nodes[1].remembers_since + 0.5:
         time.sleep(0.01)
-    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, fresh=True)) == ["granted"] * 3
+    assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.5)) == ["granted"] * 3
 
 
 # Scripts that a node does not know.
