@@ -187,9 +187,12 @@ class Tally:
         return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
 
     def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason; True when this very vote decided the round."""
-        if self.verdict is not _PENDING or self.choices[node] is not None:
+        """Count the node as FAILED for that reason, if it has not voted; True when the round is decided now."""
+        if self.verdict is not _PENDING:
             return False
+        if self.choices[node] is not None:
+            # Whoever counted that vote may have been interrupted before the verdict.
+            return self._decided()
         self.replies[node] = reason
         self.choices[node] = _FAILED
         self.failed += 1

@@ -256,7 +256,11 @@ class Lane:
         finally:
             # Whatever came of the call above: an interruption must not leave a lead that nobody has.
             if keeper.leads:
-                self._turns.step_down(keeper)
+                try:
+                    self._turns.step_down(keeper)
+                except BaseException:
+                    self._turns.step_down(keeper)
+                    raise
         # Nothing stays in the outbox but what an interrupted thread left there.
         self._outbox.flush()
         return any(link is not None and link.pending for link in self.links)

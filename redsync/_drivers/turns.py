@@ -70,15 +70,12 @@ class Turns:
                 else:
                     gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
         finally:
-            with self._mutex:
-                leads = sleeper.leads
-                if leads:
-                    # Before any call: an interruption there must not leave a lead that nobody has.
-                    sleeper.leads = self._leading = False
-                sleeper.gate = None
-                self._followers.pop(sleeper, None)
-                if leads:
-                    self._appoint()
+            try:
+                self._leave(sleeper)
+            except BaseException:
+                # Also who waits for the mutex can be interrupted, and a lead that nobody has would never end.
+                self._leave(sleeper)
+                raise
 
     def try_lead(self, sleeper: Sleeper) -> bool:
         """Take the lead if nobody has it; `step_down` gives it back."""
@@ -89,20 +86,25 @@ class Turns:
 
     def step_down(self, sleeper: Sleeper) -> None:
         """Give back the lead that `try_lead` took."""
-        with self._mutex:
-            sleeper.leads = self._leading = False
-            self._appoint()
+        self._leave(sleeper)
 
-    def _appoint(self) -> None:
-        """Pass the lead on to who has followed longest, if anybody does."""
-        while self._followers:
-            heir = next(iter(self._followers))
-            del self._followers[heir]
-            if not heir.done:
-                # Woken first: if an interruption comes in between, the heir finds no leader and leads by itself.
+    def _leave(self, sleeper: Sleeper) -> None:
+        """Neither lead nor follow any longer; may be interrupted, and is then done again."""
+        with self._mutex:
+            sleeper.gate = None
+            self._followers.pop(sleeper, None)
+            while sleeper.leads and self._followers:
+                heir = next(iter(self._followers))
+                if heir.done:
+                    del self._followers[heir]
+                    continue
+                # Woken first: after an interruption here it finds that we lead, and follows again.
                 heir.wake()
-                heir.leads = self._leading = True
-                return
+                # No call in between: one of the two has the lead.
+                del self._followers[heir]
+                heir.leads, sleeper.leads = True, False
+            if sleeper.leads:
+                sleeper.leads = self._leading = False
 
     def awaken(self, sleeper: Sleeper) -> None:
         """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""

@@ -49,18 +49,19 @@ class _Renewal:
         self._undecided = 0
 
     def command(self) -> Command | None:
-        self.holds = [state for state in self._candidates if state.live and state.lost is None]
-        self._undecided = len(self.holds)
-        self.existing = [0] * len(self.holds)
-        self.against = [0] * len(self.holds)
-        if not self.holds:
-            return None
+        holds = [state for state in self._candidates if state.live and state.lost is None]
+        self._undecided = len(holds)
+        self.existing = [0] * len(holds)
+        self.against = [0] * len(holds)
         args: list[bytes | int] = []
-        for state in self.holds:
+        for state in holds:
             args += (state.owner.wire, state.count, milliseconds(self._lease_of(state)))
         if self._guarded:
             args.append(1)
-        return Command(self.holds[0].kind.renew, tuple(state.keys.lock for state in self.holds), tuple(args))
+        keys = tuple(state.keys.lock for state in holds)
+        # Last: what was interrupted half-way has renewed nothing.
+        self.holds = holds
+        return Command(holds[0].kind.renew, keys, tuple(args)) if holds else None
 
     def judge(self, reply: Any) -> bool:
         if (
