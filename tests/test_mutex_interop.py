@@ -135,7 +135,7 @@ def test_ours_is_refused_while_theirs_is_held(ours, theirs, raw, eventually):
     assert not ours.owned()
     with pytest.raises(NotOwnedError):
         ours.release()
-    eventually(lambda: raw.keys() == [{theirs.key.encode()}] * 5)
+    eventually(lambda: raw.keys() == [{theirs.key.encode()}] * 5, within=2.0)
     assert stored(raw, theirs.key) == value
     assert all(10_000 < node.pttl(theirs.key) <= 20_000 for node in raw)
 

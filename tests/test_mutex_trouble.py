@@ -21,6 +21,7 @@ from redsync import (
     NotOwnedError,
     QuorumError,
 )
+from redsync.testing import FaultProxy
 
 SHORT = 0.6
 """A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
@@ -85,12 +86,15 @@ def test_second_acquire_raises_after_a_loss_until_it_is_released(noticed, client
     for acquire in (lambda: mutex.acquire(False), lambda: other.do(mutex.acquire, timeout=5), mutex.__enter__):
         with pytest.raises(LeaseLostError, match="'x'"):
             acquire()
-    assert client.get_mutex("x").acquire(timeout=5)
-    with pytest.raises(LeaseLostError):
-        mutex.release()
-    with pytest.raises(NotOwnedError) as info:
-        mutex.release()
-    assert not isinstance(info.value, LeaseLostError)
+    with client.get_mutex("x"):
+        with pytest.raises(LeaseLostError):
+            mutex.acquire(False)
+        with pytest.raises(LeaseLostError):
+            mutex.release()
+        with pytest.raises(NotOwnedError) as info:
+            mutex.release()
+        assert not isinstance(info.value, LeaseLostError)
+        assert mutex.acquire(False) is False
 
 
 def test_waiter_is_told_when_its_object_loses_meanwhile(client, mutex, other, raw, eventually):
@@ -382,6 +386,19 @@ def test_majority_of_dead_nodes_is_no_quorum(mutex, nodes):
             refused()
         assert len(info.value.votes) == 5
     assert not mutex.owned()
+
+
+def test_release_is_owed_to_a_node_that_is_out_of_reach(nodes, make_client, raw, eventually):
+    with FaultProxy(nodes.ports[4]) as proxy:
+        mutex = make_client([*nodes.urls[:4], proxy.url]).get_mutex("x")
+        mutex.acquire()
+        eventually(lambda: raw.count("redsync:x") == 5)
+        proxy.refuse = True
+        proxy.cut()
+        mutex.release()
+        eventually(lambda: raw.count("redsync:x") == 1)
+        proxy.heal()
+        eventually(lambda: raw.count("redsync:x") == 0)
 
 
 def test_close_gives_back_what_objects_hold_without_a_word(make_client, raw, caplog):

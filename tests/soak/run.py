@@ -26,7 +26,7 @@ THREADS = 3
 CLAIM_PATIENCE = LEASE + 1.0
 PLACE_PATIENCE = 5.0 + 1.0
 """Seconds after the end in which claims and places must be gone. Nodes keep places for 5 s: that of a waiter who was
-killed, also if the node hung and takes it late; and that of one who won the lock while the node was suspect."""
+killed, also if the node hung and takes it late."""
 
 
 @dataclass(frozen=True)

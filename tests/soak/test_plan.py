@@ -1,6 +1,5 @@
 """The schedule: pure, never more than it may, and never too little."""
 
-
 import pytest
 
 from tests.soak.plan import CLIENTS_IN_TROUBLE, PLACE_KEPT, absences_of, faults_of, plan

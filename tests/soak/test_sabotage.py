@@ -29,7 +29,9 @@ def test_judges_find_each_promise_that_clients_break(soak_seed, tmp_path):
     # Two who ask at once hardly ever get a node each. But whoever asks an empty node gets that one.
     evidence = soak(setting, restarts([0, 1, 2, 3, 4, 0, 1, 2], 0.2, 0.1), 2.0)
     broken = {violation.promise for violation in evidence.violations()}
-    assert broken >= {"overlap", "overlap in the ledger", "lost updates", "loss not told", "leak"}
+    assert broken >= {"loss not told", "leak"}
+    # Which of the witnesses sees that two had it is up to chance.
+    assert broken & {"overlap", "overlap in the ledger", "lost updates"}
 
 
 @pytest.mark.slow
