@@ -226,7 +226,7 @@ class ExclusiveLock(ABC):
         if holds is not None and hold is not None:
             if hold in holds:
                 holds.remove(hold)
-            hold._released = True
+            hold._note_released()
         if holds is not None and not holds:
             self._entered.pop(owner, None)
 
@@ -290,4 +290,4 @@ class ExclusiveLock(ABC):
         self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"<Lock {self._name!r}>"
+        return f"<{type(self).__name__} {self._name!r}>"

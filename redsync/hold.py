@@ -66,7 +66,8 @@ class Hold:
             LeaseLostError: It was lost.
             NotOwnedError: This hold was released.
         """
-        self._refuse_released()
+        if self._released or self._state.lost is None:  # a loss is told to each who looks, also when it was released
+            self._refuse_released()
         runner = self._host.runner
         runner.run(holding.check(self._state, runner.now()))
 
@@ -122,6 +123,12 @@ class Hold:
             # Interrupted, perhaps before anything was given back: then it can still be released.
             self._released = self._state.count < count
             raise
+
+    def _note_released(self) -> None:
+        """Note that the `with` that gave this hold is over."""
+        # Its loss may have been told to another thread, by the release that took it out of the client's table.
+        self._lost_at_release = self._lost_at_release or self._state.lost is not None
+        self._released = True
 
     def _is_being_released(self) -> bool:
         """Whether a release that was announced by the last call of this has begun since."""

@@ -127,10 +127,13 @@ def test_with_after_a_loss_releases_only_its_own_hold(mutex, other, raw, eventua
         with pytest.raises(LeaseLostError):
             other.do(mutex.release)
         assert hold.lost
+        with pytest.raises(LeaseLostError):
+            hold.check()
         assert other.do(mutex.acquire, False)
         eventually(lambda: raw.count("redsync:x") == 5)
         before = values(raw)
         assert hold.owner.encode() not in before
+    assert hold.lost
     assert mutex.owned()
     assert values(raw) == before
     mutex.release()
