@@ -18,7 +18,7 @@ import redis
 from redsync import Client
 from redsync.testing import LocalNodes
 
-RECORDS = (b"redsync:client:", b"redsync:birth")
+RECORDS = (b"redsync:client:", b"redsync_birth")
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 

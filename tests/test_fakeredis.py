@@ -11,7 +11,7 @@ from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, 
 
 def claims_of(fake):
     """Return the keys but for the records of clients and of the node's birth."""
-    return [key for key in fake.keys("*") if not key.startswith((b"redsync:client:", b"redsync:birth"))]
+    return [key for key in fake.keys("*") if not key.startswith((b"redsync:client:", b"redsync_birth"))]
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from typing import Final, NamedTuple
 
 __all__ = ["BIRTH_KEY", "NEWBORN", "ORIGINAL", "Birth", "christening"]
 
-BIRTH_KEY: Final = b"redsync:birth"
+BIRTH_KEY: Final = b"redsync_birth"
+"""Spelled apart from the default prefix: a lock may be called "birth"."""
+
 ORIGINAL: Final = b"original"
 NEWBORN: Final = b"newborn"
 

@@ -3,14 +3,14 @@
 -- "newborn" one is counted by this node's clock, and anew if that was set back. The key is the same for all names, so it
 -- is not among KEYS. Uses ARGV[4] for how long it must have remembered everything, ms; 0: does not matter.
 if ARGV[4] ~= '0' then
-  local birth = redis.call('get', 'redsync:birth')
+  local birth = redis.call('get', 'redsync_birth')
   if not birth then return redis.error_reply('FORGETFUL -1') end
   local since = string.match(birth, '^newborn (%d+)$')
   if since then
     local time = redis.call('time')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     if now < tonumber(since) then
-      redis.call('set', 'redsync:birth', string.format('newborn %.0f', now))
+      redis.call('set', 'redsync_birth', string.format('newborn %.0f', now))
       since = now
     end
     if now - since < tonumber(ARGV[4]) then

@@ -39,7 +39,7 @@ Pair: TypeAlias = tuple[Key, Key]
 T = TypeVar("T")
 
 _CLAIMS = (b"redsync:", b"redsync_queue:", b"redsync_places:")
-_RECORDS = (b"redsync:client:", b"redsync:birth")
+_RECORDS = b"redsync:client:"
 
 
 def by_name(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:

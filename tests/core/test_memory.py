@@ -50,7 +50,7 @@ def test_what_is_no_record_is_refused(record):
 
 
 def test_refusal_of_what_is_no_record_names_the_key_and_shows_the_value():
-    with pytest.raises(ValueError, match="redsync:birth holds b'a lock'"):
+    with pytest.raises(ValueError, match="redsync_birth holds b'a lock'"):
         Birth.read(b"a lock", NOW)
     with pytest.raises(ValueError, match="no birth record") as caught:
         Birth.read(b"x" * 10_000, NOW)
@@ -58,7 +58,7 @@ def test_refusal_of_what_is_no_record_names_the_key_and_shows_the_value():
 
 
 def test_record_is_spelled_as_the_scripts_do():
-    assert (BIRTH_KEY, ORIGINAL, NEWBORN) == (b"redsync:birth", b"original", b"newborn")
+    assert (BIRTH_KEY, ORIGINAL, NEWBORN) == (b"redsync_birth", b"original", b"newborn")
 
 
 # Christening.

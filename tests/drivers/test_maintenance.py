@@ -18,7 +18,7 @@ from redsync import NodeChanged, QuorumError
 GUARD = 1.5
 """Seconds; enough for what a test does within it on a busy machine."""
 
-BIRTH = "redsync:birth"
+BIRTH = "redsync_birth"
 
 
 @pytest.fixture
@@ -371,3 +371,11 @@ def test_node_with_something_else_at_the_records_key_is_down_and_says_why(make_g
     client = make_guarded()
     assert states(client)[0] == "down"
     assert reason in client.nodes()[0].last_error
+
+
+@pytest.mark.parametrize("kind", ["get_lock", "get_mutex"])
+def test_lock_may_be_called_as_the_birth_record(kind, make_guarded):
+    client = make_guarded()
+    with getattr(client, kind)("birth") as hold:
+        hold.check()
+        assert take(make_guarded(), "another") is True

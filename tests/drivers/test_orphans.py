@@ -12,7 +12,7 @@ import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, NotOwnedError
 
-RECORDS = ("redsync:client:", "redsync:birth")
+RECORDS = ("redsync:client:", "redsync_birth")
 
 
 @pytest.fixture

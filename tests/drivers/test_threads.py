@@ -150,7 +150,7 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 STRIDE = 5
 """Of some 200 points a run tries each fifth; the seed says which."""
 
-RECORDS = ("redsync:client:", "redsync:birth")
+RECORDS = ("redsync:client:", "redsync_birth")
 
 
 def claims(node):

@@ -11,7 +11,7 @@ import redis
 from redsync.testing import FaultProxy, LocalNodes
 
 PREFIX = "redsync:"
-RECORDS = ("redsync:client:", "redsync:birth")
+RECORDS = ("redsync:client:", "redsync_birth")
 
 
 class Admin:

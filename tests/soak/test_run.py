@@ -30,7 +30,7 @@ def plant(nodes):
 
 
 def test_left_behind_finds_nothing_on_nodes_with_records_only(left_behind, plant):
-    plant(0, "SET", "redsync:birth", "original 1")
+    plant(0, "SET", "redsync_birth", "original 1")
     plant(1, "SET", "redsync:client:00000000-0000-0000-0000-000000000000", "x")
     assert left_behind() == {}
 
