@@ -234,7 +234,9 @@ class _Attempt:
             tally.at + lease,
         )
         if session.nodes > session.quorum:
-            state.fill_at = sent_at + session.timing.round_timeout(lease)
+            # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
+            turn = session.timing.round_timeout(lease)
+            state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._placed and tally.sent_at - self._started > _CROWDED
         listen(state, demand)

@@ -37,7 +37,7 @@ def healed(toy):
 def test_bare_majority_is_filled_up_as_soon_as_the_other_nodes_have_had_their_time(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", None)))
     assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", "ask lock_renew", "wait"]
-    assert toy.waits[0].until == pytest.approx(1000.25)
+    assert toy.waits[0].until == pytest.approx(1000.5)
     assert toy.waits[1].until == state.renew_at
 
 
@@ -85,7 +85,7 @@ def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy
 
     toy.run_watchdog(answer, sleeps=9)
     asked = [tally.sent_at for tally in toy.tallies[1:]]
-    assert asked == pytest.approx([1000.25, 1000.5, 1001.0, 1002.0, 1004.0, 1006.5, 1016.5, 1026.5], abs=0.02)
+    assert asked == pytest.approx([1000.5, 1000.75, 1001.25, 1002.25, 1004.25, 1006.75, 1016.75, 1026.75], abs=0.02)
     assert state.valid_until > toy.now
 
 
@@ -124,7 +124,7 @@ def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
     bare = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
     for i in range(450):
         toy.acquire(("ask lock_acquire", bare), name=f"lock {i}")
-    toy.now = 1000.25
+    toy.now = 1000.5
     toy.run_watchdog()
     assert [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"] == [200, 200, 50]
 
