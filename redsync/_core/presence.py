@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgpack
-
 __all__ = ["ClientRecord"]
 
 
@@ -26,12 +24,16 @@ class ClientRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the record as msgpack: a map, so that later versions can add to it."""
+        import msgpack  # late: who only imports redsync need not wait for it
+
         packed: bytes = msgpack.packb(self._asdict())
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> ClientRecord | None:
         """Return what was packed; None if it is not a record, as whoever has the key may write there."""
+        import msgpack
+
         try:
             fields = msgpack.unpackb(packed)
             return cls(str(fields["host"]), int(fields["pid"]), str(fields["program"]), float(fields["since"]))
