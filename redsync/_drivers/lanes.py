@@ -15,6 +15,7 @@ replies may have slipped. If the rest is cut short by another interruption, the 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -40,7 +41,8 @@ _GIVE_UP = 10.0
 _LONGEST_POLL = 3600.0
 """Seconds; a poll for ever is none that the system takes."""
 
-_FORGETFUL = "FORGETFUL "
+_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
+"""What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
@@ -193,20 +195,19 @@ class Lane:
             parcel.healed |= bit
             self._outbox.resend(link, parcel)
             return True
-        if text.startswith(_FORGETFUL):
-            text = self._doubt(link.node, parcel.guard, text)
+        if (forgetful := _FORGETFUL.fullmatch(text)) is not None:
+            text = self._doubt(link.node, parcel.guard, int(forgetful[1])) or text
         link.node.last_error = text[:200]
         self._board.fail(link.node, parcel, text[:200])
         return False
 
-    def _doubt(self, node: Node, guard: float, text: str) -> str:
-        """Take note of a node that has just said that it does not remember for as long as a claim needs."""
-        age = int(text[len(_FORGETFUL) :]) / 1000
+    def _doubt(self, node: Node, guard: float, age_ms: int) -> str | None:
+        """Take note of a node that does not remember for as long as a claim needs; return why it is out, if it is."""
         now = self._clock()
-        node.remember(None if age < 0 else Birth(True, age), now)
+        node.remember(None if age_ms < 0 else Birth(True, age_ms / 1000), now)
         self._board.recount_at = 0.0
         self._on_change()
-        return node.unfit(now, guard) or text
+        return node.unfit(now, guard)
 
     def _look_for_suspects(self) -> None:
         """Find links that owe replies for too long; the sockets have just been read, so nothing lies unread."""

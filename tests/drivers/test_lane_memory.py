@@ -1,8 +1,13 @@
 """Lanes: which nodes get new claims, as far as they remember, and votes that come after the verdict."""
 
+import math
+
 import pytest
 
 from redsync._drivers.threads import clock
+
+UNHEARD = (None, -math.inf)
+"""The birth record of a node that was not asked for it, and since when it remembers."""
 
 
 def choices(tally):
@@ -63,6 +68,20 @@ def test_node_that_was_doubted_is_asked_again_when_its_record_turns_out_to_be_ol
     rig.nodes[1].remembers_since = clock() - 100.0
     rig.lane.reconsider()
     assert choices(ask(claim, guard=30.0)) == ["granted"] * 3
+
+
+@pytest.mark.parametrize("age", ["soon", "", "1.5", "-2", "0x10", "1_000", "\u0663", "9" * 400, "-1 or so"])
+def test_node_whose_word_on_its_memory_is_nonsense_fails_that_vote_only(rig, ask, claim, raw, age):
+    """It is an error like any other: whoever reads it goes on, and so does the connection."""
+    raw[1].set("age", age)
+    tally = ask(claim, guard=30.0)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert tally.replies[1] == rig.nodes[1].last_error
+    assert tally.replies[1].startswith("FORGETFUL")
+    assert (rig.nodes[1].birth, rig.nodes[1].remembers_since) == UNHEARD, "nothing was learned of its memory"
+    raw[1].delete("age")
+    assert choices(ask(claim, guard=30.0)) == ["granted"] * 3
+    assert not rig.broken
 
 
 def test_what_becomes_known_of_a_nodes_memory_counts_once_the_lane_was_told(rig, ask):
