@@ -1,43 +1,45 @@
-"""The client: nodes in, synchronizers out. The only place that joins facades and drivers."""
+"""The clients: nodes in, synchronizers out. The only place that joins facades and drivers."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
 import redis
+import redis.asyncio
 
+from redsync._core.effects import Steps
 from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
-from redsync._drivers.nodes import NodeStatus, make_nodes
+from redsync._drivers.aio import AioRunner
+from redsync._drivers.nodes import Node, NodeStatus, make_nodes
 from redsync._drivers.threads import ThreadRunner
 from redsync._protocols import lock_survey
 from redsync._protocols.watchdog import farewell, watchdog
-from redsync.decorator import locked_decorator
-from redsync.exceptions import ConfigurationError, QuorumError
-from redsync.hold import Hold
-from redsync.lock import Lock
-from redsync.lock_info import Holder, LockInfo
-from redsync.mutex import Mutex
+from redsync.decorator import async_locked_decorator, locked_decorator
+from redsync.exceptions import ConfigurationError
+from redsync.hold import AsyncHold, Hold
+from redsync.lock import AsyncLock, Lock
+from redsync.lock_info import LockInfo
+from redsync.mutex import AsyncMutex, Mutex
 
-__all__ = ["Client"]
+__all__ = ["AsyncClient", "Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+DriverT = TypeVar("DriverT", ThreadRunner, AioRunner)
 
-_KINDS = {"hash": "lock", "string": "mutex"}
-
-_shared: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[tuple[Any, ...], _AnyClient[Any]] = weakref.WeakValueDictionary()
 _shared_guard = threading.Lock()
 
-_unpickled: dict[tuple[Any, ...], Client] = {}
+_unpickled: dict[tuple[Any, ...], _AnyClient[Any]] = {}
 """Clients made for what was unpickled, kept as long as the process lives: a worker of a pool gets lock after lock, and
 must not connect for each."""
 
@@ -50,34 +52,14 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Client:
-    """Makes synchronizers over N independent Redis masters, for threads.
+class _AnyClient(ABC, Generic[DriverT]):
+    """What the clients of both flavours have in common: settings, identity, pickling."""
 
-    All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process
-    and let all threads share it. Connections come and go by themselves: a client whose nodes are all down is no error,
-    its operations are, until a quorum of the nodes is back.
-
-    Args:
-        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used but not
-            their connections. Every node must be another server, without replication between them. One is allowed.
-        prefix: What the names of all keys begin with.
-        lease: For how many seconds nodes keep a claim that the watchdog renews: how long others wait for what a
-            crashed holder left behind.
-        node_timeout: The longest wait for a node in seconds, while the others have not decided.
-        drift_factor: By how much, at most, clocks run at different rates.
-        restart_guard: For how many seconds after its start, or after it was emptied, a node takes no part in new
-            grants, because it may have forgotten claims that are still believed; at least as long as the longest lease
-            that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease of
-            their own are guarded for that long, unless this is 0.
-        listeners: Called with each event, in whatever thread it happens; they must be quick.
-
-    Raises:
-        ConfigurationError: No node, the same server twice, or settings that contradict each other.
-    """
+    _REDIS: ClassVar[type[Any]]
 
     def __init__(
         self,
-        nodes: Sequence[str | redis.Redis],
+        nodes: Sequence[Any],
         *,
         prefix: str = "redsync:",
         lease: float = 30.0,
@@ -86,7 +68,7 @@ class Client:
         restart_guard: float | None = None,
         listeners: Sequence[Callable[[Event], object]] = (),
     ) -> None:
-        made = make_nodes(nodes, redis.Redis)
+        made = make_nodes(nodes, self._REDIS)
         if restart_guard is None:
             restart_guard = lease if len(made) > 1 else 0.0
         timing = _timing(lease, node_timeout, drift_factor, restart_guard)
@@ -99,20 +81,18 @@ class Client:
             "restart_guard": restart_guard,
         }
         self._urls = tuple(node.url for node in made)
-        self._runner = ThreadRunner(
-            nodes=made,
-            timing=timing,
-            listeners=listeners,
-            watchdog=watchdog,
-            farewell=farewell,
-        )
-        self._runner.connect()
-        # Forgotten without close(): the maintenance thread closes, for a finalizer may run in the middle of anything.
+        self._runner: DriverT = self._make_runner(made, timing, listeners)
+        # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
         weakref.finalize(self, self._runner.abandon).atexit = False
         with _shared_guard:
             sharing = _shared.get(self._identity())
-            if sharing is None or sharing.runner.closed:
+            if sharing is None or not sharing.runner.usable:
                 _shared[self._identity()] = self
+
+    @abstractmethod
+    def _make_runner(
+        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
+    ) -> DriverT: ...
 
     @classmethod
     def from_env(cls) -> Self:
@@ -137,6 +117,80 @@ class Client:
                 message = f"REDSYNC_{option.upper()} is a number of seconds, not {text!r}"
                 raise ConfigurationError(message) from None
         return cls(urls, **options)
+
+    @property
+    def id(self) -> str:
+        """The client's UUID; another one in the child of a fork."""
+        return self._runner.client_id
+
+    @property
+    def quorum(self) -> int:
+        """How many nodes must grant."""
+        return self._runner.session.quorum
+
+    @property
+    def prefix(self) -> bytes:
+        """What the names of all keys begin with."""
+        return self._prefix
+
+    @property
+    def runner(self) -> DriverT:
+        """What runs the protocols; not for applications."""
+        return self._runner
+
+    def nodes(self) -> list[NodeStatus]:
+        """Return the state of every node as this client sees it; asks nobody."""
+        return self._runner.statuses()
+
+    def _survey(self, name: str | bytes) -> Steps[Tally]:
+        keys = LockKeys.of(self._prefix, encode_name(name))
+        return lock_survey.survey(self._runner.session, keys, self._runner.owner())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if None in self._urls:
+            raise TypeError("a client can be pickled only if all its nodes can be named by URLs")
+        return _client_of, (type(self), self._urls, self._options)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return type(self), self._urls, tuple(self._options.items())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {len(self._urls)} nodes>"
+
+
+class Client(_AnyClient[ThreadRunner]):
+    """Makes synchronizers over N independent Redis masters, for threads.
+
+    All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process
+    and let all threads share it. Connections come and go by themselves: a client whose nodes are all down is no error,
+    its operations are, until a quorum of the nodes is back.
+
+    Args:
+        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used but not
+            their connections. Every node must be another server, without replication between them. One is allowed.
+        prefix: What the names of all keys begin with.
+        lease: For how many seconds nodes keep a claim that the watchdog renews: how long others wait for what a
+            crashed holder left behind.
+        node_timeout: The longest wait for a node in seconds, while the others have not decided.
+        drift_factor: By how much, at most, clocks run at different rates.
+        restart_guard: For how many seconds after its start, or after it was emptied, a node takes no part in new
+            grants, because it may have forgotten claims that are still believed; at least as long as the longest lease
+            that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease of
+            their own are guarded for that long, unless this is 0.
+        listeners: Called with each event, in whatever thread it happens; they must be quick.
+
+    Raises:
+        ConfigurationError: No node, the same server twice, or settings that contradict each other.
+    """
+
+    _REDIS = redis.Redis
+
+    def _make_runner(
+        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
+    ) -> ThreadRunner:
+        runner = ThreadRunner(nodes=nodes, timing=timing, listeners=listeners, watchdog=watchdog, farewell=farewell)
+        runner.connect()
+        return runner
 
     # Synchronizers.
 
@@ -214,44 +268,13 @@ class Client:
         """
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
-    # Looking.
-
-    @property
-    def id(self) -> str:
-        """The client's UUID; another one in the child of a fork."""
-        return self._runner.client_id
-
-    @property
-    def quorum(self) -> int:
-        """How many nodes must grant."""
-        return self._runner.session.quorum
-
-    @property
-    def prefix(self) -> bytes:
-        """What the names of all keys begin with."""
-        return self._prefix
-
-    @property
-    def runner(self) -> ThreadRunner:
-        """What runs the protocols; not for applications."""
-        return self._runner
-
-    def nodes(self) -> list[NodeStatus]:
-        """Return the state of every node as this client sees it; asks nobody."""
-        return self._runner.statuses()
-
     def inspect(self, name: str | bytes) -> LockInfo:
         """Return who holds a lock and who waits for it, by what the nodes say now.
 
         Raises:
             QuorumError: Too few nodes answered.
         """
-        keys = LockKeys.of(self._prefix, encode_name(name))
-        runner = self._runner
-        tally = runner.run(lock_survey.survey(runner.session, keys, runner.owner()))
-        if tally.without_quorum:
-            raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
-        return _lock_info(name, tally)
+        return LockInfo.read(name, self._runner.run(self._survey(name)))
 
     # The end.
 
@@ -270,24 +293,144 @@ class Client:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if None in self._urls:
-            raise TypeError("a client can be pickled only if all its nodes can be named by URLs")
-        return _client_of, (type(self), self._urls, self._options)
 
-    def _identity(self) -> tuple[Any, ...]:
-        return type(self), self._urls, tuple(self._options.items())
+class AsyncClient(_AnyClient[AioRunner]):
+    """Makes synchronizers over N independent Redis masters, for asyncio.
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {len(self._urls)} nodes>"
+    All its synchronizers share one connection per node, one maintenance task and one identity; no thread is started.
+    It belongs to the event loop that first uses it: use one client per loop, close it before the loop ends, best with
+    `async with`, which also waits a moment for the first connections. Without that the first operation does.
+
+    Args:
+        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances, whose settings are used but
+            not their connections. Every node must be another server, without replication between them. One is allowed.
+        prefix: What the names of all keys begin with.
+        lease: As for `Client`; likewise `node_timeout`, `drift_factor` and `restart_guard`.
+        listeners: Called with each event, in the loop; they must be quick.
+
+    Raises:
+        ConfigurationError: No node, one listed twice, or settings that contradict each other. That two nodes are the
+            same server shows when they are connected: then the first operation raises it, or `async with`.
+    """
+
+    _REDIS = redis.asyncio.Redis
+
+    def _make_runner(
+        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
+    ) -> AioRunner:
+        return AioRunner(nodes=nodes, timing=timing, listeners=listeners, watchdog=watchdog, farewell=farewell)
+
+    # Synchronizers.
+
+    def get_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncLock:
+        """Return the reentrant lock of that name; all objects of one name are the same lock.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost, in the loop; it must be quick. Without it the body of an
+                `async with` is cancelled then.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_mutex(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncMutex:
+        """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
+
+        With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: As for `get_lock`; likewise `lease`, `max_hold` and `on_lost`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def locked(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_busy: str | Callable[..., Any] = "raise",
+        **options: Any,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+        """Decorate a coroutine function so that it runs under the lock whose name its arguments make.
+
+        `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.
+
+        Args:
+            name: The lock's name; fields in braces are the function's parameters, as for `str.format`.
+            timeout: How long to wait, in seconds; 0 for one try, None for ever.
+            on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
+                None, or a function, plain or coroutine, that is called with the same arguments instead.
+            **options: As for `get_lock`.
+
+        Raises:
+            ValueError: A field that is no parameter, or an `on_busy` of no known kind.
+            TypeError: The function is no coroutine function; this client is for asyncio.
+        """
+        return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
+
+    async def inspect(self, name: str | bytes) -> LockInfo:
+        """Return who holds a lock and who waits for it, by what the nodes say now.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+        """
+        return LockInfo.read(name, await self._runner.run(self._survey(name)))
+
+    # The end.
+
+    async def close(self) -> None:
+        """Release what is held in all tasks, stop the maintenance, close the connections; idempotent.
+
+        Tasks that wait for a lock get `ClientClosedError`, as does every operation from now on.
+        """
+        await self._runner.close()
+
+    async def __aenter__(self) -> Self:
+        """Bind the client to the running loop and give the first connections a moment.
+
+        Raises:
+            ConfigurationError: Two nodes are the same server.
+        """
+        await self._runner.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
-def _client_of(kind: type[Client], urls: tuple[str, ...], options: dict[str, Any]) -> Client:
+def _client_of(kind: type[_AnyClient[Any]], urls: tuple[str, ...], options: dict[str, Any]) -> _AnyClient[Any]:
     """Return this process's client for those nodes and options: what was unpickled shares its connections."""
     identity = kind, urls, tuple(options.items())
     with _shared_guard:
         client = _shared.get(identity)
-    if client is None or client.runner.closed:
+    if client is None or not client.runner.usable:
         client = _unpickled[identity] = kind(list(urls), **options)
     return client
 
@@ -305,30 +448,3 @@ def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guar
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return timing
-
-
-def _lock_info(name: str | bytes, tally: Tally) -> LockInfo:
-    looks = [
-        lock_survey.Look.read(reply)
-        for reply, choice in zip(tally.replies, tally.choices, strict=True)
-        if choice is not None and choice is not Choice.FAILED
-    ]
-    by_owner: dict[str, list[lock_survey.Look]] = {}
-    for look in looks:
-        if look.owner is not None:
-            by_owner.setdefault(look.owner, []).append(look)
-    holders = []
-    for owner, held in by_owner.items():
-        if len(held) >= tally.quorum:
-            lasting = sorted(
-                (float("inf") if look.remaining is None else look.remaining for look in held), reverse=True
-            )
-            remaining = lasting[tally.quorum - 1]
-            count = max(look.count for look in held)
-            host, pid, program, since = next((look.client for look in held if look.client), (None,) * 4)
-            left = None if remaining == float("inf") else remaining
-            holders.append(Holder(owner, host, pid, count, left, program, since))
-    kinds = Counter(_KINDS.get(look.kind, look.kind) for look in looks if look.kind != "none")
-    kind = kinds.most_common(1)[0][0] if kinds else "none"
-    waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters)
-    return LockInfo(name, kind, tuple(holders), tuple(waiters), tally.votes)

@@ -1,4 +1,4 @@
-"""What lock and mutex have in common: acquire, release, `with`, looks.
+"""What lock and mutex have in common: acquire, release, `with`, looks; for threads. `exclusive_async` is its twin.
 
 An object stands for a name; what is held belongs to an owner, and who that is tells the kinds apart. The decisions are
 in `redsync._protocols`; here is only what callers touch.
@@ -11,62 +11,174 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
-from redsync._core.runner import Host, Session
+from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._protocols import lock_survey
 from redsync._protocols.claim import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
-from redsync.hold import Hold
+from redsync.hold import AnyHold, Hold
 
-__all__ = ["ExclusiveLock"]
-
-
-def _tell_lost(host: Host, on_lost: Callable[[Hold], object], state: HoldState) -> None:
-    on_lost(Hold(host, state))
+__all__ = ["Exclusive", "ExclusiveLock", "HoldT"]
 
 
-class ExclusiveLock(ABC):
-    """Something that one owner at a time holds, over all nodes of a client."""
+HoldT = TypeVar("HoldT", bound=AnyHold[Any])
+
+
+def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+    on_lost(make_hold(state))
+
+
+class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
+    """What one owner at a time holds, over all nodes of a client: all of it that needs no waiting."""
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
+    _HOLD: type[HoldT]
 
     def __init__(
         self,
-        host: Host,
+        host: AnyHost[RunnerT_co],
         name: str | bytes,
         *,
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
+        on_lost: Callable[[HoldT], object] | None = None,
     ) -> None:
         self._host = host
         self._name = name
         self._keys = LockKeys.of(host.prefix, encode_name(name))
         self._timeout = check_timeout(True, timeout)
-        self._lease = None if lease is None else host.runner.session.timing.check_lease(lease)
-        self._max_hold = None if max_hold is None else host.runner.session.timing.check_lease(max_hold)
+        self._runner = host.runner
+        timing = self._runner.session.timing
+        self._lease = None if lease is None else timing.check_lease(lease)
+        self._max_hold = None if max_hold is None else timing.check_lease(max_hold)
         self._on_lost = on_lost
         # Not a bound method: what is held must not keep the object alive that nobody else has any more.
-        self._tell_lost = None if on_lost is None else partial(_tell_lost, host, on_lost)
-        self._runner = host.runner
+        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
         self._crowded = False
-        # The holds that `with` statements have open, by owner, innermost last: a thread touches its own list only.
-        self._entered: dict[Any, list[Hold]] = {}
+        # The holds that `with` statements have open, by owner, innermost last: each owner touches its own list only.
+        self._entered: dict[Any, list[HoldT]] = {}
 
     @property
     def name(self) -> str | bytes:
         """The lock's name, as it was given."""
         return self._name
+
+    def owned(self) -> bool:
+        """Return whether the owner holds it, now and validly."""
+        state = self._state()
+        return state is not None and state.valid(self._runner.now())
+
+    def hold_count(self) -> int:
+        """Return how many acquisitions the owner has to release; 0 if it does not hold the lock validly."""
+        state = self._state()
+        return state.count if state is not None and state.valid(self._runner.now()) else 0
+
+    def remaining(self) -> float:
+        """Return for how many seconds the owner's hold may be believed, 0.0 if there is none."""
+        state, now = self._state(), self._runner.now()
+        return state.valid_until - now if state is not None and state.valid(now) else 0.0
+
+    # What tells the kinds apart.
+
+    @abstractmethod
+    def _claimant(self) -> Owner:
+        """Return for whom to acquire."""
+
+    @abstractmethod
+    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+        """Return the protocol that acquires."""
+
+    @abstractmethod
+    def _state(self) -> HoldState | None:
+        """Return the hold that methods of this object are about when this thread or task calls them."""
+
+    @abstractmethod
+    def _may_release(self, hold: HoldT) -> bool:
+        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
+
+    # What both flavours run.
+
+    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+        return Demand(
+            self._name,
+            self._KIND,
+            self._keys,
+            self._claimant(),
+            Receipt(),
+            self._lease if lease is None else self._runner.session.timing.check_lease(lease),
+            timeout,
+            self._max_hold,
+            self._tell_lost,
+            count,
+            self._crowded,
+        )
+
+    def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
+        return release(self._runner.session, state, self._runner.now(), count)
+
+    def _holder_steps(self) -> Steps[str | None]:
+        runner = self._runner
+        return lock_survey.holder(runner.session, self._name, self._keys, runner.owner())
+
+    def _force_steps(self) -> Steps[bool]:
+        runner = self._runner
+        return lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
+
+    def _note(self, state: HoldState | None) -> None:
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        self._crowded = state is None or state.queued
+
+    def _own(self) -> HoldState:
+        state = self._state()
+        if state is None:
+            self._runner.require_open()
+            raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
+        return state
+
+    def _innermost(self) -> HoldT | None:
+        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
+        holds = self._entered.get(self._runner.owner())
+        return holds[-1] if holds else None
+
+    def _forget(self, owner: Owner | None, hold: HoldT | None) -> None:
+        holds = self._entered.get(owner)
+        if holds is not None and hold is not None:
+            if hold in holds:
+                holds.remove(hold)
+            hold._note_released()
+        if holds is not None and not holds:
+            self._entered.pop(owner, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "timeout": self._timeout,
+            "lease": self._lease,
+            "max_hold": self._max_hold,
+            "on_lost": self._on_lost,
+        }
+        return type(self), (self._host, self._name), {"options": options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+class ExclusiveLock(Exclusive[Runner, Hold]):
+    """Acquire, release and `with`, for threads."""
+
+    _HOLD = Hold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Take the lock; return whether it is held now. The contract is that of `threading.RLock`.
@@ -86,50 +198,21 @@ class ExclusiveLock(ABC):
         return self._acquire(check_timeout(blocking, timeout), lease) is not None
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner = self._runner
-        session = runner.session
-        receipt = Receipt()
-        demand = Demand(
-            self._name,
-            self._KIND,
-            self._keys,
-            self._claimant(),
-            receipt,
-            self._lease if lease is None else session.timing.check_lease(lease),
-            timeout,
-            self._max_hold,
-            self._tell_lost,
-            count,
-            self._crowded,
-        )
+        runner, demand = self._runner, self._demand(timeout, lease, count)
         try:
-            state = runner.run(self._acquire_steps(session, demand, runner.now()))
+            state = runner.run(self._acquire_steps(runner.session, demand, runner.now()))
         except BaseException:
-            if receipt.state is not None:
+            if demand.receipt.state is not None:
                 # Interrupted when the acquire had succeeded: the caller will never know.
-                self._undo(receipt.state, count)
+                self._undo(demand.receipt.state, count)
             raise
-        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
-        self._crowded = state is None or state.queued
+        self._note(state)
         return state
 
-    @abstractmethod
-    def _claimant(self) -> Owner:
-        """Return for whom to acquire."""
-
-    @abstractmethod
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires."""
-
-    @abstractmethod
-    def _state(self) -> HoldState | None:
-        """Return the hold that methods of this object are about when this thread calls them."""
-
     def _undo(self, state: HoldState, count: int) -> None:
-        runner = self._runner
         # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
-            runner.run(release(runner.session, state, runner.now(), count))
+            self._runner.run(self._release_steps(state, count))
 
     def release(self) -> None:
         """Give one acquisition back.
@@ -141,15 +224,7 @@ class ExclusiveLock(ABC):
         self._give_back(1)
 
     def _give_back(self, holds: int) -> None:
-        runner = self._runner
-        runner.run(release(runner.session, self._own(), runner.now(), holds))
-
-    def _own(self) -> HoldState:
-        state = self._state()
-        if state is None:
-            self._runner.require_open()
-            raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
-        return state
+        self._runner.run(self._release_steps(self._own(), holds))
 
     def __enter__(self) -> Hold:
         """Acquire the lock, waiting for its `timeout` option; for ever by default.
@@ -198,11 +273,6 @@ class ExclusiveLock(ABC):
                 self._leave(hold or self._innermost())
             raise
 
-    def _innermost(self) -> Hold | None:
-        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
-        holds = self._entered.get(self._runner.owner())
-        return holds[-1] if holds else None
-
     def _leave(self, hold: Hold | None) -> None:
         """Release what a `with` acquired; the second time, do only what is left to be done."""
         if hold is None:
@@ -217,42 +287,13 @@ class ExclusiveLock(ABC):
             raise
         self._forget(self._runner.owner(), hold)
 
-    @abstractmethod
-    def _may_release(self, hold: Hold) -> bool:
-        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
-
-    def _forget(self, owner: Owner | None, hold: Hold | None) -> None:
-        holds = self._entered.get(owner)
-        if holds is not None and hold is not None:
-            if hold in holds:
-                holds.remove(hold)
-            hold._note_released()
-        if holds is not None and not holds:
-            self._entered.pop(owner, None)
-
     def locked(self) -> bool:
         """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
         """
-        runner = self._runner
-        return runner.run(lock_survey.holder(runner.session, self._name, self._keys, runner.owner())) is not None
-
-    def owned(self) -> bool:
-        """Return whether the owner holds it, now and validly."""
-        state = self._state()
-        return state is not None and state.valid(self._runner.now())
-
-    def hold_count(self) -> int:
-        """Return how many acquisitions the owner has to release; 0 if it does not hold the lock validly."""
-        state = self._state()
-        return state.count if state is not None and state.valid(self._runner.now()) else 0
-
-    def remaining(self) -> float:
-        """Return for how many seconds the owner's hold may be believed, 0.0 if there is none."""
-        state, now = self._state(), self._runner.now()
-        return state.valid_until - now if state is not None and state.valid(now) else 0.0
+        return self._runner.run(self._holder_steps()) is not None
 
     def extend(self, lease: float | None = None) -> None:
         """Lengthen the owner's hold now, see `Hold.extend`.
@@ -274,20 +315,4 @@ class ExclusiveLock(ABC):
             QuorumError: Too few nodes answered; those that did have freed it.
             KeyTypeError: The key holds a value of another type.
         """
-        runner = self._runner
-        return runner.run(lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {
-            "timeout": self._timeout,
-            "lease": self._lease,
-            "max_hold": self._max_hold,
-            "on_lost": self._on_lost,
-        }
-        return type(self), (self._host, self._name), {"options": options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}>"
+        return self._runner.run(self._force_steps())

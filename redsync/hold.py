@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.runner import Host
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
 from redsync._core.timing import check_timeout
 from redsync._protocols import holding
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
-__all__ = ["Hold"]
+__all__ = ["AnyHold", "AsyncHold", "Hold"]
 
 
-class Hold:
-    """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
+class AnyHold(Generic[RunnerT_co]):
+    """What holds of both flavours have in common: all that needs no waiting."""
 
-    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any
-    thread, also from one that does not own the lock.
-    """
-
-    def __init__(self, host: Host, state: HoldState) -> None:
+    def __init__(self, host: AnyHost[RunnerT_co], state: HoldState) -> None:
         self._host = host
         self._state = state
         self._released = False
@@ -36,7 +32,7 @@ class Hold:
 
     @property
     def owner(self) -> str:
-        """Who holds: `<client uuid>:<thread serial>`, as the nodes store it."""
+        """Who holds: `<client uuid>:<serial of the thread or task>`, as the nodes store it."""
         return str(self._state.owner)
 
     @property
@@ -59,58 +55,24 @@ class Hold:
         now = self._host.runner.now()
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
-    def check(self) -> None:
-        """Return if the lock is still held.
-
-        Raises:
-            LeaseLostError: It was lost.
-            NotOwnedError: This hold was released.
-        """
+    def _check_steps(self) -> Steps[None]:
         if self._released or self._state.lost is None:  # a loss is told to each who looks, also when it was released
             self._refuse_released()
-        runner = self._host.runner
-        runner.run(holding.check(self._state, runner.now()))
+        return holding.check(self._state, self._host.runner.now())
 
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until the hold is lost or released; return whether it was lost.
+    def _wait_steps(self, timeout: float | None) -> Steps[None]:
+        now = self._host.runner.now()
+        return wait_end(self._state, lambda: self._released, now, check_timeout(True, timeout))
 
-        Args:
-            timeout: The longest wait in seconds; None for no limit.
-        """
-        runner = self._host.runner
-        now = runner.now()
-        wait = check_timeout(True, timeout)
-        runner.run(wait_end(self._state, lambda: self._released, now, wait))
-        return self.lost
-
-    def extend(self, lease: float | None = None) -> None:
-        """Lengthen the hold now, on a quorum of nodes; never shortens it.
-
-        Args:
-            lease: For how many seconds from now; None for the lease it was acquired with.
-
-        Raises:
-            LeaseLostError: It was lost.
-            QuorumError: Too few nodes answered; the hold stays as it was.
-            ValueError: The lease is not a number of seconds a claim can live on.
-        """
+    def _extend_steps(self, lease: float | None) -> Steps[None]:
         self._refuse_released()
         runner = self._host.runner
         if lease is not None:
             lease = runner.session.timing.check_lease(lease)
-        runner.run(holding.extend(runner.session, self._state, lease, runner.now()))
-
-    def release(self) -> None:
-        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
-
-        Raises:
-            LeaseLostError: It was lost before.
-            NotOwnedError: It was released before.
-        """
-        self._host.runner.run(self._release_steps())
+        return holding.extend(runner.session, self._state, lease, runner.now())
 
     def _release_steps(self) -> Steps[None]:
-        # Steps are atomic, so of two threads that release the same hold one gets the error.
+        # Steps are atomic, so of two that release the same hold one gets the error.
         self._refuse_released()
         runner, count = self._host.runner, self._state.count
         self._released = True
@@ -126,7 +88,7 @@ class Hold:
 
     def _note_released(self) -> None:
         """Note that the `with` that gave this hold is over."""
-        # Its loss may have been told to another thread, by the release that took it out of the client's table.
+        # Its loss may have been told to another, by the release that took it out of the client's table.
         self._lost_at_release = self._lost_at_release or self._state.lost is not None
         self._released = True
 
@@ -144,4 +106,117 @@ class Hold:
 
     def __repr__(self) -> str:
         condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
-        return f"<Hold of {self._state.name!r} by {self._state.owner}, {condition}>"
+        return f"<{type(self).__name__} of {self._state.name!r} by {self._state.owner}, {condition}>"
+
+
+class Hold(AnyHold[Runner]):
+    """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
+
+    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any
+    thread, also from one that does not own the lock.
+    """
+
+    def check(self) -> None:
+        """Return if the lock is still held.
+
+        Raises:
+            LeaseLostError: It was lost.
+            NotOwnedError: This hold was released.
+        """
+        self._host.runner.run(self._check_steps())
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Sleep until the hold is lost or released; return whether it was lost.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit.
+        """
+        self._host.runner.run(self._wait_steps(timeout))
+        return self.lost
+
+    def extend(self, lease: float | None = None) -> None:
+        """Lengthen the hold now, on a quorum of nodes; never shortens it.
+
+        Args:
+            lease: For how many seconds from now; None for the lease it was acquired with.
+
+        Raises:
+            LeaseLostError: It was lost.
+            QuorumError: Too few nodes answered; the hold stays as it was.
+            ValueError: The lease is not a number of seconds a claim can live on.
+        """
+        self._host.runner.run(self._extend_steps(lease))
+
+    def release(self) -> None:
+        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
+
+        Raises:
+            LeaseLostError: It was lost before.
+            NotOwnedError: It was released before.
+        """
+        self._host.runner.run(self._release_steps())
+
+
+class AsyncHold(AnyHold[AsyncRunner]):
+    """One acquisition of an async lock: what `async with lock as hold` gives, to look at and to hand on.
+
+    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any task
+    of the client's event loop, also from one that does not own the lock.
+    """
+
+    _scope: Scope | None = None
+
+    def check(self) -> None:
+        """Return if the lock is still held; nothing to await, it asks nobody.
+
+        Raises:
+            LeaseLostError: It was lost.
+            NotOwnedError: This hold was released.
+        """
+        self._host.runner.run_at_once(self._check_steps())
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Sleep until the hold is lost or released; return whether it was lost.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit.
+        """
+        await self._host.runner.run(self._wait_steps(timeout))
+        return self.lost
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Lengthen the hold now, on a quorum of nodes; never shortens it.
+
+        Args:
+            lease: For how many seconds from now; None for the lease it was acquired with.
+
+        Raises:
+            LeaseLostError: It was lost.
+            QuorumError: Too few nodes answered; the hold stays as it was.
+            ValueError: The lease is not a number of seconds a claim can live on.
+        """
+        await self._host.runner.run(self._extend_steps(lease))
+
+    async def release(self) -> None:
+        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
+
+        A release that is cancelled gives it back all the same, without waiting for the nodes.
+
+        Raises:
+            LeaseLostError: It was lost before.
+            NotOwnedError: It was released before.
+        """
+        await self._host.runner.run(self._release_steps())
+
+    def _open_scope(self) -> None:
+        """Let the running task's body be cancelled when the hold is lost."""
+        self._scope = scope = self._host.runner.scope()
+        self._cancel = lambda _: scope.cancel()
+        self._state.on_lost.append(self._cancel)
+
+    def _close_scope(self, error: BaseException | None) -> bool:
+        """Let it not be cancelled any more; return whether `error` is no other cancellation than that."""
+        if self._scope is None:
+            return False
+        self._state.on_lost.remove(self._cancel)
+        return self._scope.close(error)

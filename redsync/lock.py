@@ -1,4 +1,4 @@
-"""The reentrant lock.
+"""The reentrant lock, for threads and for asyncio.
 
 ```python
 lock = client.get_lock("report:2026")
@@ -12,32 +12,22 @@ The decisions are in `redsync._protocols.lock`; here is only what callers touch.
 
 from __future__ import annotations
 
+from typing import Any
+
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
-from redsync._core.runner import Session
+from redsync._core.runner import RunnerT_co, Session
 from redsync._protocols import lock as protocol
 from redsync._protocols.claim import Demand
-from redsync.exclusive import ExclusiveLock
-from redsync.hold import Hold
+from redsync.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync.exclusive_async import AsyncExclusiveLock
 
-__all__ = ["Lock"]
+__all__ = ["AsyncLock", "Lock"]
 
 
-class Lock(ExclusiveLock):
-    """A reentrant lock over all nodes of a client, owned by the thread that acquired it.
-
-    At any instant at most one owner believes to hold it, as long as clocks run at rates within `drift_factor`; an
-    owner believes until its `remaining()` is 0. It stays available while a quorum of nodes answers, and becomes free by
-    itself within one lease when its holder dies. Acquire it as often as you like in one thread; release it as often.
-
-    Without a lease the watchdog renews it for as long as the thread holds it. With a lease it ends when the lease does.
-
-    Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
-    """
-
+class _Reentrant(Exclusive[RunnerT_co, HoldT]):
     _KIND = protocol.LOCK
-    _OWNER = "this thread"
 
     def _claimant(self) -> Owner:
         return self._runner.owner()
@@ -49,8 +39,23 @@ class Lock(ExclusiveLock):
         runner = self._runner
         return runner.session.holds.get(self._keys.lock, runner.owner())
 
-    def _may_release(self, hold: Hold) -> bool:  # noqa: ARG002  (whatever is held now is this thread's)
+    def _may_release(self, hold: Any) -> bool:  # noqa: ARG002  (whatever is held now is this owner's)
         return True
+
+
+class Lock(_Reentrant[Any, Any], ExclusiveLock):
+    """A reentrant lock over all nodes of a client, owned by the thread that acquired it.
+
+    At any instant at most one owner believes to hold it, as long as clocks run at rates within `drift_factor`; an
+    owner believes until its `remaining()` is 0. It stays available while a quorum of nodes answers, and becomes free by
+    itself within one lease when its holder dies. Acquire it as often as you like in one thread; release it as often.
+
+    Without a lease the watchdog renews it for as long as the thread holds it. With a lease it ends when the lease does.
+
+    Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
+    """
+
+    _OWNER = "this thread"
 
     # What threading.Condition asks of a reentrant lock.
 
@@ -69,3 +74,15 @@ class Lock(ExclusiveLock):
         for hold in self._entered.get(self._runner.owner(), ()):
             # What `with` gave out stands for this thread's hold, across the waits of a condition.
             hold._state = state or hold._state
+
+
+class AsyncLock(_Reentrant[Any, Any], AsyncExclusiveLock):
+    """A reentrant lock over all nodes of a client, owned by the task that acquired it.
+
+    The guarantees are those of `Lock`. What a task acquired only that task releases; its `AsyncHold` can be handed on.
+    A task that ends while it holds gives back what it has, with a warning.
+
+    Made by `AsyncClient.get_lock`.
+    """
+
+    _OWNER = "this task"

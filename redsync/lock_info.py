@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Self
 
-from redsync._core.quorum import Vote
+from redsync._core.quorum import Choice, Tally, Vote
+from redsync._protocols.lock_survey import Look
+from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
+
+_KINDS = {"hash": "lock", "string": "mutex"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +20,7 @@ class Holder:
     """One owner of a lock as a quorum of nodes knows it.
 
     Attributes:
-        owner: `<client uuid>:<thread serial>`.
+        owner: `<client uuid>:<serial of the thread or task>`.
         host: The machine it runs on, None if unknown.
         pid: Its process, None if unknown.
         program: What that process runs, None if unknown.
@@ -49,3 +55,35 @@ class LockInfo:
     holders: tuple[Holder, ...]
     waiters: tuple[str, ...]
     votes: tuple[Vote, ...]
+
+    @classmethod
+    def read(cls, name: str | bytes, tally: Tally) -> Self:
+        """Return what a survey of all nodes says.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell who holds it.
+        """
+        if tally.without_quorum:
+            raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
+        looks = [
+            Look.read(reply)
+            for reply, choice in zip(tally.replies, tally.choices, strict=True)
+            if choice is not None and choice is not Choice.FAILED
+        ]
+        by_owner: dict[str, list[Look]] = {}
+        for look in looks:
+            if look.owner is not None:
+                by_owner.setdefault(look.owner, []).append(look)
+        holders = [_holder(owner, held, tally) for owner, held in by_owner.items() if len(held) >= tally.quorum]
+        kinds = Counter(_KINDS.get(look.kind, look.kind) for look in looks if look.kind != "none")
+        kind = kinds.most_common(1)[0][0] if kinds else "none"
+        waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters)
+        return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)
+
+
+def _holder(owner: str, held: list[Look], tally: Tally) -> Holder:
+    lasting = sorted((float("inf") if look.remaining is None else look.remaining for look in held), reverse=True)
+    remaining = lasting[tally.quorum - 1]
+    count = max(look.count for look in held)
+    host, pid, program, since = next((look.client for look in held if look.client), (None,) * 4)
+    return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since)

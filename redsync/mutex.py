@@ -1,4 +1,4 @@
-"""The mutex: the canonical Redlock of the Redis documentation.
+"""The mutex: the canonical Redlock of the Redis documentation, for threads and for asyncio.
 
 ```python
 mutex = client.get_mutex("report:2026")
@@ -12,46 +12,27 @@ redlock-py, redlock-rb, node-redlock and go-redsync, and they exclude it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
-from redsync._core.runner import Host, Session
+from redsync._core.runner import AnyHost, RunnerT_co, Session
 from redsync._protocols import mutex as protocol
 from redsync._protocols.claim import Demand
-from redsync.exclusive import ExclusiveLock
-from redsync.hold import Hold
+from redsync.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync.exclusive_async import AsyncExclusiveLock
 
-__all__ = ["Mutex"]
+__all__ = ["AsyncMutex", "Mutex"]
 
 
-class Mutex(ExclusiveLock):
-    """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
-
-    The guarantees are those of `Lock`. Any thread that has the object may release it, and a thread that ends leaves it
-    held; a second `acquire` waits, or is False. An object that is dropped while it holds gives back what it has, with a
-    warning.
-
-    Algorithm: Redlock as the Redis documentation has it: a value that is unique to the request, set if there is none;
-    deleted and prolonged if it is still the same. Made by `Client.get_mutex`.
-    """
-
+class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
     _KIND = protocol.MUTEX
     _OWNER = "this object"
 
-    def __init__(
-        self,
-        host: Host,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> None:
+    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
         self._possession = protocol.Possession()
-        super().__init__(host, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        super().__init__(host, name, **options)
 
     def __del__(self) -> None:
         state = self._possession.state
@@ -65,9 +46,28 @@ class Mutex(ExclusiveLock):
     def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, demand, now, self._possession, self._runner.owner())
 
-    def _may_release(self, hold: Hold) -> bool:
+    def _may_release(self, hold: HoldT) -> bool:
         # Not what another thread acquired since, after it had released this one, or the loss of it.
         return self._possession.acquired_by is self._runner.owner() or self._state() is hold._state
 
     def _state(self) -> HoldState | None:
         return self._possession.state if self._possession.is_held else None
+
+
+class Mutex(_OwnedByItself[Any, Any], ExclusiveLock):
+    """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
+
+    The guarantees are those of `Lock`. Any thread that has the object may release it, and a thread that ends leaves it
+    held; a second `acquire` waits, or is False. An object that is dropped while it holds gives back what it has, with a
+    warning.
+
+    Algorithm: Redlock as the Redis documentation has it: a value that is unique to the request, set if there is none;
+    deleted and prolonged if it is still the same. Made by `Client.get_mutex`.
+    """
+
+
+class AsyncMutex(_OwnedByItself[Any, Any], AsyncExclusiveLock):
+    """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
+
+    As `Mutex`, with tasks in the place of threads. Made by `AsyncClient.get_mutex`.
+    """

@@ -5,16 +5,16 @@ A facade holds a `Runner` and a `Session` and never a driver; which driver it is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
-from redsync._core.effects import Steps
+from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
 from redsync._core.ownership import Owner
 from redsync._core.timing import Timing
 
-__all__ = ["Host", "Runner", "Session"]
+__all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner", "Scope", "Session", "drive"]
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class Session:
         return (1 << self.nodes) - 1
 
 
-class Runner(Protocol):
-    """Runs protocols for the callers of one client, in threads.
+class AnyRunner(Protocol):
+    """What runs protocols, for whichever flavour of callers.
 
     Attributes:
         session: What the client's synchronizers share; a forked child has another.
@@ -61,11 +61,11 @@ class Runner(Protocol):
     def session(self) -> Session: ...
 
     def owner(self) -> Owner:
-        """Return the calling thread's owner."""
+        """Return the calling thread's or task's owner."""
         ...
 
     def new_owner(self) -> Owner:
-        """Return an owner that nobody has been before, for what is not owned by a thread."""
+        """Return an owner that nobody has been before, for what is not owned by a thread or task."""
         ...
 
     def now(self) -> float:
@@ -76,12 +76,47 @@ class Runner(Protocol):
         """Return if the client is open, else raise `ClientClosedError`."""
         ...
 
+
+class Runner(AnyRunner, Protocol):
+    """Runs protocols for the callers of one client, in threads."""
+
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         ...
 
 
-class Host(Protocol):
+class Scope(Protocol):
+    """Lets the body of an `async with` be cancelled, and tells that cancellation from all others."""
+
+    def cancel(self) -> None:
+        """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
+        ...
+
+    def close(self, error: BaseException | None) -> bool:
+        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one."""
+        ...
+
+
+class AsyncRunner(AnyRunner, Protocol):
+    """Runs protocols for the callers of one client, in tasks."""
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Perform the protocol's effects until it returns; its errors come out."""
+        ...
+
+    def run_at_once(self, steps: Steps[T]) -> T:
+        """Perform a protocol that waits for nothing: it neither broadcasts nor sleeps."""
+        ...
+
+    def scope(self) -> Scope:
+        """Open a scope around what the running task does from now on."""
+        ...
+
+
+RunnerT_co = TypeVar("RunnerT_co", bound=AnyRunner, covariant=True)
+
+
+class AnyHost(Protocol[RunnerT_co]):
     """What a facade knows of the client that made it. Picklable if the client is.
 
     Attributes:
@@ -93,4 +128,31 @@ class Host(Protocol):
     def prefix(self) -> bytes: ...
 
     @property
-    def runner(self) -> Runner: ...
+    def runner(self) -> RunnerT_co: ...
+
+
+Host: TypeAlias = AnyHost[Runner]
+AsyncHost: TypeAlias = AnyHost[AsyncRunner]
+
+
+async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) -> T:
+    """Drive a protocol with a function that performs one effect, for drivers whose protocols share one thread.
+
+    What comes out of `perform`, a cancellation above all, is thrown into the protocol, whose clean-up effects are then
+    performed to the end. They wait for nothing, so a second cancellation finds nothing to abandon.
+    """
+    reply: Reply = None
+    interruption: BaseException | None = None
+    while True:
+        try:
+            effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            # The error knows this frame, so this frame must not keep the error.
+            interruption = None
+        try:
+            reply = await perform(effect)
+        except BaseException as error:
+            interruption = error

@@ -1,0 +1,74 @@
+"""Tasks as owners, and the cancelling of their bodies: what every driver on an asyncio loop needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from redsync._core.ownership import Owner
+
+__all__ = ["TaskOwners", "TaskScope"]
+
+
+class TaskOwners:
+    """Which owner each task is. A task that ends takes its owner with it, and that is told.
+
+    Everything happens in one thread, the loop's.
+    """
+
+    def __init__(self, new_owner: Callable[[], Owner], on_ended: Callable[[Owner], object]) -> None:
+        self._new_owner: Final = new_owner
+        self._on_ended: Final = on_ended
+        self._owners: Final[dict[asyncio.Task[Any], Owner]] = {}
+
+    def __call__(self) -> Owner:
+        """Return the running task's owner.
+
+        Raises:
+            RuntimeError: No task is running.
+        """
+        task = asyncio.current_task()
+        owner = self._owners.get(task)  # type: ignore[arg-type]  # None is not in there
+        if owner is None:
+            if task is None:
+                raise RuntimeError("an async lock is owned by a task: call this in a coroutine, not in a callback")
+            owner = self._owners[task] = self._new_owner()
+            task.add_done_callback(self._end)
+        return owner
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._on_ended(self._owners.pop(task))
+
+
+class TaskScope:
+    """Lets the body of an `async with` be cancelled, and tells that cancellation from all others, as timeouts do."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "who opens a scope has an owner, so is a task"
+        self._task: Final = task
+        self._loop: Final = task.get_loop()
+        self._before: Final = task.cancelling()
+        self._handle: asyncio.Handle | None = None
+        self._cancelled = False
+        self._closed = False
+
+    def cancel(self) -> None:
+        """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
+        # Not at once: it may be the running one that has just noticed the loss, and may leave before it awaits
+        # anything. Cancelled then, it would be told once too often, by an await that has nothing to do with this.
+        if self._handle is None and not self._closed:
+            self._handle = self._loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = self._task.cancel()
+
+    def close(self, error: BaseException | None) -> bool:
+        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one."""
+        self._closed = True
+        if self._handle is not None:
+            self._handle.cancel()
+        if not self._cancelled:
+            return False
+        return self._task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
