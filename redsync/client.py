@@ -361,7 +361,10 @@ class AsyncClient(_AnyClient[AioRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: As for `get_lock`; likewise `lease`, `max_hold` and `on_lost`.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
 
         Raises:
             ValueError: A name or a number that can't be.

@@ -144,6 +144,11 @@ class ThreadRunner:
             describe_process().pack(),
         )
 
+    @property
+    def usable(self) -> bool:
+        """Whether another user may share this client now."""
+        return not self.closed
+
     def connect(self) -> None:
         """Start the maintenance and give the first connections a moment, if that has not been done.
 
