@@ -89,7 +89,7 @@ class Maintenance:
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._stopping = self._disposing = False
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
@@ -147,7 +147,7 @@ class Maintenance:
                 time.sleep(_PAUSE_AFTER_FAILURE)
 
     def stop(self) -> None:
-        """End the thread and all connections."""
+        """End the thread and all connections; may be interrupted, and is then done again."""
         self._stopping = True
         self._waker.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -158,12 +158,18 @@ class Maintenance:
             thread.join(2 * self._connect_timeout)
         # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
         deadline = self._clock() + self._node_timeout
-        while sum(lane.tend() for lane in self.lanes) and self._clock() < deadline:
+        while not self._disposing and sum(lane.tend() for lane in self.lanes) and self._clock() < deadline:
             time.sleep(0.0005)
+        self._disposing = True
         for lane in self.lanes:
             lane.dispose()
         self._poller.close()
         self._waker.close()
+
+    def await_connections(self, nodes: Sequence[Node], timeout: float) -> None:
+        """Wait until these nodes are connected, for that many seconds at most."""
+        with self._settled:
+            self._settled.wait_for(lambda: all(node.connected for node in nodes), timeout)
 
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""

@@ -218,20 +218,37 @@ class ThreadRunner:
 
     def close(self) -> None:
         """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent."""
-        with self._opening:
-            first, self.closed = not self.closed, True
-            started, self._ready = self._ready, False
-        if not first:
-            # Whoever closes it has to be waited for: at the interpreter's exit nobody goes on after us.
-            self._maintenance.join(_CLOSING_PATIENCE)
-        if not started:
-            return
-        self._maintenance.release_waiters()
-        deadline = clock() + _CLOSING_PATIENCE
-        while self._active and clock() < deadline:
-            time.sleep(0.001)
-        self._drive(self._farewell(self.session), [], self._perform)
-        self._maintenance.stop()
+        started = False
+        up = [node for node in self.nodes if node.connected]
+        try:
+            with self._opening:
+                first, self.closed = not self.closed, True
+                started, self._ready = self._ready, False
+            if not first:
+                # Whoever closes it has to be waited for: at the interpreter's exit nobody goes on after us.
+                self._maintenance.join(_CLOSING_PATIENCE)
+            if started:
+                self._maintenance.release_waiters()
+                deadline = clock() + _CLOSING_PATIENCE
+                while self._active and clock() < deadline:
+                    time.sleep(0.001)
+        finally:
+            # Interrupted or not: whoever calls again finds it closed, so nobody does the rest later. What is
+            # interrupted, perhaps before it began, is done again.
+            if started:
+                try:
+                    self._drive(self._farewell(self.session), [], self._perform)
+                except BaseException:
+                    self._drive(self._farewell(self.session), [], self._perform)
+                    # A command that was left half sent has cost a connection; the next one brings what is owed.
+                    self._maintenance.await_connections(up, _CLOSING_PATIENCE)
+                    raise
+                finally:
+                    try:
+                        self._maintenance.stop()
+                    except BaseException:
+                        self._maintenance.stop()
+                        raise
 
     def abandon(self) -> None:
         """Let the maintenance thread close; safe in a finalizer, which may interrupt anything."""

@@ -86,16 +86,19 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
 
 def give_back(session: Session, state: HoldState) -> Steps[None]:
     """Give a hold back in its owner's place, whatever its count, and wait for nothing."""
-    session.holds.remove(state)
-    if state.lost is None:
-        command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.keys.channel))
-        try:
+    try:
+        session.holds.remove(state)
+        if state.lost is None:
+            command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.keys.channel))
             yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
-        except BaseException:
-            # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
+    except BaseException:
+        # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
+        session.holds.remove(state)
+        if state.lost is None:
             yield from tell(forsake(state, leave=True))
-            raise
-    yield from tell_end(state)
+        raise
+    finally:
+        yield from tell_end(state)
 
 
 def extend(session: Session, state: HoldState, lease: float | None, now: float) -> Steps[None]:

@@ -102,7 +102,19 @@ def _announce(session: Session, now: float) -> Steps[None]:
 
 
 def farewell(session: Session) -> Steps[None]:
-    """Give back everything that any owner of this client holds, without a word about what was lost."""
+    """Give back everything that any owner of this client holds, without a word about what was lost.
+
+    An interruption comes out when all of that is done.
+    """
+    try:
+        yield from _leave(session)
+    except BaseException:
+        # Nobody does the rest later. What was given back is no longer in the table.
+        yield from _leave(session)
+        raise
+
+
+def _leave(session: Session) -> Steps[None]:
     for state in session.holds:
         yield from give_back(session, state)
     if session.record:

@@ -300,6 +300,32 @@ def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, 
         pool.submit(holder.release).result(5)
 
 
+def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, inject, seed):
+    """Whoever closes it again finds it closed; only an interruption before the very first step leaves it open."""
+    wrong = []
+    for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        client = Client(nodes.urls, lease=60.0, restart_guard=0.0)
+        assert client.get_lock("x").acquire(timeout=2.0)
+        mutex = client.get_mutex("y")
+        assert mutex.acquire(timeout=2.0)
+        where = inject(point, client.close)
+        if not client.runner.closed:
+            client.close()
+        left = become(raw, [], within=2.5)
+        if left is not None:
+            wrong.append(f"{where}: left {left}")
+        if len(client.runner.session.holds):
+            wrong.append(f"{where}: holds {[state.name for state in client.runner.session.holds]}")
+        for node in raw:
+            node.flushall()
+        del client, mutex
+        if where is None:
+            break
+    print(f"{point} points")
+    assert wrong == []
+    assert point > 50
+
+
 def test_closed_client_lets_waiters_go(client, nodes):
     holder, waiter = threading.Event(), []
 

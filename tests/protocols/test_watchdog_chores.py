@@ -312,3 +312,26 @@ def test_farewell_withdraws_the_announcement_last(make_toy):
     assert told.command.keys == (b"redsync:client:toy",)
     assert told.command.args == ()
     assert told.owed_to == 0, "on a node that is not there it expires"
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_farewell_that_is_interrupted_gives_back_the_rest_and_withdraws(make_toy, at):
+    """Nobody does it later; what was being told when the interruption came may not have been sent."""
+    toy = make_toy(record=RECORD)
+    states = [toy.take(name) for name in ("a", "b", "c")]
+    script = [*["tell lock_release"] * 3, "tell client_withdraw"]
+    interrupted = ["tell lock_abandon, leave"] if at < 3 else []
+    steps = toy.interrupt(farewell(toy.session), script, at)
+    assert steps == [*interrupted, *script[at + 1 : 3], "tell client_withdraw"]
+    dropped = [told.command.keys[0] for told in toy.told[at + 1 : -1]]
+    assert dropped == [state.keys.lock for state in states[at:]]
+    assert len(toy.session.holds) == 0
+    assert not any(state.live for state in states)
+
+
+def test_farewell_that_is_interrupted_wakes_who_sleeps_until_the_end(toy):
+    for name in ("a", "b"):
+        watch(toy, toy.take(name))
+    script = ["tell lock_release", "signal", "tell lock_release", "signal"]
+    after = ["tell lock_abandon, leave", "signal", "tell lock_release", "signal"]
+    assert toy.interrupt(farewell(toy.session), script, at=0) == after
