@@ -26,7 +26,8 @@ class ClientRecord(NamedTuple):
         """Return the record as msgpack: a map, so that later versions can add to it."""
         import msgpack  # late: who only imports redsync need not wait for it
 
-        packed: bytes = msgpack.packb(self._asdict())
+        # Names that the system could not decode are kept as lone surrogates, which are no UTF-8: shown as escapes.
+        packed: bytes = msgpack.packb(self._asdict(), unicode_errors="backslashreplace")
         return packed
 
     @classmethod

@@ -21,6 +21,26 @@ def test_any_record_is_read_as_it_was_packed(host, pid, program, since):
     assert ClientRecord.unpack(record.pack()) == record
 
 
+ANY_TEXT = st.text(st.characters() | st.characters(categories=["Cs"]))
+
+
+@given(ANY_TEXT, ANY_TEXT)
+@settings(derandomize=True)
+def test_record_of_a_process_is_packed_whatever_its_names_are(host, program):
+    record = ClientRecord.unpack(ClientRecord(host, 1, program, 1.0).pack())
+    escaped = [name.encode("utf-8", "backslashreplace").decode() for name in (host, program)]
+    assert [record.host, record.program] == escaped
+
+
+def test_name_that_the_system_could_not_decode_is_read_with_escapes():
+    program = b"caf\xe9.py".decode("utf-8", "surrogateescape")
+    packed = RECORD._replace(program=program).pack()
+    assert msgpack.unpackb(packed)["program"] == "caf\\udce9.py", "other readers too find proper text"
+    record = ClientRecord.unpack(packed)
+    assert record == RECORD._replace(program="caf\\udce9.py")
+    assert ClientRecord.unpack(record.pack()) == record
+
+
 def test_record_is_a_map_by_name_for_readers_in_any_language():
     expected = {"host": "db-1.example", "pid": 4711, "program": "worker.py", "since": 1_763_726_400.25}
     assert msgpack.unpackb(RECORD.pack()) == expected
