@@ -80,6 +80,33 @@ def test_acquire_without_a_place_leaves_the_queue_alone(claims):
     assert claims.waiters() == [ME]
 
 
+def test_last_release_that_finds_a_claim_of_another_still_leaves_the_queue(claims):
+    """The others granted while this node was not asked: the place would be left, and get a wake-up in vain."""
+    claims.acquire(OTHER)
+    claims.queue(ME)
+    claims.queue(THIRD)
+    assert claims.release(ME, 0) == 0
+    assert claims.holder() == OTHER
+    assert claims.waiters() == [THIRD]
+    assert set(claims.holds(KEYS.places)) == {THIRD}
+
+
+def test_last_release_that_finds_no_claim_still_leaves_the_queue(claims):
+    claims.acquire(OTHER)
+    claims.queue(ME)
+    claims.redis.delete(KEYS.lock)
+    assert claims.release(ME, 0) == 0
+    assert claims.node.dump() == {}
+
+
+def test_release_of_one_hold_of_several_keeps_the_place_of_who_has_no_claim(locks):
+    """It is not the last: the others' holds go on, and so may the wait of who re-enters."""
+    locks.acquire(OTHER)
+    locks.queue(ME)
+    assert locks.release(ME, 1) == 0
+    assert locks.waiters() == [ME]
+
+
 # Waking.
 
 

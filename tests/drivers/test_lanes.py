@@ -80,6 +80,38 @@ def test_round_ends_at_its_deadline_when_nodes_are_silent(rig, nodes):
     assert tally.replies[1] == "no answer in time"
 
 
+def test_process_that_stood_still_over_the_deadline_finds_the_answers_that_had_come(rig, all_votes):
+    """They are in the sockets, unread: a stopped process must not take them for silence."""
+    parcel = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
+    await_readable(rig)
+    await_instant(parcel.tally.sent_at + 0.05)
+    tally = rig.finish(parcel)
+    assert choices(tally) == ["granted"] * 3
+    assert tally.won
+
+
+def test_process_that_stood_still_finds_who_has_not_answered_over_the_deadline(rig, nodes, all_votes):
+    nodes.pause(1)
+    parcel = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
+    await_readable(rig, 0, 2)
+    await_instant(parcel.tally.sent_at + 0.05)
+    tally = rig.finish(parcel)
+    assert choices(tally) == ["granted", "failed", "granted"]
+    assert tally.replies[1] == "no answer in time"
+
+
+def await_readable(rig, *indices):
+    """Wait until nodes' answers lie unread in our sockets: all nodes' unless told otherwise."""
+    for i in indices or range(len(rig.nodes)):
+        assert select.select([rig.lane.links[i].fileno], [], [], 5)[0], "it has not answered"
+
+
+def await_instant(at):
+    """Stand still until that instant of the lane's clock is over."""
+    while (left := at - clock()) >= 0:
+        time.sleep(left + 0.001)
+
+
 def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
     parcel = rig.send(rig.echo, rig.owner(), 1)
     rig.finish(parcel)
