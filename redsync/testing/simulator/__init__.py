@@ -1,0 +1,1 @@
+"""The deterministic simulator: virtual nodes that execute the shipped scripts."""

@@ -1,0 +1,258 @@
+"""The commands for keys, strings and hashes, for time and for messages: one small function each.
+
+A function's name is the command's, with an underscore where Python has the same word. Only what the scripts need or may
+come to need is here, and no option beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from redsync.testing.simulator.values import NEVER, CommandError, Hash, Reply, SortedSet, Status, parse_integer
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.store import Store
+
+__all__ = ["COMMANDS", "SYNTAX_ERROR", "Command"]
+
+# The words after the command's name differ in number.
+Command: TypeAlias = Callable[..., Reply]
+
+SYNTAX_ERROR = "ERR syntax error"
+
+_OK = Status(b"OK")
+_TYPES = {bytes: Status(b"string"), Hash: Status(b"hash"), SortedSet: Status(b"zset")}
+_NONE = Status(b"none")
+
+
+# Keys.
+
+
+def exists(store: Store, *keys: bytes) -> int:
+    found = 0
+    for key in keys:
+        if store.find(key) is not None:
+            found += 1
+    return found
+
+
+def del_(store: Store, *keys: bytes) -> int:
+    return sum(store.remove(key) for key in keys)
+
+
+def type_(store: Store, key: bytes) -> Status:
+    entry = store.find(key)
+    return _NONE if entry is None else _TYPES[type(entry.value)]
+
+
+def pttl(store: Store, key: bytes) -> int:
+    entry = store.find(key)
+    if entry is None:
+        return -2
+    return -1 if entry.expires == NEVER else entry.expires - store.now_ms
+
+
+def ttl(store: Store, key: bytes) -> int:
+    left = pttl(store, key)
+    return left if left < 0 else (left + 500) // 1000
+
+
+def persist(store: Store, key: bytes) -> int:
+    entry = store.find(key)
+    if entry is None or entry.expires == NEVER:
+        return 0
+    entry.expires = NEVER
+    return 1
+
+
+def pexpire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
+    wanted = _expiry_options(options)
+    return _expire_at(store, key, _instant(store, duration, "pexpire"), wanted)
+
+
+def expire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
+    wanted = _expiry_options(options)
+    return _expire_at(store, key, _instant(store, duration, "expire", 1000), wanted)
+
+
+def pexpireat(store: Store, key: bytes, instant: bytes, *options: bytes) -> int:
+    wanted = _expiry_options(options)
+    return _expire_at(store, key, parse_integer(instant), wanted)
+
+
+def _expiry_options(options: tuple[bytes, ...]) -> set[bytes]:
+    wanted = set()
+    for option in options:
+        wanted.add(option.lower())
+        if option.lower() not in {b"nx", b"xx", b"gt", b"lt"}:
+            raise CommandError(f"ERR Unsupported option {option.decode(errors='replace')}")
+    if b"nx" in wanted and len(wanted) > 1:
+        raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
+    if {b"gt", b"lt"} <= wanted:
+        raise CommandError("ERR GT and LT options at the same time are not compatible")
+    return wanted
+
+
+def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
+    """Return when a duration from now ends, ms."""
+    duration = parse_integer(word) * unit_ms
+    if not -NEVER <= duration < NEVER - store.now_ms:
+        raise CommandError(f"ERR invalid expire time in '{command}' command")
+    return store.now_ms + duration
+
+
+def _expire_at(store: Store, key: bytes, expires: int, wanted: set[bytes]) -> int:
+    entry = store.find(key)
+    if entry is None:
+        return 0
+    before = entry.expires
+    if (
+        (b"nx" in wanted and before != NEVER)
+        or (b"xx" in wanted and before == NEVER)
+        or (b"gt" in wanted and expires <= before)
+        or (b"lt" in wanted and expires >= before)
+    ):
+        return 0
+    if expires <= store.now_ms:
+        store.remove(key)
+    else:
+        entry.expires = expires
+    return 1
+
+
+# Strings.
+
+
+def get(store: Store, key: bytes) -> bytes | None:
+    return store.find_string(key)
+
+
+def set_(store: Store, key: bytes, value: bytes, *options: bytes) -> Status | None:
+    condition, duration, unit_ms = b"", b"", 0
+    words = iter(options)
+    for word in words:
+        option = word.lower()
+        if option in {b"nx", b"xx"} and condition in {b"", option}:
+            condition = option
+        elif option in {b"px", b"ex"} and not unit_ms and (following := next(words, None)) is not None:
+            duration, unit_ms = following, 1000 if option == b"ex" else 1
+        else:
+            raise CommandError(SYNTAX_ERROR)
+    expires = _instant(store, duration, "set", unit_ms) if unit_ms else NEVER
+    if expires <= store.now_ms:
+        raise CommandError("ERR invalid expire time in 'set' command")
+    if condition and (store.find(key) is None) == (condition == b"xx"):
+        return None
+    store.put(key, value, expires)
+    return _OK
+
+
+def setnx(store: Store, key: bytes, value: bytes) -> int:
+    if store.find(key) is not None:
+        return 0
+    store.put(key, value)
+    return 1
+
+
+def incr(store: Store, key: bytes) -> int:
+    return incrby(store, key, b"1")
+
+
+def incrby(store: Store, key: bytes, increment: bytes) -> int:
+    step = parse_integer(increment)
+    value = store.find_string(key)
+    number = _sum(0 if value is None else parse_integer(value), step)
+    entry = store.find(key)
+    store.put(key, b"%d" % number, NEVER if entry is None else entry.expires)
+    return number
+
+
+def _sum(number: int, step: int) -> int:
+    if not -NEVER <= number + step < NEVER:
+        raise CommandError("ERR increment or decrement would overflow")
+    return number + step
+
+
+# Hashes.
+
+
+def hget(store: Store, key: bytes, field: bytes) -> bytes | None:
+    fields = store.find_hash(key)
+    return None if fields is None else fields.get(field)
+
+
+def hset(store: Store, key: bytes, *words: bytes) -> int:
+    if not words or len(words) % 2:
+        raise CommandError("ERR wrong number of arguments for 'hset' command")
+    fields = store.find_hash(key)
+    if fields is None:
+        store.put(key, fields := Hash())
+    before = len(fields)
+    fields.update(zip(words[::2], words[1::2], strict=True))
+    return len(fields) - before
+
+
+def hdel(store: Store, key: bytes, *names: bytes) -> int:
+    fields = store.find_hash(key)
+    if fields is None:
+        return 0
+    removed = 0
+    for name in names:
+        if fields.pop(name, None) is not None:
+            removed += 1
+    if not fields:
+        store.remove(key)
+    return removed
+
+
+def hexists(store: Store, key: bytes, field: bytes) -> int:
+    fields = store.find_hash(key)
+    return int(fields is not None and field in fields)
+
+
+def hkeys(store: Store, key: bytes) -> list[bytes]:
+    return list(store.find_hash(key) or ())
+
+
+def hvals(store: Store, key: bytes) -> list[bytes]:
+    return list((store.find_hash(key) or Hash()).values())
+
+
+def hgetall(store: Store, key: bytes) -> list[bytes]:
+    return [word for pair in (store.find_hash(key) or Hash()).items() for word in pair]
+
+
+def hlen(store: Store, key: bytes) -> int:
+    return len(store.find_hash(key) or ())
+
+
+def hincrby(store: Store, key: bytes, field: bytes, increment: bytes) -> int:
+    step = parse_integer(increment)
+    value = hget(store, key, field)
+    number = _sum(0 if value is None else parse_integer(value, "ERR hash value is not an integer"), step)
+    hset(store, key, field, b"%d" % number)
+    return number
+
+
+# Time and messages.
+
+
+def time(store: Store) -> list[bytes]:
+    seconds, micros = divmod(store.now_us, 1_000_000)
+    return [b"%d" % seconds, b"%d" % micros]
+
+
+def publish(store: Store, channel: bytes, message: bytes) -> int:
+    return store.publish(channel, message)
+
+
+COMMANDS: dict[bytes, Command] = {
+    function.__name__.rstrip("_").encode(): function
+    for function in (
+        *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
+        *(get, set_, setnx, incr, incrby),
+        *(hget, hset, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
+        *(time, publish),
+    )
+}
