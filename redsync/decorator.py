@@ -17,7 +17,7 @@ __all__ = ["async_locked_decorator", "locked_decorator"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LockT = TypeVar("LockT", Lock, AsyncLock)
+LockT = TypeVar("LockT", bound=Lock | AsyncLock)
 
 
 class _Rule(Generic[LockT]):

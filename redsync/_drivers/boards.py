@@ -17,11 +17,10 @@ from contextlib import suppress
 from typing import Final
 
 from redsync._core.quorum import Verdict
-from redsync._drivers.links import Link, SocketLink
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
-from redsync._drivers.parcels import Owed, Parcel
+from redsync._drivers.parcels import Owed, Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, Poller
-from redsync._drivers.turns import Turns
 
 __all__ = ["Board"]
 
@@ -45,8 +44,8 @@ class Board:
         nodes: Sequence[Node],
         clock: Callable[[], float],
         mutex: threading.Lock,
-        poller: Poller,
-        turns: Turns,
+        poller: Poller | None,
+        awaken: Callable[[Sleeper], None],
         *,
         on_broken: Callable[[Node, str], None],
     ) -> None:
@@ -56,20 +55,20 @@ class Board:
             nodes: The configured nodes.
             clock: Returns the instant in seconds.
             mutex: Guards everything here.
-            poller: Polls the links.
-            turns: Wakes who waits for a parcel.
+            poller: Polls the links that have a descriptor; None if none has.
+            awaken: Lets whoever waits for a parcel look again.
             on_broken: Told of each link that is given up.
         """
         self._nodes: Final = nodes
         self._clock: Final = clock
         self._mutex: Final = mutex
         self._poller: Final = poller
-        self._turns: Final = turns
+        self._awaken: Final = awaken
         self._on_broken: Final = on_broken
         self._owed: Final = [Owed() for _ in nodes]
         self.links: Final[list[Link | None]] = [None] * len(nodes)
         self.by_fd: Final[dict[int, Link]] = {}
-        self.plan: tuple[list[SocketLink], int, list[Node]] = ([], 0, [])
+        self.plan: tuple[list[Link], int, list[Node]] = ([], 0, [])
         self.recount_at = 0.0
         self.guard = 0.0
 
@@ -89,13 +88,13 @@ class Board:
                 parts = [parcel.data for parcel in owed]
                 try:
                     # At once, for a link with a socket limits what it keeps; else one by one, for each is a call.
-                    for data in [b"".join(parts)] if link.fileno >= 0 else parts:
+                    for data in parts if link.calls else [b"".join(parts)]:
                         link.keep(data)
                 except OSError as error:
                     link.broken = describe_error(error)
             self.links[index] = link
             self.recount_at = 0.0
-            if link.fileno >= 0:
+            if link.fileno >= 0 and self._poller is not None:
                 self.by_fd[link.fileno] = link
                 self._poller.register(link.fileno, BOTH if owed else READ)
         if link.broken is not None:
@@ -126,7 +125,7 @@ class Board:
     def _settle(self, link: Link, reason: str, now: float) -> None:
         """Miss all that is pending on a link."""
         fileno, node, pending = link.fileno, link.node, link.pending
-        if self.by_fd.get(fileno) is link:
+        if self._poller is not None and self.by_fd.get(fileno) is link:
             with suppress(KeyError, OSError):  # An interruption came between the two, and this is the second time.
                 self._poller.unregister(fileno)
             del self.by_fd[fileno]
@@ -140,20 +139,20 @@ class Board:
     def watch(self, link: Link, events: int) -> None:
         """Poll a link for these events, if it is still in use."""
         with self._mutex:
-            if self.by_fd.get(link.fileno) is link:
+            if self._poller is not None and self.by_fd.get(link.fileno) is link:
                 self._poller.modify(link.fileno, events)
 
     def recount(self) -> None:
         """Sort the nodes anew into those that take everything and those that need a closer look."""
         now = self._clock()
         with self._mutex:
-            ready: list[SocketLink] = []
+            ready: list[Link] = []
             apart = []
             again = float("inf")
             for node in self._nodes:
                 link = self.links[node.index]
                 fit_at = node.remembers_since + self.guard if self.guard else now
-                if isinstance(link, SocketLink) and link.plain and not link.suspect and fit_at <= now:
+                if link is not None and link.swift and not link.suspect and fit_at <= now:
                     ready.append(link)
                 else:
                     apart.append(node)
@@ -181,7 +180,7 @@ class Board:
         # Not only if this vote decided it: an interruption may have come between the verdict and this.
         if tally.verdict is not _PENDING:
             parcel.done = True
-            self._turns.awaken(parcel)
+            self._awaken(parcel)
 
     def close(self, parcel: Parcel, reason: str) -> None:
         """Let who has not voted fail, so that the parcel's tally is decided; without the mutex."""
@@ -189,4 +188,4 @@ class Board:
             if parcel.tally is not None:
                 parcel.tally.close(reason)
             parcel.done = True
-            self._turns.awaken(parcel)
+            self._awaken(parcel)

@@ -6,8 +6,7 @@ Who may do what, for any number of threads:
 * **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `turns`. Nobody reads when
   nobody waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or
   the maintenance, takes them.
-* `_mutex` guards tallies, wake-ups, turns, who flushes, what is owed, and the table of links, see `boards`. It is held
-  for arithmetic only, never over a system call.
+* `_mutex` guards what `exchange` says, and turns. It is held for arithmetic only, never over a system call.
 
 Whoever is interrupted while it reads breaks the link first of all, by a mere assignment: the pairing of commands and
 replies may have slipped. If the rest is cut short by another interruption, the next one to see the link sees to it.
@@ -15,44 +14,30 @@ replies may have slipped. If the rest is cut short by another interruption, the 
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
-import hiredis
-
-from redsync._core.memory import Birth
-from redsync._drivers.boards import Board
+from redsync._drivers.exchange import Exchange
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import NOTHING, Node, describe_error
-from redsync._drivers.outboxes import Outbox
+from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
-from redsync._drivers.wakeups import Wakeups
+from redsync._drivers.wakeups import Naps
 
 __all__ = ["Lane"]
-
-_GIVE_UP = 10.0
-"""Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
 
 _LONGEST_POLL = 3600.0
 """Seconds; a poll for ever is none that the system takes."""
 
-_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
-"""What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
 
-_PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
-
-
-class Lane:
+class Lane(Exchange):
     """One connection per node.
 
     Attributes:
-        links: The link to each node, None where there is none.
-        wakeups: The signals that end sleeps.
         send: Sends a parcel to all nodes, in the order of the calls; never blocks.
     """
 
@@ -64,19 +49,22 @@ class Lane:
         on_broken: Callable[[Node, str], None],
         on_change: Callable[[], None],
     ) -> None:
-        self._clock: Final = clock
-        self._node_timeout: Final = node_timeout
-        self._on_change: Final = on_change
-        self._mutex: Final = threading.Lock()
-        self._look_at = 0.0
-        self._poller: Final = make_poller()
+        mutex, poller = threading.Lock(), make_poller()
+        self._poller: Final = poller
         self._waker: Final = Waker()
         self._poller.register(self._waker.fileno, READ)
-        self._turns: Final = Turns(self._mutex, clock, self._waker, self._lead)
-        self.wakeups: Final = Wakeups(self._mutex, clock, self._turns)
-        self._board: Final = Board(nodes, clock, self._mutex, self._poller, self._turns, on_broken=on_broken)
-        self.links: Final = self._board.links
-        self._outbox: Final = Outbox(self._board, clock, self._mutex, self._receive_at_once, on_change)
+        self._turns: Final = Turns(mutex, clock, self._waker, self._lead)
+        super().__init__(
+            nodes,
+            clock,
+            node_timeout,
+            mutex=mutex,
+            poller=poller,
+            awaken=self._turns.awaken,
+            receive_at_once=self._receive_at_once,
+            on_broken=on_broken,
+            on_change=on_change,
+        )
         self.send: Final[Callable[[Parcel], None]] = self._outbox.send
 
     # Waiting and reading.
@@ -84,6 +72,17 @@ class Lane:
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
         self._turns.wait(sleeper, deadline)
+
+    def nap(self, naps: Naps) -> int:
+        """Sleep as the wake-ups ask for; return how many signals have come."""
+        with closing(naps):
+            while True:
+                try:
+                    sleeper, until = next(naps)
+                except StopIteration as stop:
+                    signals: int = stop.value
+                    return signals
+                self._turns.wait(sleeper, until)
 
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
         poll, clock = self._poller.poll, self._clock
@@ -130,122 +129,15 @@ class Lane:
         self._receive(link, now)
         self._waker.wake()
 
-    def _receive(self, link: Link, now: float) -> None:
-        """Read one link and hand out what has come; only the leader does, or who flushes a link without a socket."""
-        again = False
-        try:
-            data = link.read()
-            if not data:
-                if data is not None:
-                    self._board.discard(link, "closed the connection")
-                return
-            link.feed(data)
-            with self._mutex:
-                # Who breaks a link says so before it begins to miss what is pending: these replies belong to some of
-                # that, not to what is left, or to what is appended by one who has not noticed yet.
-                if link.broken is None:
-                    again = self._hand_out(link, now)
-            if link.broken is not None:
-                self._board.discard(link, link.broken)
-        except BlockingIOError:
-            return
-        except IndexError:
-            self._board.discard(link, "sent a reply to no command")
-        except (OSError, hiredis.HiredisError) as error:
-            self._board.discard(link, describe_error(error))
-        except BaseException:
-            link.broken = link.broken or "an interruption left replies half handed out"
-            self._board.discard(link, link.broken)
-            raise
-        if again:
-            self._outbox.flush()
-
-    def _hand_out(self, link: Link, now: float) -> bool:
-        """Give each reply to the oldest parcel of its link, each wake-up to its mailbox; with the mutex held.
-
-        Returns whether something is to be sent again.
-        """
-        pending, gets, index = link.pending, link.gets, link.index
-        again = False
-        link.since = now
-        if link.suspect:
-            link.suspect = False
-            self._board.recount_at = now
-        while (reply := gets()) is not NOTHING:
-            kind = reply.__class__
-            if kind is _PUSH:
-                self.wakeups.deliver(reply, link.node.bit)
-                continue
-            # Taken away only when it is settled: after an interruption it is still there to be missed.
-            parcel = pending[0]
-            if link.healing:
-                link.healing = [earlier for earlier in link.healing if not earlier.precedes(parcel)]
-            if kind is _ERROR:
-                again |= self._hand_out_error(link, parcel, str(reply))
-            elif (tally := parcel.tally) is not None and (tally.late or not parcel.done) and tally.record(index, reply):
-                parcel.done = True
-                if parcel.gate is not None:
-                    parcel.wake()
-            pending.popleft()
-        return again
-
-    def _hand_out_error(self, link: Link, parcel: Parcel, text: str) -> bool:
-        bit = link.node.bit
-        if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
-            parcel.healed |= bit
-            self._outbox.resend(link, parcel)
-            return True
-        if (forgetful := _FORGETFUL.fullmatch(text)) is not None:
-            text = self._doubt(link.node, parcel.guard, int(forgetful[1])) or text
-        link.node.last_error = text[:200]
-        self._board.fail(link.node, parcel, text[:200])
-        return False
-
-    def _doubt(self, node: Node, guard: float, age_ms: int) -> str | None:
-        """Take note of a node that does not remember for as long as a claim needs; return why it is out, if it is."""
-        now = self._clock()
-        node.remember(None if age_ms < 0 else Birth(True, age_ms / 1000), now)
-        self._board.recount_at = 0.0
-        self._on_change()
-        return node.unfit(now, guard)
-
-    def _look_for_suspects(self) -> None:
-        """Find links that owe replies for too long; the sockets have just been read, so nothing lies unread."""
-        now = self._clock()
-        self._look_at = now + self._node_timeout / 4
-        for link in self.links:
-            if link is None:
-                continue
-            if link.broken is not None:
-                # Who broke it was interrupted before it could discard it.
-                self._board.discard(link, link.broken)
-            if not link.pending:
-                continue
-            silence = now - link.since
-            if silence > self._node_timeout and not link.suspect:
-                with self._mutex:
-                    link.suspect = True
-                    self._board.recount_at = 0.0
-                link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
-                self._on_change()
-            if silence > _GIVE_UP:
-                # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
-                self._board.discard(link, f"no answer for {silence:.0f} s")
-
     # Links.
 
     def install(self, link: Link) -> None:
         """Take a new link into use. What is owed to its node goes first, before any new claim."""
         owed = self._board.install(link)
-        if link.fileno < 0:
+        if link.instant:
             self._receive(link, self._clock())
         elif owed:
             self._unclog(link)
-
-    def reconsider(self) -> None:
-        """Look again at who takes part in what: what is known of a node's memory has changed."""
-        with self._mutex:
-            self._board.recount_at = 0.0
 
     def tend(self) -> bool:
         """Read and write what is possible at once, unless a leader does anyway; True while replies are owed to us."""
@@ -264,16 +156,9 @@ class Lane:
                     raise
         # Nothing stays in the outbox but what an interrupted thread left there.
         self._outbox.flush()
-        return any(link is not None and link.pending for link in self.links)
+        return self._is_owed_replies()
 
     # The end.
-
-    def end_round(self, parcel: Parcel, reason: str) -> None:
-        """Let who has not voted fail, so that the parcel's tally is decided."""
-        # A process that stood still finds the deadline over, and the answers unread.
-        self.tend()
-        if not parcel.done:
-            self._board.close(parcel, reason)
 
     def close(self) -> None:
         """Let nobody sleep any longer."""
@@ -281,10 +166,7 @@ class Lane:
 
     def dispose(self) -> None:
         """End all connections. Only after everybody has left."""
-        for link in list(self.links):
-            if link is not None:
-                self._board.discard(link, "the client was closed")
-        self._board.plan = ([], 0, [])
+        self._discard_all()
         self._poller.close()
         self._waker.close()
 

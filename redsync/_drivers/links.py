@@ -22,10 +22,10 @@ from redis.exceptions import RedisError
 from redsync._drivers.nodes import NOTHING, Channel, Node, describe_error
 from redsync._drivers.parcels import Parcel
 
-__all__ = ["CallLink", "Link", "SocketLink", "make_link"]
+__all__ = ["BACKLOG_LIMIT", "CallLink", "Link", "SocketLink", "make_link"]
 
 _READ_SIZE = 16384
-_BACKLOG_LIMIT = 4 << 20
+BACKLOG_LIMIT = 4 << 20
 """Bytes that may wait for a node that does not read: a hung node gets nothing but releases, this is plenty."""
 
 
@@ -41,12 +41,20 @@ class Link(ABC):
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
         healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is answered first.
+        swift: The one thread that flushes the lane may `send` to it without a lock, whole batches at once, while there
+            is no backlog.
+        instant: It answers in the very call that writes to it, and is read then; nothing polls it.
+        calls: Each `write` is one command.
         read: Returns what has arrived, for `feed`: something empty if the node closed; None, or BlockingIOError, if
             nothing has.
         feed: Takes what `read` returned.
         gets: Returns the next complete reply of what was fed, NOTHING if there is none.
     """
 
+    swift = False
+    instant = False
+    calls = False
+    send: Callable[[bytes], int]
     read: Callable[[], Any]
     feed: Callable[[Any], object]
     gets: Callable[[], Any]
@@ -88,8 +96,7 @@ class SocketLink(Link):
     """A link over a real socket.
 
     Attributes:
-        plain: It is not TLS, so while there is no backlog the one thread that flushes the lane may call `send`
-            without a lock.
+        swift: It is not TLS.
         send: The socket's own send.
     """
 
@@ -103,9 +110,9 @@ class SocketLink(Link):
         self._kept = bytearray()
         # Guards `_kept`, and the TLS state of a socket that is read and written by two threads.
         self._lock: Final = threading.Lock()
-        self.plain: Final = not isinstance(self._sock, ssl.SSLSocket)
-        self.send: Final = self._sock.send
-        self.read = partial(self._sock.recv, _READ_SIZE) if self.plain else self._read_tls
+        self.swift = not isinstance(self._sock, ssl.SSLSocket)
+        self.send = self._sock.send
+        self.read = partial(self._sock.recv, _READ_SIZE) if self.swift else self._read_tls
         self._sock.setblocking(False)
         self.fileno = self._sock.fileno()
 
@@ -127,8 +134,8 @@ class SocketLink(Link):
 
     def _append(self, data: bytes) -> None:
         # What a new link begins with is owed to its node, however much that is.
-        if self._kept and len(self._kept) + len(data) > _BACKLOG_LIMIT:
-            raise ConnectionError(f"does not read: more than {_BACKLOG_LIMIT} bytes wait for it")
+        if self._kept and len(self._kept) + len(data) > BACKLOG_LIMIT:
+            raise ConnectionError(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
         self._kept += data
         self.backlog = True
 
@@ -169,6 +176,8 @@ class SocketLink(Link):
 
 class CallLink(Link):
     """A link to a node without a socket (fakeredis): each command is a call, answered at once."""
+
+    instant = calls = True
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)

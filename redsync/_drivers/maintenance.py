@@ -12,46 +12,32 @@ State here is written by the maintenance thread, except where a comment names th
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from redsync._core.effects import Command, Tell
-from redsync._core.events import Event, NodeChanged
+from redsync._core.events import Event
 from redsync._core.keys import wake_channel
-from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth, christening
 from redsync._core.ownership import LANES
-from redsync._core.scripts import Script
-from redsync._core.timing import retry_delay
+from redsync._drivers.census import Census
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
-from redsync._drivers.nodes import Node, NodeInfo, NodeStatus, describe_error, pack
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.nodes import Node, NodeStatus, describe_error, greet, load_scripts, subscribe
 from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["Maintenance", "Stopped"]
 
-log = logging.getLogger("redsync.node")
 watchdog_log = logging.getLogger("redsync.watchdog")
-
-_CHRISTEN = Script.load("node_christen")
 
 _TICK = 1.0
 """Seconds between two looks at idle connections, where the system does not report their end by itself."""
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries to connect a node: it counts again at most this long after it is back."""
-
 _PAUSE_AFTER_FAILURE = 0.1
 
-_SETTLED = 1.0
-"""Seconds that a connection must have lasted for its end to be followed by a new one without a pause."""
-
-_STRAGGLERS = 0.05
+STRAGGLERS = 0.05
 """Seconds that a new client waits for further nodes once a quorum is connected."""
 
 
@@ -82,8 +68,7 @@ class Maintenance:
         self._clock: Final = clock
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
-        self._restart_guard: Final = restart_guard
-        self._tell: Final = tell
+        self._guarded: Final = restart_guard > 0
         self.lanes: Final = [Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up) for _ in range(LANES)]
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
@@ -93,15 +78,12 @@ class Maintenance:
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
-        # Guards the four below, which connecting threads write and a new client waits for.
+        # Guards the two below, which connecting threads write and a new client waits for.
         self._settled: Final = threading.Condition()
         self._connecting: Final[dict[int, threading.Thread]] = {}
-        self._reported: Final[set[int]] = set()
-        self._failures: Final = [0] * len(nodes)
-        self._retry_at: Final = [0.0] * len(nodes)
-        self._conflict: str | None = None
-        # Whether nodes are known to have had birth records: then none of them is new, whatever it forgets.
-        self._seasoned = False
+        self._census: Final = Census(
+            nodes, self.lanes, clock, restart_guard=restart_guard, guard=self._settled, tell=tell
+        )
 
     # Life.
 
@@ -116,22 +98,17 @@ class Maintenance:
         self._thread.start()
         self._await_first_connections()
         self._christen()
-        if self._conflict is not None:
-            raise ConfigurationError(self._conflict)
+        if self._census.conflict is not None:
+            raise ConfigurationError(self._census.conflict)
 
     def _await_first_connections(self) -> None:
-        quorum, everybody = len(self._nodes) // 2 + 1, len(self._nodes)
-        deadline = self._clock() + self._connect_timeout
+        census, deadline = self._census, self._clock() + self._connect_timeout
         with self._settled:
-            self._settled.wait_for(
-                lambda: len(self._reported) == everybody or sum(node.connected for node in self._nodes) >= quorum,
-                self._connect_timeout,
-            )
+            self._settled.wait_for(lambda: census.is_heard() or census.has_quorum(), self._connect_timeout)
             left = deadline - self._clock()
-            if all(node.birth is not None for node in self._nodes if node.info is not None) or not self._restart_guard:
-                # Else it may be the first use, and nothing is granted before everybody has been heard.
-                left = min(left, _STRAGGLERS)
-            self._settled.wait_for(lambda: len(self._reported) == everybody, max(left, 0.0))
+            if not census.may_be_first_use():
+                left = min(left, STRAGGLERS)
+            self._settled.wait_for(census.is_heard, max(left, 0.0))
 
     def _main(self, watch: Callable[[], object]) -> None:
         while True:
@@ -210,7 +187,7 @@ class Maintenance:
         while True:
             owing = [lane.tend() for lane in self.lanes]
             self._christen()
-            self._tell_changes()
+            self._census.tell_changes()
             self._connect_missing()
             if self._stopping or self._abandoned:
                 raise Stopped
@@ -222,70 +199,40 @@ class Maintenance:
             self._poller.poll(min(max(min(until, self._next_try()) - now, 0.001), tick))
             self._waker.drain()
 
+    def _christen(self) -> None:
+        self._census.christen(self.lanes[0].send)
+
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
-        now = self._clock()
-        return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
-
-    def _is_suspect(self, node: Node) -> bool:
-        links = [lane.links[node.index] for lane in self.lanes]
-        return any(link is not None and link.suspect for link in links)
-
-    def _tell_changes(self) -> None:
-        now = self._clock()
-        for node in self._nodes:
-            change = node.change(now, self._is_suspect(node), self._restart_guard)
-            if change is not None:
-                _log_change(change)
-                self._tell(change)
+        return self._census.statuses()
 
     def _on_broken(self, node: Node, reason: str) -> None:
         """A lane lost its link to a node; called from whatever thread noticed."""
-        with self._settled:
-            node.last_error = node.excuse = reason
-            if node.connected:  # The first lane to notice speaks for all.
-                node.connected = False
-                if self._clock() - node.connected_at >= _SETTLED:
-                    self._failures[node.index] = 0
-                else:
-                    self._put_off(node)
+        self._census.note_broken(node, reason)
         self._waker.wake()
-
-    def _put_off(self, node: Node) -> None:
-        """Let some time pass before the next connect, more with each failure; with `_settled` held."""
-        failures = self._failures[node.index] = self._failures[node.index] + 1
-        pause = retry_delay(failures, random.random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
-        self._retry_at[node.index] = self._clock() + pause
 
     # Connecting.
 
     def _next_try(self) -> float:
         with self._settled:
-            due = [self._retry_at[i] for i in self._missing() if i not in self._connecting]
-        return min(due, default=float("inf"))
-
-    def _missing(self) -> list[int]:
-        return [node.index for node in self._nodes if any(lane.links[node.index] is None for lane in self.lanes)]
+            return self._census.next_try(self._connecting)
 
     def _connect_missing(self) -> None:
-        now = self._clock()
         with self._settled:
-            for index in self._missing():
-                if index in self._connecting or self._retry_at[index] > now or self._stopping:
-                    continue
-                node = self._nodes[index]
+            if self._stopping:
+                return
+            for node in self._census.due(self._connecting):
                 thread = threading.Thread(
                     target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
                 )
-                self._connecting[index] = thread
+                self._connecting[node.index] = thread
                 try:
                     thread.start()
                 except RuntimeError as error:  # No more threads to be had, or the interpreter is shutting down.
-                    del self._connecting[index]
-                    node.last_error = node.excuse = describe_error(error)
-                    self._put_off(node)
+                    del self._connecting[node.index]
+                    self._census.put_off(node, describe_error(error))
 
     def _connect(self, node: Node) -> None:
         """Connect a node on every lane that lacks it; the body of a thread of its own."""
@@ -296,12 +243,7 @@ class Maintenance:
             # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
         with self._settled:
-            if error is not None:
-                node.last_error = node.excuse = error
-                self._put_off(node)
-            node.connected = not any(lane.links[node.index] is None for lane in self.lanes)
-            node.tried = True
-            self._reported.add(node.index)
+            self._census.note_tried(node, error)
             del self._connecting[node.index]
             self._settled.notify_all()
         self._waker.wake()
@@ -314,51 +256,11 @@ class Maintenance:
             channel = node.open(self._connect_timeout)
             try:
                 if not greeted:
-                    self._meet(node, channel.greet(self._restart_guard > 0))
-                    channel.ask(*(pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()))
+                    self._census.meet(node, channel.talk(greet(raw=channel.raw, guarded=self._guarded)))
+                    channel.talk(load_scripts())
                     greeted = True
-                channel.subscribe(wake_channel(self._client_id, number))
+                channel.talk(subscribe(wake_channel(self._client_id, number), raw=channel.raw))
             except BaseException:
                 channel.close()
                 raise
             lane.install(make_link(node, channel))
-
-    def _meet(self, node: Node, info: NodeInfo) -> None:
-        """Take note of who a node says it is, and whether it may have lost its memory."""
-        with self._settled:
-            for other in self._nodes:
-                same = other is not node and other.info is not None and other.info.run_id == info.run_id
-                if same and info.run_id is not None:
-                    self._conflict = (
-                        f"{other.address} and {node.address} are the same server: list each node once, or one failure "
-                        f"would count as several"
-                    )
-                    raise ConfigurationError(self._conflict)
-            node.meet(info, self._clock())
-
-    def _christen(self) -> None:
-        """Give nodes without a birth record one, when all that can be asked have been asked; see `memory`."""
-        if not self._restart_guard:
-            return
-        with self._settled:
-            asked = [node for node in self._nodes if node.info is not None]
-            if not asked or len(self._reported) < len(self._nodes):
-                return
-            certain = len(asked) == len(self._nodes) and not self._seasoned
-            record = christening([node.birth for node in asked], certain=certain)
-            self._seasoned = True
-            for node in asked:
-                if node.birth is None and record is not None:
-                    node.remember(Birth(record == NEWBORN, 0.0), self._clock())
-        if record is not None:
-            # On its way before any claim that counts on it: one lane keeps the order.
-            self.lanes[0].send(Parcel(Tell(Command(_CHRISTEN, (BIRTH_KEY,), (record,)), 0, None), None))
-            for lane in self.lanes:
-                lane.reconsider()
-
-
-def _log_change(change: NodeChanged) -> None:
-    if change.state == "up":
-        log.info("node %s is up", change.node)
-    else:
-        log.warning("node %s is %s: %s", change.node, change.state, change.reason)

@@ -10,22 +10,43 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import hiredis
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BIRTH_KEY, Birth
+from redsync._core.scripts import Script
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["NOTHING", "Channel", "Node", "NodeInfo", "NodeStatus", "describe_error", "make_nodes", "pack"]
+__all__ = [
+    "NOTHING",
+    "Channel",
+    "Node",
+    "NodeInfo",
+    "NodeStatus",
+    "Talk",
+    "describe_error",
+    "greet",
+    "load_scripts",
+    "make_nodes",
+    "pack",
+    "reply_error",
+    "subscribe",
+]
+
+T = TypeVar("T")
+
+Talk: TypeAlias = Generator[list[bytes], list[Any], T]
+"""A conversation with a node, whoever carries it: yields commands, gets their replies (errors as values), returns T."""
 
 NOTHING: Final = object()
 """What our readers give when no reply is complete."""
@@ -126,11 +147,11 @@ class Node:
         self.connected = self.tried = False
         self.excuse = "not connected yet"
 
-    def open(self, timeout: float) -> Channel:
-        """Connect and authenticate; blocks for at most some `timeout`s.
+    def make_connection(self, timeout: float) -> Any:
+        """Return a connection of redis-py's, with all of its options, that is not connected yet.
 
-        Raises:
-            OSError, RedisError: It could not be reached, or refused us.
+        Args:
+            timeout: For connecting, and for each answer until then, in seconds.
         """
         kwargs = {key: value for key, value in self._pool.connection_kwargs.items() if key not in _DROPPED}
         kwargs.update(
@@ -144,7 +165,15 @@ class Node:
         )
         if "maint_notifications_config" in kwargs:
             kwargs["maint_notifications_config"] = _NO_MAINTENANCE
-        connection = self._pool.connection_class(**kwargs)
+        return self._pool.connection_class(**kwargs)
+
+    def open(self, timeout: float) -> Channel:
+        """Connect and authenticate; blocks for at most some `timeout`s.
+
+        Raises:
+            OSError, RedisError: It could not be reached, or refused us.
+        """
+        connection = self.make_connection(timeout)
         try:
             connection.connect()
         except BaseException:
@@ -214,7 +243,7 @@ class Node:
 
 
 class Channel:
-    """A fresh connection to a node, still blocking: greets the node, then hands its socket over."""
+    """A fresh connection to a node, still blocking: for the first words, then it hands its socket over."""
 
     def __init__(self, connection: Any) -> None:
         self.connection: Final = connection
@@ -252,55 +281,79 @@ class Channel:
         except RedisError as error:
             if not self.connection.is_connected:
                 raise
-            return hiredis.ReplyError(f"{_code_of(error)}{error}")
+            return reply_error(error)
 
-    def subscribe(self, channel: bytes) -> bool:
-        """Ask for the messages of a channel on this very connection; False if the node does not allow it."""
-        if self.sock is None:
-            return False
-        # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
-        reply = self.ask(pack("SUBSCRIBE", channel) + pack("PING"))[0]
-        if reply in (b"PONG", "PONG"):
-            return True
-        if not isinstance(reply, hiredis.ReplyError):
-            raise ConnectionError(f"answers SUBSCRIBE by {reply!r:.80}: it does not speak RESP3")
-        self.ask(b"")  # The PING's reply follows the error.
-        return False
-
-    def greet(self, guarded: bool = False) -> NodeInfo:
-        """Ask the node who it is, and, if memory is guarded, for its birth record."""
-        birth = self._ask_birth() if guarded else None
-        if not self.raw:
-            return NodeInfo(None, "fakeredis", None, pushes=False, birth=birth)
-        (reply,) = self._ask("INFO", pack("INFO", "server"))
-        text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        server = fields.get("server_name", "redis")
-        version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
-        uptime = float(fields["uptime_in_seconds"])
-        return NodeInfo(fields.get("run_id"), f"{server} {version}", uptime, pushes=True, birth=birth)
-
-    def _ask_birth(self) -> Birth | None:
-        record, (seconds, microseconds) = self._ask("the birth record", pack("GET", BIRTH_KEY), pack("TIME"))
-        return Birth.read(record, int(seconds) + int(microseconds) / 1e6)
-
-    def _ask(self, what: str, *commands: bytes) -> list[Any]:
-        replies = self.ask(*commands)
-        for reply in replies:
-            if isinstance(reply, hiredis.ReplyError):
-                raise ConnectionError(f"{what} was refused: {reply}")
-        return replies
+    def talk(self, talk: Talk[T]) -> T:
+        """Have a conversation; its errors come out."""
+        replies: list[Any] = []
+        while True:
+            try:
+                commands = talk.send(replies) if replies else next(talk)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            replies = self.ask(*commands)
 
     def close(self) -> None:
         """Close it without a word."""
         self.connection.disconnect()
 
 
-def _code_of(error: RedisError) -> str:
-    """Return the error code that redis-py cut off the text, with a space."""
+def greet(*, raw: bool, guarded: bool = False) -> Talk[NodeInfo]:
+    """Ask a node who it is, and, if memory is guarded, for its birth record.
+
+    Args:
+        raw: There is a real connection; fakeredis tells nothing of itself.
+        guarded: Memory is guarded.
+    """
+    birth = None
+    if guarded:
+        record, (seconds, microseconds) = yield from _ask("the birth record", pack("GET", BIRTH_KEY), pack("TIME"))
+        birth = Birth.read(record, int(seconds) + int(microseconds) / 1e6)
+    if not raw:
+        return NodeInfo(None, "fakeredis", None, pushes=False, birth=birth)
+    (reply,) = yield from _ask("INFO", pack("INFO", "server"))
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    server = fields.get("server_name", "redis")
+    version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
+    uptime = float(fields["uptime_in_seconds"])
+    return NodeInfo(fields.get("run_id"), f"{server} {version}", uptime, pushes=True, birth=birth)
+
+
+def load_scripts() -> Talk[None]:
+    """Give a node all scripts before their first use; one that refuses them gets them when they are needed."""
+    yield [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
+
+
+def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:
+    """Ask for the messages of a channel on this very connection; False if the node can't or does not allow it."""
+    if not raw:
+        return False
+    # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
+    (reply,) = yield [pack("SUBSCRIBE", channel) + pack("PING")]
+    if reply in (b"PONG", "PONG"):
+        return True
+    if not isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"answers SUBSCRIBE by {reply!r:.80}: it does not speak RESP3")
+    yield [b""]  # The PING's reply follows the error.
+    return False
+
+
+def _ask(what: str, *commands: bytes) -> Talk[list[Any]]:
+    replies = yield list(commands)
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            raise ConnectionError(f"{what} was refused: {reply}")
+    return replies
+
+
+def reply_error(error: RedisError) -> hiredis.ReplyError:
+    """Return what the node said as a value, with the error code that redis-py cut off the text."""
     code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
     name = code.get(type(error).__name__, "")
-    return f"{name} " if name and not str(error).startswith(name) else ""
+    text = str(error)
+    return hiredis.ReplyError(f"{name} {text}" if name and not text.startswith(name) else text)
 
 
 def _no_maintenance() -> Any:
@@ -333,7 +386,7 @@ def make_nodes(nodes: Sequence[Any], client_class: type[Any]) -> list[Node]:
 def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     if isinstance(node, str):
         try:
-            pool: Any = redis.ConnectionPool.from_url(node)
+            pool: Any = client_class.from_url(node).connection_pool
         except ValueError as error:
             raise ConfigurationError(f"{node!r} is no URL of a node: {error}") from error
     elif isinstance(node, client_class):
@@ -347,16 +400,21 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     return Node(index, pool, address, node if isinstance(node, str) else _url_of(pool))
 
 
+_TCP = redis.Connection, redis.asyncio.Connection
+_TLS = redis.SSLConnection, redis.asyncio.SSLConnection
+_POOLS = redis.ConnectionPool, redis.asyncio.ConnectionPool
+
+
 def _url_of(pool: Any) -> str | None:
     """Return a URL for a pool that was made without one; None if no URL can say how to connect."""
     kwargs = pool.connection_kwargs
-    if kwargs.get("credential_provider") is not None or not issubclass(pool.connection_class, redis.Connection):
+    if kwargs.get("credential_provider") is not None or not issubclass(pool.connection_class, _TCP):
         return None
-    if "fakeredis" in pool.connection_class.__module__ or type(pool) is not redis.ConnectionPool:
+    if "fakeredis" in pool.connection_class.__module__ or type(pool) not in _POOLS:
         return None
     user, password = kwargs.get("username") or "", kwargs.get("password")
     login = f"{quote(user)}:{quote(password)}@" if password else ""
-    scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
+    scheme = "rediss" if issubclass(pool.connection_class, _TLS) else "redis"
     return f"{scheme}://{login}{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db', 0)}"
 
 

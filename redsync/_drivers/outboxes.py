@@ -29,7 +29,7 @@ from typing import Final
 from redsync._core.effects import Command, Tell
 from redsync._core.scripts import Script
 from redsync._drivers.boards import Board
-from redsync._drivers.links import Link, SocketLink
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error, pack
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.pollers import BOTH
@@ -56,7 +56,7 @@ class Outbox:
             board: Knows the links.
             clock: Returns the instant in seconds.
             mutex: Guards `_flushing`.
-            receive: Reads a link that has no socket to poll, and has just been written to.
+            receive: Reads a link that answers at once, and has just been written to.
             on_left: Called when an interruption may have left something behind, for another thread to `flush`.
         """
         self._board: Final = board
@@ -69,7 +69,7 @@ class Outbox:
         self._number = 0
         # The account. `_cases` are the nodes that may not get everything, with each parcel; `_case` is one in hand.
         self._batch: list[Parcel] = []
-        self._left: Iterator[SocketLink] | None = None
+        self._left: Iterator[Link] | None = None
         self._cases: Iterable[tuple[Node, Parcel]] = ()
         self._case: tuple[Node, Parcel] | None = None
         self._doubtful: Link | None = None
@@ -78,6 +78,10 @@ class Outbox:
         """Send a parcel to all nodes, in the order of the calls; never blocks."""
         self._items.append(parcel)
         self.flush()
+
+    def put(self, parcel: Parcel) -> None:
+        """Leave a parcel to the next `flush`, in the order of the calls."""
+        self._items.append(parcel)
 
     def resend(self, link: Link, parcel: Parcel) -> None:
         """Send a parcel again to one node, at the next `flush`; with the mutex held."""
@@ -276,7 +280,7 @@ class Outbox:
             link.write(data)
         except OSError as error:
             self._board.discard(link, describe_error(error))
-        if link.fileno < 0:
+        if link.instant:
             self._receive(link, now)
         elif link.backlog:
             self._board.watch(link, BOTH)

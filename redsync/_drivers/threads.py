@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import logging
 import os
 import random
 import threading
@@ -22,10 +21,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
-from redsync._core.events import Event, HoldLost, HoldOrphaned
+from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.ownership import Owner
@@ -37,13 +36,12 @@ from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import at_exit, describe_process
+from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError
 
 __all__ = ["ThreadRunner", "clock"]
 
 T = TypeVar("T")
-
-log = logging.getLogger("redsync.watchdog")
 
 # A suspended machine's leases go on running on the nodes, so where possible they go on running here.
 clock: Callable[[], float] = (
@@ -108,7 +106,7 @@ class ThreadRunner:
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
         self._timing: Final = timing
-        self._listeners: Final = tuple(listeners)
+        self._herald: Final = Herald(listeners)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
@@ -131,7 +129,7 @@ class ThreadRunner:
             clock=clock,
             node_timeout=self._timing.node_timeout,
             restart_guard=self._timing.restart_guard,
-            tell=self._tell_listeners,
+            tell=self._herald.tell,
         )
         self._maintenance.on_abandoned = self.close
         self._lanes: list[Lane] = self._maintenance.lanes
@@ -295,7 +293,7 @@ class ThreadRunner:
                 self._lanes[number].wakeups.ring(key)
                 return None
             case Notify(event):
-                self._notify(event)
+                self._herald.announce(event)
                 return None
             case _:
                 assert_never(effect)
@@ -319,9 +317,10 @@ class ThreadRunner:
     def _wait(self, effect: Wait) -> Wakeup:
         lane = self._lanes[effect.lane]
         if effect.unless is not None and effect.key is not None:
-            signals = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
+            naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
         else:
-            signals = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
+            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
+        signals = lane.nap(naps)
         if self.closed:
             raise ClientClosedError
         return Wakeup(clock(), signals)
@@ -332,28 +331,6 @@ class ThreadRunner:
             return self._perform(effect, listening)
         self._maintenance.sleep(effect.until)
         return Wakeup(clock(), 0)
-
-    # Telling.
-
-    def _notify(self, event: Event) -> None:
-        if isinstance(event, HoldLost):
-            log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
-            for callback in event.state.on_lost:
-                self._call(callback, event.state)
-        elif isinstance(event, HoldOrphaned):
-            log.warning("gave back the hold of %r: %s ended without releasing it", event.name, event.owner)
-        self._tell_listeners(event)
-
-    def _tell_listeners(self, event: Event) -> None:
-        for listener in self._listeners:
-            self._call(listener, event)
-
-    def _call(self, function: Callable[..., object], *args: Any) -> None:
-        try:
-            function(*args)
-        except Exception:
-            # The application's own callback failed; the hold, the watchdog and the other listeners go on.
-            logging.getLogger("redsync").exception("%r raised", function)
 
     # fork.
 

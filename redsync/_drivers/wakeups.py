@@ -1,28 +1,31 @@
 """Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal.
 
-Both are opened before the condition that they stand for is looked at, so no signal falls between look and sleep.
-Everything here is guarded by the lane's mutex.
+Both are opened before the condition that they stand for is looked at, so no signal falls between look and sleep. How
+one sleeps is the lane's business: a sleep here is a generator of *naps*, each a sleeper and an instant. It goes on when
+the sleeper is done or the instant has come. Everything here is guarded by the lane's mutex.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, TypeAlias
 
 from redsync._drivers.parcels import Mailbox, Sleeper
-from redsync._drivers.turns import Turns
 
-__all__ = ["Wakeups"]
+__all__ = ["Naps", "Wakeups"]
+
+Naps: TypeAlias = Generator[tuple[Sleeper, float], None, int]
+"""What to sleep for until when, one after the other; returns how many signals have come."""
 
 
 class Wakeups:
     """The mailboxes and bells of one lane."""
 
-    def __init__(self, mutex: threading.Lock, clock: Callable[[], float], turns: Turns) -> None:
+    def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
         self._mutex: Final = mutex
         self._clock: Final = clock
-        self._turns: Final = turns
+        self._awaken: Final = awaken
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
 
@@ -37,12 +40,12 @@ class Wakeups:
             self._mailboxes.pop(key, None)
 
     def deliver(self, push: Sequence[Any], bit: int) -> None:
-        """Put a node's wake-up into its mailbox, if there is one; by the leader, with the mutex held."""
+        """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
         mailbox = self._mailboxes.get(push[-1]) if push[0] == b"message" else None
         if mailbox is not None:
             mailbox.signal(bit)
 
-    def doze(self, key: bytes | None, until: float, enough: int, grace: float) -> int:
+    def doze(self, key: bytes | None, until: float, enough: int, grace: float) -> Naps:
         """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
 
         Returns how many nodes signalled.
@@ -50,25 +53,25 @@ class Wakeups:
         with self._mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
         if mailbox is None:
-            self._turns.wait(Sleeper(), until)
+            yield Sleeper(), until
             return 0
-        self._turns.wait(mailbox, until)
+        yield mailbox, until
         with self._mutex:
             mailbox.needed = enough
             mailbox.done = mailbox.signals.bit_count() >= enough
             patient = mailbox.signals and not mailbox.done
         if patient:
-            self._turns.wait(mailbox, min(until, self._clock() + grace))
+            yield mailbox, min(until, self._clock() + grace)
         return mailbox.signals.bit_count()
 
-    def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> int:
+    def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> Naps:
         """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
         bell = Mailbox()
         with self._mutex:
             self._bells.setdefault(key, []).append(bell)
         try:
             if not unless():
-                self._turns.wait(bell, until)
+                yield bell, until
         finally:
             with self._mutex:
                 self._bells[key].remove(bell)
@@ -81,4 +84,4 @@ class Wakeups:
         with self._mutex:
             for bell in self._bells.get(key, ()):
                 bell.signal(1)
-                self._turns.awaken(bell)
+                self._awaken(bell)

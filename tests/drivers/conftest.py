@@ -21,7 +21,7 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Script
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
-from redsync._drivers.nodes import make_nodes, pack
+from redsync._drivers.nodes import greet, make_nodes, pack, subscribe
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.threads import clock
 from redsync.testing import LocalNodes
@@ -86,8 +86,8 @@ class Rig:
     def connect(self, *indices, load=True):
         for i in indices or range(len(self.nodes)):
             channel = self.nodes[i].open(2.0)
-            channel.greet()
-            channel.subscribe(b"wake")
+            channel.talk(greet(raw=channel.raw))
+            channel.talk(subscribe(b"wake", raw=channel.raw))
             if load:
                 channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))
             self.lane.install(make_link(self.nodes[i], channel))

@@ -171,7 +171,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
 
 
 def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
-    monkeypatch.setattr("redsync._drivers.lanes._GIVE_UP", 0.3)
+    monkeypatch.setattr("redsync._drivers.exchange._GIVE_UP", 0.3)
     rig = make_rig(node_timeout=0.1).connect()
     nodes.pause(1)
     owner = rig.owner()
@@ -907,7 +907,7 @@ def await_answers(rig):
 
 def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_script, monkeypatch):
     """The limit is for a node that does not read; what waited for its return must not be lost to it."""
-    monkeypatch.setattr("redsync._drivers.links._BACKLOG_LIMIT", 1000)
+    monkeypatch.setattr("redsync._drivers.links.BACKLOG_LIMIT", 1000)
     owner = narrow.owner()
     nodes.kill(2)
     eventually_gone = time.monotonic() + 5.0

@@ -7,7 +7,7 @@ import redis
 
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BIRTH_KEY, Birth
-from redsync._drivers.nodes import NodeInfo, make_nodes
+from redsync._drivers.nodes import NodeInfo, greet, make_nodes
 
 GUARD = 30.0
 ORIGINAL, OLD, YOUNG = Birth(False, 0.0), Birth(True, 3600.0), Birth(True, 5.0)
@@ -161,23 +161,23 @@ def test_node_that_is_down_is_told_of_whatever_it_remembers(meet):
 
 
 @pytest.fixture
-def greet(nodes):
+def greet_node(nodes):
     """Return a function that greets the first of the real nodes."""
     node = make_nodes(nodes.urls, redis.Redis)[0]
     channels = []
 
-    def greet(guarded=True):
+    def greet_node(guarded=True):
         channels.append(node.open(2.0))
-        return channels[-1].greet(guarded)
+        return channels[-1].talk(greet(raw=True, guarded=guarded))
 
-    yield greet
+    yield greet_node
     for channel in channels:
         channel.close()
 
 
-def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet, raw):
+def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet_node, raw):
     raw[0].set(BIRTH_KEY, f"newborn {raw[0].time()[0] * 1000 - 60_000}")
-    said = greet()
+    said = greet_node()
     assert said.run_id == raw[0].info("server")["run_id"]
     assert said.uptime >= 0
     assert said.pushes
@@ -185,20 +185,20 @@ def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet, raw):
     assert 58 < said.birth.age < 75
 
 
-def test_greeting_finds_no_record_on_a_new_server(greet):
-    assert greet().birth is None
+def test_greeting_finds_no_record_on_a_new_server(greet_node):
+    assert greet_node().birth is None
 
 
-def test_greeting_does_not_ask_for_a_record_if_memory_is_not_guarded(greet, raw):
+def test_greeting_does_not_ask_for_a_record_if_memory_is_not_guarded(greet_node, raw):
     raw[0].set(BIRTH_KEY, "anything")
-    assert greet(guarded=False).birth is None
+    assert greet_node(guarded=False).birth is None
 
 
 @pytest.mark.parametrize(
     ("command", "error", "text"),
     [(("SET", BIRTH_KEY, "a lock"), ValueError, "no birth record"), (("RPUSH", BIRTH_KEY, 1), OSError, "WRONGTYPE")],
 )
-def test_greeting_fails_on_what_is_no_record(greet, raw, command, error, text):
+def test_greeting_fails_on_what_is_no_record(greet_node, raw, command, error, text):
     raw[0].execute_command(*command)
     with pytest.raises(error, match=text):
-        greet()
+        greet_node()

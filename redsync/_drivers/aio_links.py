@@ -1,0 +1,240 @@
+"""Links of the asyncio driver: one connection per node, read by the event loop.
+
+redis-py makes and authenticates the connection, so that all its options work. Then its transport is ours: the loop
+hands what arrives to our protocol, be it TCP, TLS or a unix socket, and be the loop asyncio's or uvloop.
+
+fakeredis has no transport. Its commands are calls that a task awaits, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import hiredis
+from redis.exceptions import RedisError
+
+from redsync._drivers.links import BACKLOG_LIMIT, Link
+from redsync._drivers.nodes import NOTHING, Node, Talk, describe_error, reply_error
+
+__all__ = ["AioLink", "CallingLink", "Receiver", "TransportLink", "open_link"]
+
+T = TypeVar("T")
+
+
+class Receiver(NamedTuple):
+    """What becomes of a link that is in use.
+
+    Attributes:
+        receive: Called with the link when something has arrived.
+        break_off: Called with the link and the reason when nothing will any more.
+    """
+
+    receive: Callable[[Link], None]
+    break_off: Callable[[Link, str], None]
+
+
+class AioLink(Link):
+    """What links on an event loop have in common: nothing is polled, and nothing is kept by us.
+
+    Attributes:
+        raw: There is a real connection.
+    """
+
+    raw = True
+    _receiver: Receiver | None = None
+
+    async def ask(self, *commands: bytes) -> list[Any]:
+        """Send commands and return their replies, before the link is in use; errors as values, pushes dropped."""
+        raise NotImplementedError
+
+    async def talk(self, talk: Talk[T]) -> T:
+        """Have a conversation; its errors come out."""
+        replies: list[Any] = []
+        while True:
+            try:
+                commands = talk.send(replies) if replies else next(talk)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            replies = await self.ask(*commands)
+
+    def use(self, receiver: Receiver) -> None:
+        """From now on hand what arrives to the receiver."""
+        self._receiver = receiver
+
+    def keep(self, data: bytes) -> None:
+        self.write(data)
+
+    def flush(self) -> None:
+        """The transport sends what it keeps by itself."""
+
+    def forget(self) -> None:
+        """What a fork inherits of an event loop is of no use to it, and not ours to touch."""
+
+
+class TransportLink(AioLink, asyncio.Protocol):
+    """A link over a transport."""
+
+    swift = True
+
+    def __init__(self, node: Node, connection: Any) -> None:
+        super().__init__(node)
+        # The writer closes its transport when it is collected, so it lives as long as we do.
+        self._writer = connection._writer
+        connection._reader = connection._writer = None
+        self._transport: Final[asyncio.Transport] = self._writer.transport
+        reader = hiredis.Reader(notEnoughData=NOTHING)
+        self.gets = reader.gets
+        self.feed = reader.feed
+        self.read = self._take
+        self.send = self._send
+        self._data = b""
+        self._asking: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+        self._transport.set_protocol(self)
+        self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
+
+    def _send(self, data: bytes) -> int:
+        self._transport.write(data)
+        return len(data)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def _take(self) -> bytes | None:
+        data, self._data = self._data, b""
+        return data or None
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what has arrived; called by the loop."""
+        receiver = self._receiver
+        if receiver is None:
+            self.feed(data)
+            self._stop_asking()
+        else:
+            self._data = data
+            receiver.receive(self)
+
+    def pause_writing(self) -> None:
+        """Give up a node that does not read; called by the loop."""
+        self._end(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
+
+    def eof_received(self) -> None:
+        """Give up a node that closed the connection; called by the loop."""
+        self._end("closed the connection")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give up a connection that has ended; called by the loop."""
+        self._end("closed the connection" if error is None else describe_error(error))
+
+    def _end(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self._stop_asking()
+        if self._receiver is not None:
+            self._receiver.break_off(self, reason)
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None and not self._asking.done():
+            self._asking.set_result(None)
+
+    async def ask(self, *commands: bytes) -> list[Any]:
+        self._transport.write(b"".join(commands))
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            reply = self.gets()
+            if reply is NOTHING:
+                if self._lost is not None:
+                    raise ConnectionError(f"{self._lost} during the handshake")
+                self._asking = asyncio.get_running_loop().create_future()
+                await self._asking
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+        return replies
+
+    def shut(self) -> None:
+        # Not close(), which would wait for a node that does not read.
+        self._transport.abort()
+
+
+class CallingLink(AioLink):
+    """A link to a node without a transport (fakeredis): each command is a call that a task awaits."""
+
+    raw = False
+    calls = True
+
+    def __init__(self, node: Node, connection: Any) -> None:
+        super().__init__(node)
+        self._connection = connection
+        self._commands: Final[asyncio.Queue[bytes]] = asyncio.Queue()
+        self._answers: Final[deque[Any]] = deque()
+        self._fresh: list[Any] = []
+        self._caller: asyncio.Task[None] | None = None
+        self.read = self._take
+        self.feed = self._answers.extend
+        self.gets = self._next
+
+    def use(self, receiver: Receiver) -> None:
+        super().use(receiver)
+        self._caller = asyncio.get_running_loop().create_task(self._call(), name=f"redsync-calls-{self.node.address}")
+
+    def write(self, data: bytes) -> None:
+        self._commands.put_nowait(data)
+
+    async def ask(self, *commands: bytes) -> list[Any]:
+        return [await self._answer(command) for command in commands]
+
+    async def _answer(self, command: bytes) -> Any:
+        await self._connection.send_packed_command([command], check_health=False)
+        try:
+            return await self._connection.read_response()
+        except RedisError as error:
+            if not self._connection.is_connected:
+                raise
+            return reply_error(error)
+
+    async def _call(self) -> None:
+        assert self._receiver is not None, "the link is in use"
+        try:
+            while True:
+                self._fresh = [await self._answer(await self._commands.get())]
+                self._receiver.receive(self)
+        except BaseException as error:
+            # Also if it is cancelled, as all tasks are when a loop ends: nothing is answered any more.
+            self._receiver.break_off(self, describe_error(error))
+            if not isinstance(error, Exception):
+                raise
+
+    def _take(self) -> list[Any]:
+        return self._fresh
+
+    def _next(self) -> Any:
+        return self._answers.popleft() if self._answers else NOTHING
+
+    def shut(self) -> None:
+        if self._caller is not None:
+            self._caller.cancel()
+        self._connection._reader = self._connection._writer = None
+
+
+async def open_link(node: Node, timeout: float) -> AioLink:
+    """Connect and authenticate.
+
+    Args:
+        node: The node.
+        timeout: For connecting, and for each answer, in seconds.
+
+    Raises:
+        OSError, RedisError: It could not be reached, or refused us.
+    """
+    connection = node.make_connection(timeout)
+    try:
+        await connection.connect()
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    # Not by its type: a loop's transports need not be asyncio's.
+    transport = getattr(connection._writer, "transport", None)
+    return CallingLink(node, connection) if transport is None else TransportLink(node, connection)

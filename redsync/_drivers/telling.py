@@ -1,0 +1,43 @@
+"""Telling the application what happened: logs, listeners, callbacks. The same for all drivers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redsync._core.events import Event, HoldLost, HoldOrphaned
+
+__all__ = ["Herald"]
+
+log = logging.getLogger("redsync.watchdog")
+
+
+class Herald:
+    """Hands events to whoever wants to know, in whatever thread they happen."""
+
+    def __init__(self, listeners: Sequence[Callable[[Event], object]]) -> None:
+        self._listeners: Final = tuple(listeners)
+
+    def announce(self, event: Event) -> None:
+        """Tell of a hold: log it, then call what its holder gave, then the listeners."""
+        if isinstance(event, HoldLost):
+            log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
+            for callback in tuple(event.state.on_lost):
+                self._call(callback, event.state)
+        elif isinstance(event, HoldOrphaned):
+            log.warning("gave back the hold of %r: %s ended without releasing it", event.name, event.owner)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Call the listeners."""
+        for listener in self._listeners:
+            self._call(listener, event)
+
+    @staticmethod
+    def _call(function: Callable[..., object], *args: Any) -> None:
+        try:
+            function(*args)
+        except Exception:
+            # The application's own callback failed; the hold, the watchdog and the other listeners go on.
+            logging.getLogger("redsync").exception("%r raised", function)
