@@ -213,6 +213,7 @@ class Chance:
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
+        self.lock = LOCKS[0]
 
     def of(self, choices):
         return self.rng.choice(choices)
@@ -228,7 +229,7 @@ class Chance:
     # Scripts: name -> keys and arguments.
 
     def acquire(self):
-        lock, owner = self.of(LOCKS), self.of(OWNERS)
+        lock, owner = self.lock, self.of(OWNERS)
         guard = self.of([0, 0, 3_600_000])
         args = (owner, self.rng.randint(1, 3), self.of(LEASES), guard)
         if self.rng.random() < 0.4:
@@ -236,23 +237,23 @@ class Chance:
         return lock.all, (*args, self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS))
 
     def release(self):
-        lock = self.of(LOCKS)
+        lock = self.lock
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
 
     def abandon(self):
-        return self.of(LOCKS).all, (self.of(OWNERS), self.of([0, 1]))
+        return self.lock.all, (self.of(OWNERS), self.of([0, 1]))
 
     def renew(self):
-        keys = tuple(lock.lock for lock in self.some(LOCKS))
+        keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, *LOCKS]))
         words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
     def force_release(self):
-        lock = self.of(LOCKS)
+        lock = self.lock
         return lock.all, (lock.channel, self.of([b"hash", b"string"]))
 
     def inspect(self):
-        lock = self.of(LOCKS)
+        lock = self.lock
         return (lock.lock, lock.queue), ()
 
     def announce(self):
@@ -266,9 +267,11 @@ class Chance:
 
     def shipped(self):
         name = self.of(sorted(ARGUMENTS))
+        # Each kind has its own name, mostly: where they meet, all that there is to see is a refusal.
+        self.lock = LOCKS[name.startswith("mutex") ^ (self.rng.random() < 0.1)]
         return name, SHIPPED[name], *ARGUMENTS[name](self)
 
-    # Commands that bring about what scripts seldom see.
+    # Commands that bring about what scripts seldom see. What blocks a lock for good goes sooner than it comes.
 
     def trouble(self):
         lock, owner = self.of(LOCKS), self.of(OWNERS)
@@ -277,9 +280,7 @@ class Chance:
         words = self.of(
             [
                 (b"pexpire", self.of(lock.all), b"1"),  # expires at once
-                (b"del", self.of(lock.all)),
-                (b"set", lock.lock, owner),
-                (b"hset", lock.lock, owner, b"1"),
+                *[(b"del", self.of(lock.all)), (b"del", lock.lock), (b"del", lock.lock), (b"del", lock.lock)],
                 (b"zadd", lock.lock, b"1", owner),
                 (b"hset", lock.places, owner, b"%d %s" % (self.of([1, now + hour_ms]), self.of(CHANNELS))),
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
@@ -410,7 +411,7 @@ def test_comparison_leaves_no_script_and_no_command_out():
 @pytest.mark.parametrize("seed", range(8))
 def test_scripts_do_the_same_on_a_virtual_node(pair, seed):
     chance = Chance(seed)
-    steps = [chance.trouble() if chance.rng.random() < 0.25 else chance.shipped() for _ in range(300)]
+    steps = [chance.trouble() if chance.rng.random() < 0.2 else chance.shipped() for _ in range(400)]
     compare(pair, steps, seed)
 
 

@@ -1,0 +1,113 @@
+"""The keyspace of a virtual node, and its time."""
+
+import pytest
+
+from redsync.testing.simulator.store import Store, UnknownCommandError
+from redsync.testing.simulator.values import CommandError
+
+
+def test_key_lasts_to_its_last_millisecond(do, clock):
+    do("set", "k", "v", "px", 100)
+    clock.advance_ms(100)
+    assert do("get", "k") == b"v"
+    assert do("pttl", "k") == 0
+    clock.advance_ms(1)
+    assert do("get", "k") is None
+    assert do("pttl", "k") == -2
+
+
+def test_key_is_there_again_if_the_clock_was_set_back_before_anybody_looked(do, clock):
+    do("set", "k", "v", "px", 100)
+    clock.advance_ms(101)
+    clock.advance_ms(-1)
+    assert do("exists", "k") == 1
+
+
+def test_expired_key_counts_as_none_for_every_kind_of_command(do, clock):
+    do("hset", "k", "f", "v")
+    do("pexpire", "k", 100)
+    clock.advance_ms(101)
+    assert do("zadd", "k", 1, "m") == 1
+    assert do("pttl", "k") == -1
+
+
+def test_time_is_the_node_s_own(do, clock):
+    clock.now = 1_700_000_000.25
+    assert do("time") == [b"1700000000", b"250000"]
+
+
+@pytest.mark.parametrize(("left_ms", "seconds"), [(1_499, 1), (1_500, 2), (499, 0)])
+def test_ttl_is_rounded(do, left_ms, seconds):
+    do("set", "k", "v", "px", left_ms)
+    assert do("ttl", "k") == seconds
+
+
+def test_ttl_tells_missing_from_lasting(do):
+    assert do("ttl", "k") == -2
+    do("set", "k", "v")
+    assert do("ttl", "k") == -1
+
+
+def test_command_is_found_in_upper_case(do):
+    assert do("SETNX", "k", "v") == 1
+
+
+def test_unknown_command_is_no_reply_but_an_exception(do):
+    with pytest.raises(UnknownCommandError, match="do not have the command 'blpop'"):
+        do("blpop", "k", 0)
+
+
+def test_wrong_type_is_refused_and_changes_nothing(do, store):
+    do("set", "k", "v")
+    for words in [("hget", "k", "f"), ("zadd", "k", 1, "m"), ("hset", "k", "f", "v")]:
+        with pytest.raises(CommandError, match=r"^WRONGTYPE Operation against a key holding the wrong kind of value$"):
+            do(*words)
+    assert store.snapshot() == {b"k": (b"v", None)}
+
+
+def test_collections_vanish_with_their_last_element(do, store):
+    do("hset", "h", "f", "v")
+    do("zadd", "z", 1, "m")
+    do("hdel", "h", "f")
+    do("zrem", "z", "m")
+    assert store.snapshot() == {}
+
+
+def test_sum_beyond_64_bits_is_refused(do):
+    do("set", "k", 2**63 - 1)
+    with pytest.raises(CommandError, match="would overflow"):
+        do("incr", "k")
+    assert do("get", "k") == b"%d" % (2**63 - 1)
+
+
+def test_publish_asks_who_listens(clock):
+    heard = []
+    store = Store(clock, lambda channel, message: heard.append((channel, message)) or 3)
+    assert store.execute(b"publish", b"c", b"m") == 3
+    assert heard == [(b"c", b"m")]
+
+
+def test_publish_reaches_nobody_unless_told(do):
+    assert do("publish", "c", "m") == 0
+
+
+def test_snapshot_tells_what_is_there_now(do, store, clock):
+    do("set", "s", "v", "px", 100)
+    do("set", "gone", "v", "px", 10)
+    do("hset", "h", "f", "v")
+    do("zadd", "z", 1.5, "m")
+    clock.advance_ms(60)
+    assert store.snapshot() == {b"h": ({b"f": b"v"}, None), b"s": (b"v", 40), b"z": ({b"m": 1.5}, None)}
+
+
+def test_snapshot_stays_when_the_store_changes(do, store):
+    do("hset", "h", "f", "v")
+    before = store.snapshot()
+    do("hset", "h", "f", "w")
+    assert before == {b"h": ({b"f": b"v"}, None)}
+
+
+def test_flush_forgets_everything(do, store):
+    do("set", "s", "v")
+    store.flush()
+    assert store.snapshot() == {}
