@@ -8,12 +8,18 @@ nothing new, in the very script that would grant. What it gets depends on its pe
 * others remember: it forgot. It gets a *newborn* one, and grants again when that is older than the guard.
 
 A node that can not be asked may remember, so the first use is only seen while all of them answer.
+
+Several clients may begin at once, and each finds some nodes christened by the others and some not yet. None of them may
+be locked out for that. So half of the nodes may have a record already, if it is original and seconds old; then whoever
+writes a newborn one has seen more than half of the nodes with an original one, which stay a quorum. And who begins
+takes what a node has for true, whatever it wanted to write: it is what it would have found a moment later. Who has used
+the nodes before knows better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 __all__ = ["BIRTH_KEY", "NEWBORN", "ORIGINAL", "Birth", "christening"]
 
@@ -52,6 +58,19 @@ class Birth(NamedTuple):
             raise ValueError(f"the key {BIRTH_KEY.decode()} holds {record!r:.40}, which is no birth record")
         return cls(kind == NEWBORN, max(now - int(since_ms) / 1000, 0.0))
 
+    @classmethod
+    def christened(cls, reply: Any) -> Birth:
+        """Return what a node has after a christening, whoever's it was.
+
+        Raises:
+            TypeError, ValueError: It is not what the script replies.
+        """
+        record, now_ms = reply
+        birth = cls.read(record, now_ms / 1000)
+        if birth is None:
+            raise ValueError("a node that was christened has a record")
+        return birth
+
 
 def christening(births: Sequence[Birth | None], *, certain: bool) -> bytes | None:
     """Return what nodes without a record get: ORIGINAL or NEWBORN; None if all have one.
@@ -64,5 +83,5 @@ def christening(births: Sequence[Birth | None], *, certain: bool) -> bytes | Non
     if not blank:
         return None
     known = [birth for birth in births if birth is not None]
-    is_first_use = all(not birth.newborn and birth.age < FIRST_USE for birth in known) and blank > len(known)
+    is_first_use = all(not birth.newborn and birth.age < FIRST_USE for birth in known) and blank >= len(known)
     return ORIGINAL if certain and is_first_use else NEWBORN

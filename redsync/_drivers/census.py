@@ -10,11 +10,12 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
-from redsync._core.effects import Command, Tell
+from redsync._core.effects import Broadcast, Command
 from redsync._core.events import Event, NodeChanged
 from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth, christening
+from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
 from redsync._drivers.exchange import Exchange
@@ -65,6 +66,8 @@ class Census:
         self._retry_at: Final = [0.0] * len(nodes)
         # Whether nodes are known to have had birth records: then none of them is new, whatever it forgets.
         self._seasoned = False
+        # What all nodes were taken for at the last christening.
+        self._given: list[Birth | None] = []
 
     # Whom to connect when; all but `note_broken` with the guard held.
 
@@ -142,25 +145,50 @@ class Census:
                     raise ConfigurationError(self.conflict)
             node.meet(info, self._clock())
 
-    def christen(self, send: Callable[[Parcel], None]) -> None:
-        """Give nodes without a birth record one, when all that can be asked have been asked; see `memory`."""
+    def christen(self, send: Callable[[Parcel], None]) -> Parcel | None:
+        """Give nodes without a birth record one, when all that can be asked have been asked; see `memory`.
+
+        Returns what was sent. A new client waits for its answers, for a moment, and then calls `take_over`: until its
+        first call nobody else may christen, and until that has returned nobody may ask for a claim.
+        """
         if not self._restart_guard:
-            return
+            return None
         with self._guard:
             asked = [node for node in self._nodes if node.info is not None]
             if not asked or not self.is_heard():
-                return
+                return None
             certain = len(asked) == len(self._nodes) and not self._seasoned
             record = christening([node.birth for node in asked], certain=certain)
             self._seasoned = True
+            if record is None:
+                return None
             for node in asked:
-                if node.birth is None and record is not None:
+                if node.birth is None:
                     node.remember(Birth(record == NEWBORN, 0.0), self._clock())
-        if record is not None:
-            # On its way before any claim that counts on it: one lane keeps the order.
-            send(Parcel(Tell(Command(_CHRISTEN, (BIRTH_KEY,), (record,)), 0, None), None))
-            for lane in self._lanes:
-                lane.reconsider()
+            self._given = [node.birth for node in self._nodes]
+        command = Command(_CHRISTEN, (BIRTH_KEY,), (record,))
+        # Who waits for it says for how long.
+        effect = Broadcast(command, 0, None, _is_christened, timeout=0.0, decide=_when_all_have_voted)
+        parcel = Parcel(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
+        # On its way before any claim that counts on it: one lane keeps the order.
+        send(parcel)
+        self._reconsider()
+        return parcel
+
+    def take_over(self, parcel: Parcel) -> None:
+        """Believe what the nodes have after a new client's christening: others may have been quicker."""
+        assert parcel.tally is not None, "a christening is answered"
+        with self._guard:
+            votes = zip(self._nodes, parcel.tally.choices, parcel.tally.replies, self._given, strict=True)
+            for node, choice, reply, given in votes:
+                # Unless something else has become known meanwhile.
+                if choice is Choice.GRANTED and node.birth is given:
+                    node.remember(Birth.christened(reply), self._clock())
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        for lane in self._lanes:
+            lane.reconsider()
 
     # Whose state has changed.
 
@@ -181,6 +209,14 @@ class Census:
     def _is_suspect(self, node: Node) -> bool:
         links = [lane.links[node.index] for lane in self._lanes]
         return any(link is not None and link.suspect for link in links)
+
+
+def _is_christened(reply: Any) -> bool:
+    return Birth.christened(reply) is not None
+
+
+def _when_all_have_voted(tally: Tally) -> Verdict:
+    return Verdict.PENDING if None in tally.choices else Verdict.WON
 
 
 def _log_change(change: NodeChanged) -> None:

@@ -74,7 +74,7 @@ class Maintenance:
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
         self._thread: threading.Thread | None = None
-        self._stopping = self._disposing = False
+        self._begun = self._stopping = self._disposing = False
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
@@ -97,7 +97,7 @@ class Maintenance:
         self._connect_missing()
         self._thread.start()
         self._await_first_connections()
-        self._christen()
+        self._christen_first()
         if self._census.conflict is not None:
             raise ConfigurationError(self._census.conflict)
 
@@ -186,7 +186,8 @@ class Maintenance:
         """
         while True:
             owing = [lane.tend() for lane in self.lanes]
-            self._christen()
+            if self._begun:
+                self._census.christen(self.lanes[0].send)
             self._census.tell_changes()
             self._connect_missing()
             if self._stopping or self._abandoned:
@@ -199,8 +200,16 @@ class Maintenance:
             self._poller.poll(min(max(min(until, self._next_try()) - now, 0.001), tick))
             self._waker.drain()
 
-    def _christen(self) -> None:
-        self._census.christen(self.lanes[0].send)
+    def _christen_first(self) -> None:
+        """Christen in the new client's own thread: its first claims must not overtake the command."""
+        lane = self.lanes[0]
+        parcel = self._census.christen(lane.send)
+        if parcel is not None:
+            lane.wait(parcel, self._clock() + self._node_timeout)
+            if not parcel.done:
+                lane.end_round(parcel, "no answer in time")
+            self._census.take_over(parcel)
+        self._begun = True
 
     # Nodes.
 

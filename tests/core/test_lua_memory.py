@@ -162,8 +162,10 @@ def christen(claims, kind):
 
 @pytest.mark.parametrize("kind", ["original", "newborn"])
 def test_christening_writes_a_record_with_the_nodes_own_time(locks, kind):
-    assert christen(locks, kind) == 1
+    reply = christen(locks, kind)
     assert re.fullmatch(rb"(original|newborn) \d{13}", locks.redis.get(BIRTH_KEY))
+    assert reply[0] == locks.redis.get(BIRTH_KEY)
+    assert reply[0] == b"%s %d" % (kind.encode(), reply[1])
     found, age = birth(locks)
     assert found == kind
     assert 0 <= age < SLACK
@@ -176,8 +178,9 @@ def test_christening_leaves_a_record_as_it_is(locks, first, second):
     """Of several clients that begin at once the first decides; and a late command takes nothing back."""
     record(locks, first, 5_000)
     before = locks.redis.get(BIRTH_KEY)
-    assert christen(locks, second) == 0
-    assert locks.redis.get(BIRTH_KEY) == before
+    found, now = christen(locks, second)
+    assert found == before == locks.redis.get(BIRTH_KEY), "and says so"
+    assert 0 <= locks.now() - now < SLACK
 
 
 @pytest.mark.parametrize(("kind", "grants"), [("original", True), ("newborn", False)])

@@ -14,6 +14,9 @@ from contextlib import suppress
 import pytest
 
 from redsync import NodeChanged, QuorumError
+from redsync._core.memory import christening
+from redsync._drivers.census import Census
+from redsync._drivers.maintenance import Maintenance
 
 GUARD = 1.5
 """Seconds; enough for what a test does within it on a busy machine."""
@@ -152,6 +155,116 @@ def test_processes_that_begin_at_once_are_none_of_them_locked_out(make_guarded, 
             process.kill()
             process.communicate()
     assert births(raw).count("original") >= 2
+
+
+@pytest.fixture
+def before_christening(monkeypatch):
+    """Return a function that has something done once, when a client has asked the nodes and not told them yet."""
+
+    def before_christening(do):
+        todo = [do]
+
+        def christen(births, *, certain):
+            if None in births and todo:
+                todo.pop()()
+            return christening(births, certain=certain)
+
+        monkeypatch.setattr("redsync._drivers.census.christening", christen)
+
+    return before_christening
+
+
+def write_records(raw, **kinds):
+    """Write fresh records as another client does, unless there are some."""
+    for name, kind in kinds.items():
+        node = raw[int(name.removeprefix("node"))]
+        seconds, microseconds = node.time()
+        node.setnx(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000}")
+
+
+def test_client_that_begins_when_half_of_two_nodes_are_christened_is_not_locked_out(make_guarded, raw):
+    write_records(raw, node0="original")
+    client = make_guarded(n=2)
+    assert states(client) == ["up"] * 2
+    assert take(client) is True
+    assert births(raw[:2]) == ["original"] * 2
+
+
+def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, raw, before_christening):
+    """It wants to make the last one newborn, whose original record is on its way."""
+    write_records(raw, node0="original", node1="original")
+    before_christening(lambda: write_records(raw, node2="original"))
+    client = make_guarded()
+    assert births(raw) == ["original"] * 3
+    assert states(client) == ["up"] * 3
+    assert take(client) is True
+
+
+def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(make_guarded, raw, before_christening):
+    """It has seen one node newborn, and the others before their original records came."""
+    write_records(raw, node2="newborn")
+    before_christening(lambda: write_records(raw, node0="original", node1="original"))
+    client = make_guarded()
+    assert states(client) == ["up", "up", "quarantined"]
+    assert take(client) is True
+
+
+def test_new_client_takes_over_that_a_node_is_newborn(make_guarded, raw, before_christening):
+    before_christening(lambda: write_records(raw, node0="newborn"))
+    client = make_guarded()
+    assert states(client) == ["quarantined", "up", "up"]
+    assert births(raw) == ["newborn", "original", "original"]
+    assert take(client) is True
+
+
+def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(
+    client, raw, before_christening, eventually
+):
+    """Another one may, which has connected after all of them were emptied."""
+    assert take(client) is True
+    for node in raw:
+        node.flushall()
+    before_christening(lambda: write_records(raw, node0="original", node1="original", node2="original"))
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: births(raw) == ["original"] * 3)
+    eventually(lambda: states(client) == ["quarantined"] * 3)
+    assert refused_as_forgetful(take(client)) == [True] * 3
+
+
+def test_node_that_does_not_answer_its_christening_is_taken_for_what_it_was_told(
+    make_guarded, nodes, raw, before_christening, eventually
+):
+    write_records(raw, node0="original", node1="original")
+    before_christening(lambda: nodes.pause(2))
+    started_at = time.monotonic()
+    client = make_guarded()
+    assert time.monotonic() - started_at < 1.5
+    assert take(client) is True, "the others are a quorum"
+    nodes.resume(2)
+    eventually(lambda: states(client) == ["up", "up", "quarantined"])
+
+
+def test_new_client_christens_before_its_maintenance_can(make_guarded, monkeypatch, before_christening):
+    """Else its first claims could overtake the command that its maintenance is about to send."""
+    who, looked = [], threading.Event()
+    await_connections, tell_changes = Maintenance._await_first_connections, Census.tell_changes
+
+    def look(self):
+        tell_changes(self)
+        looked.set()
+
+    def linger(self):
+        await_connections(self)
+        for _ in range(2):  # The first one may have begun before.
+            looked.clear()
+            self.alarm()
+            assert looked.wait(5)
+
+    monkeypatch.setattr(Census, "tell_changes", look)
+    monkeypatch.setattr(Maintenance, "_await_first_connections", linger)
+    before_christening(lambda: who.append(threading.current_thread()))
+    assert take(make_guarded()) is True
+    assert who[0] is threading.current_thread()
 
 
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
