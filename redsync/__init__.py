@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
-    from redsync.client import Client
+    from redsync.client import AsyncClient, Client
     from redsync.exceptions import (
         AcquireTimeout,
         ClientClosedError,
@@ -32,13 +32,17 @@ if TYPE_CHECKING:
         QuorumError,
         RedsyncError,
     )
-    from redsync.hold import Hold
-    from redsync.lock import Lock
+    from redsync.hold import AsyncHold, Hold
+    from redsync.lock import AsyncLock, Lock
     from redsync.lock_info import Holder, LockInfo
-    from redsync.mutex import Mutex
+    from redsync.mutex import AsyncMutex, Mutex
 
 __all__ = [
     "AcquireTimeout",
+    "AsyncClient",
+    "AsyncHold",
+    "AsyncLock",
+    "AsyncMutex",
     "Choice",
     "Client",
     "ClientClosedError",
@@ -62,6 +66,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncClient": "redsync.client",
+    "AsyncHold": "redsync.hold",
+    "AsyncLock": "redsync.lock",
+    "AsyncMutex": "redsync.mutex",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
     "Hold": "redsync.hold",

@@ -56,6 +56,9 @@ class _AnyClient(ABC, Generic[DriverT]):
     """What the clients of both flavours have in common: settings, identity, pickling."""
 
     _REDIS: ClassVar[type[Any]]
+    # What every driver runs for its client.
+    _WATCHDOG = staticmethod(watchdog)
+    _FAREWELL = staticmethod(farewell)
 
     def __init__(
         self,

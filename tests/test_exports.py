@@ -10,6 +10,10 @@ import redsync
 
 EXPORTS = [
     "AcquireTimeout",
+    "AsyncClient",
+    "AsyncHold",
+    "AsyncLock",
+    "AsyncMutex",
     "Choice",
     "Client",
     "ClientClosedError",

@@ -1,33 +1,370 @@
-"""The driver for asyncio: runs protocols in their callers' tasks. (Being written.)"""
+"""The driver for asyncio: runs protocols in their callers' tasks.
+
+* **Steps are atomic**: everything happens in the thread of one event loop, and a protocol's own code awaits nothing.
+* **Owners are tasks**, see `tasks`. One that ends while it holds is noticed in the next turn of the loop.
+* **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
+* **One more task** per client does what nobody waits for, see `aio_maintenance`. No thread is started.
+* **One loop**: connections belong to the loop in which the client was first used, and so does the client.
+* **fork**: the child has another identity, holds nothing, and may use the client in a loop of its own.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import itertools
+import os
+import random
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar, assert_never
 
-from redsync._core.runner import Session
-from redsync._drivers.nodes import NodeStatus
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.events import Event
+from redsync._core.holds import HoldTable
+from redsync._core.keys import client_key
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
+from redsync._core.runner import Session, drive
+from redsync._core.timing import Timing
+from redsync._drivers.aio_lanes import AioLane
+from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.nodes import Node, NodeStatus
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.process import describe_process
+from redsync._drivers.tasks import TaskOwners, TaskScope
+from redsync._drivers.telling import Herald
+from redsync._drivers.threads import clock
+from redsync.exceptions import ClientClosedError, ConfigurationError
 
 __all__ = ["AioRunner"]
 
+T = TypeVar("T")
+
+_serials = itertools.count(1)
+
+_CLOSING_PATIENCE = 2.0
+"""Seconds that `close` waits for other tasks to leave what they are doing."""
+
 
 class AioRunner:
-    session: Session
-    client_id: str
-    closed = False
+    """Runs the protocols of one client in the tasks that call.
 
-    def __init__(self, **options: Any) -> None: ...
+    Attributes:
+        session: What the client's synchronizers share.
+        client_id: The UUID under which this process's holds are kept; a forked child has another.
+        nodes: The configured nodes.
+        closed: Nothing may be begun any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[Node],
+        timing: Timing,
+        listeners: Sequence[Callable[[Event], object]],
+        watchdog: Callable[[Session, float], Steps[None]],
+        farewell: Callable[[Session], Steps[None]],
+    ) -> None:
+        """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
+        self.nodes: Final = tuple(nodes)
+        self._addresses: Final = tuple(node.address for node in nodes)
+        self._timing: Final = timing
+        self._herald: Final = Herald(listeners)
+        self._watchdog: Final = watchdog
+        self._farewell: Final = farewell
+        self.closed = False
+        self._begin()
+        _runners.add(self)
+
+    def _begin(self) -> None:
+        """Begin with an identity of our own and without a loop: at creation, and in the child of a fork."""
+        self.client_id = str(uuid.uuid4())
+        holds = HoldTable(self._alarm)
+        self.session = Session(
+            len(self.nodes),
+            self._timing,
+            holds,
+            random.random,
+            client_key(self.client_id),
+            describe_process().pack(),
+        )
+        self._owners = TaskOwners(self.new_owner, holds.orphan)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._maintenance: AioMaintenance | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._ready = False
+        self._active = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    # The loop, and what lives in it.
+
     @property
     def usable(self) -> bool:
-        return not self.closed
+        """Whether another user may share this client now."""
+        return not self.closed and self._loop in {None, _running_loop()}
 
-    def abandon(self) -> None: ...
-    def statuses(self) -> list[NodeStatus]: ...
-    def owner(self) -> Any: ...
-    def new_owner(self) -> Any: ...
-    def now(self) -> float: ...
-    def require_open(self) -> None: ...
-    async def run(self, steps: Any) -> Any: ...
-    def run_at_once(self, steps: Any) -> Any: ...
-    def scope(self) -> Any: ...
-    async def connect(self) -> None: ...
-    async def close(self) -> None: ...
+    async def connect(self) -> None:
+        """Take possession of the running loop and give the first connections a moment, if that has not been done.
+
+        Raises:
+            ClientClosedError: The client was closed.
+            ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
+        """
+        self._require_loop()
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open(), name="redsync-opening")
+        # Who waits here may be cancelled; the others go on waiting.
+        await asyncio.shield(self._opening)
+        self.require_open()
+
+    def _require_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        self.require_open()
+        if self._loop is None:
+            self._loop = loop
+            self._maintenance = AioMaintenance(
+                nodes=self.nodes,
+                client_id=self.client_id,
+                clock=clock,
+                node_timeout=self._timing.node_timeout,
+                restart_guard=self._timing.restart_guard,
+                loop=loop,
+                tell=self._herald.tell,
+            )
+        elif self._loop is not loop:
+            raise ConfigurationError(
+                "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
+            )
+        return loop
+
+    async def _open(self) -> None:
+        maintenance = self._maintenance
+        assert maintenance is not None, "the loop is ours"
+        try:
+            await maintenance.start(self._watch, self.close)
+            self._ready = True
+        except BaseException:
+            self.closed = True
+            await maintenance.stop()
+            raise
+
+    async def _watch(self) -> None:
+        await drive(self._watchdog(self.session, clock()), self._perform_watchdog)
+
+    def _alarm(self) -> None:
+        """Let the watchdog look; callable from anywhere, for a finalizer may run in any thread."""
+        maintenance, loop = self._maintenance, self._loop
+        if maintenance is None or loop is None:
+            return
+        if _running_loop() is loop:
+            maintenance.alarm()
+        else:
+            with suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(maintenance.alarm)
+
+    # What facades see.
+
+    def owner(self) -> Owner:
+        """Return the running task's owner."""
+        return self._owners()
+
+    def new_owner(self) -> Owner:
+        """Return an owner that nobody has been before."""
+        return Owner.of(self.client_id, next(_serials))
+
+    def now(self) -> float:
+        """Return the instant in seconds; a suspended machine's time goes on."""
+        return clock()
+
+    def scope(self) -> TaskScope:
+        """Open a scope around what the running task does from now on."""
+        return TaskScope()
+
+    def require_open(self) -> None:
+        """Return if the client is open, else raise `ClientClosedError`."""
+        if self.closed:
+            raise ClientClosedError
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Perform the protocol's effects until it returns; its errors come out."""
+        if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
+            await self.connect()
+        listening: list[bytes] = []
+        self._active += 1
+        try:
+            return await drive(steps, partial(self._perform, listening))
+        finally:
+            self._active -= 1
+            if listening:
+                self._deafen(listening)
+            if self._idle is not None and not self._active and not self._idle.done():
+                self._idle.set_result(None)
+
+    def run_at_once(self, steps: Steps[T]) -> T:
+        """Perform a protocol that waits for nothing."""
+        self.require_open()
+        driving = drive(steps, partial(self._perform, []))
+        try:
+            driving.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            driving.close()
+        raise AssertionError("a protocol that waits for nothing has waited")
+
+    def statuses(self) -> list[NodeStatus]:
+        """Return the state of every node."""
+        if self._maintenance is not None:
+            return self._maintenance.statuses()
+        return [node.status(clock(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
+
+    # Driving.
+
+    async def _perform(self, listening: list[bytes], effect: Effect) -> Reply:
+        match effect:
+            case Broadcast():
+                return await self._broadcast(listening, effect)
+            case Tell():
+                self._lane.send(Parcel(effect, None))
+                return None
+            case Wait():
+                return await self._wait(effect)
+            case Signal(_, key):
+                self._lane.wakeups.ring(key)
+                return None
+            case Notify(event):
+                self._herald.announce(event)
+                return None
+            case _:
+                assert_never(effect)
+
+    @property
+    def _lane(self) -> AioLane:
+        assert self._maintenance is not None, "what runs has a loop"
+        return self._maintenance.lane
+
+    async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
+        lane = self._lane
+        if effect.listen is not None:
+            lane.wakeups.listen(effect.listen)
+            listening.append(effect.listen)
+        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        parcel = Parcel(effect, tally)
+        tally.sent_at = sent_at = clock()
+        lane.send(parcel)
+        if not parcel.done:
+            await lane.wait_for_round(parcel, sent_at + effect.timeout, effect.timeout)
+        tally.at = clock()
+        return tally
+
+    async def _wait(self, effect: Wait) -> Wakeup:
+        lane = self._lane
+        if effect.unless is not None and effect.key is not None:
+            naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
+        else:
+            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
+        signals = await lane.nap(naps)
+        self.require_open()
+        return Wakeup(clock(), signals)
+
+    def _deafen(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._lane.wakeups.deafen(key)
+
+    async def _perform_watchdog(self, effect: Effect) -> Reply:
+        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        if not isinstance(effect, Wait):
+            return await self._perform([], effect)
+        assert self._maintenance is not None, "what runs has a loop"
+        await self._maintenance.sleep(effect.until)
+        return Wakeup(clock(), 0)
+
+    # The end.
+
+    async def close(self) -> None:
+        """Let waiters go, run the farewell protocol, stop the maintenance, end the connections; idempotent.
+
+        A close that is cancelled goes on by itself.
+
+        Raises:
+            ConfigurationError: The client belongs to another loop.
+        """
+        if self._loop is None or self._loop.is_closed():
+            # There are no connections, or they ended with their loop.
+            self.closed = True
+            return
+        if self._closing is None and not self.closed:
+            self._require_loop()
+            self._begin_closing()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    def abandon(self) -> None:
+        """Let the loop close the client; safe in a finalizer, which may interrupt anything, in any thread."""
+        loop = self._loop
+        if loop is None:
+            self.closed = True
+            return
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(self._begin_closing)
+
+    def _begin_closing(self) -> None:
+        if not self.closed:
+            assert self._loop is not None, "there is something to close"
+            self.closed = True
+            self._closing = self._loop.create_task(self._finish(), name="redsync-closing")
+
+    async def _finish(self) -> None:
+        maintenance = self._maintenance
+        assert maintenance is not None, "there is something to close"
+        try:
+            if self._opening is not None:
+                await asyncio.wait([self._opening])
+            maintenance.lane.close()
+            if self._active:
+                assert self._loop is not None, "there is something to close"
+                self._idle = self._loop.create_future()
+                await asyncio.wait([self._idle], timeout=_CLOSING_PATIENCE)
+        finally:
+            # Also if the loop is ending, and cancels us as it does everybody.
+            try:
+                await drive(self._farewell(self.session), partial(self._perform, []))
+            finally:
+                await maintenance.stop()
+
+    # fork.
+
+    def restart_after_fork(self) -> None:
+        """Begin anew in the child of a fork: another identity, no holds, a loop of its own."""
+        self.session.holds.clear()
+        for node in self.nodes:
+            node.forget()
+        if self._maintenance is not None:
+            # Not collected: its transports would say good-bye over sockets that are the parent's.
+            _inherited.append(self._maintenance)
+        if not self.closed:
+            self._begin()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+_runners: weakref.WeakSet[AioRunner] = weakref.WeakSet()
+_inherited: list[AioMaintenance] = []
+
+
+def _after_fork_in_child() -> None:
+    for runner in list(_runners):
+        runner.restart_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -9,6 +9,7 @@ fakeredis has no transport. Its commands are calls that a task awaits, one after
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
@@ -45,10 +46,11 @@ class AioLink(Link):
 
     raw = True
     _receiver: Receiver | None = None
+    _lost: str | None = None
 
+    @abstractmethod
     async def ask(self, *commands: bytes) -> list[Any]:
         """Send commands and return their replies, before the link is in use; errors as values, pushes dropped."""
-        raise NotImplementedError
 
     async def talk(self, talk: Talk[T]) -> T:
         """Have a conversation; its errors come out."""
@@ -64,6 +66,8 @@ class AioLink(Link):
     def use(self, receiver: Receiver) -> None:
         """From now on hand what arrives to the receiver."""
         self._receiver = receiver
+        if self._lost is not None:
+            receiver.break_off(self, self._lost)
 
     def keep(self, data: bytes) -> None:
         self.write(data)
@@ -93,7 +97,6 @@ class TransportLink(AioLink, asyncio.Protocol):
         self.send = self._send
         self._data = b""
         self._asking: asyncio.Future[None] | None = None
-        self._lost: str | None = None
         self._transport.set_protocol(self)
         self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
 

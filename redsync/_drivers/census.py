@@ -51,14 +51,14 @@ class Census:
         clock: Callable[[], float],
         *,
         restart_guard: float,
-        guard: threading.Lock | threading.Condition,
         tell: Callable[[Event], None],
+        guard: threading.Condition | None = None,
     ) -> None:
         self._nodes: Final = nodes
         self._lanes: Final = lanes
         self._clock: Final = clock
         self._restart_guard: Final = restart_guard
-        self._guard: Final = guard
+        self._guard: Final = threading.Condition() if guard is None else guard
         self._tell: Final = tell
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None

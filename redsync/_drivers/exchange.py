@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -34,7 +33,7 @@ _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
 
-class Exchange(ABC):
+class Exchange:
     """One connection per node, without the waiting and reading.
 
     Attributes:
@@ -171,17 +170,6 @@ class Exchange(ABC):
         """Look again at who takes part in what: what is known of a node's memory has changed."""
         with self._mutex:
             self._board.recount_at = 0.0
-
-    def end_round(self, parcel: Parcel, reason: str) -> None:
-        """Let who has not voted fail, so that the parcel's tally is decided."""
-        # A process that stood still finds the deadline over, and the answers unread.
-        self.tend()
-        if not parcel.done:
-            self._board.close(parcel, reason)
-
-    @abstractmethod
-    def tend(self) -> bool:
-        """Read and write what is possible at once; True while replies are owed to us."""
 
     def _is_owed_replies(self) -> bool:
         return any(link is not None and link.pending for link in self.links)

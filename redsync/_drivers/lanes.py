@@ -160,6 +160,13 @@ class Lane(Exchange):
 
     # The end.
 
+    def end_round(self, parcel: Parcel, reason: str) -> None:
+        """Let who has not voted fail, so that the parcel's tally is decided."""
+        # A process that stood still finds the deadline over, and the answers unread.
+        self.tend()
+        if not parcel.done:
+            self._board.close(parcel, reason)
+
     def close(self) -> None:
         """Let nobody sleep any longer."""
         self._turns.close()

@@ -28,14 +28,14 @@ from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["Maintenance", "Stopped"]
+__all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"]
 
 watchdog_log = logging.getLogger("redsync.watchdog")
 
-_TICK = 1.0
+TICK = 1.0
 """Seconds between two looks at idle connections, where the system does not report their end by itself."""
 
-_PAUSE_AFTER_FAILURE = 0.1
+PAUSE_AFTER_FAILURE = 0.1
 
 STRAGGLERS = 0.05
 """Seconds that a new client waits for further nodes once a quorum is connected."""
@@ -121,7 +121,7 @@ class Maintenance:
             except Exception:
                 # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
                 watchdog_log.exception("the watchdog failed and starts again; please report this")
-                time.sleep(_PAUSE_AFTER_FAILURE)
+                time.sleep(PAUSE_AFTER_FAILURE)
 
     def stop(self) -> None:
         """End the thread and all connections; may be interrupted, and is then done again."""
@@ -196,7 +196,7 @@ class Maintenance:
             if self._alarmed or now >= until:
                 self._alarmed = False
                 return
-            tick = self._node_timeout / 2 if any(owing) else _TICK
+            tick = self._node_timeout / 2 if any(owing) else TICK
             self._poller.poll(min(max(min(until, self._next_try()) - now, 0.001), tick))
             self._waker.drain()
 

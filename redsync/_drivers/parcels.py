@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from typing import Protocol
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.quorum import Tally
@@ -15,23 +15,31 @@ _OWED_LIMIT = 10_000
 """Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
 
 
+class Gate(Protocol):
+    """What somebody sleeps on: a locked lock, or what acts like one."""
+
+    def release(self) -> None:
+        """Wake the sleeping thread or task."""
+        ...
+
+
 class Sleeper:
-    """Something that a thread waits for, on a lane. Guarded by the lane's mutex.
+    """Something that a thread or task waits for, on a lane. Guarded by the lane's mutex.
 
     Attributes:
         done: It has come.
         leads: The waiting thread was made the one that reads for all.
-        gate: A locked lock while a thread sleeps on it; released to wake that thread.
+        gate: While somebody sleeps, what they sleep on.
         lasts: It is waited for to its end even while the lane is being closed.
     """
 
     done = False
     leads = False
-    gate: threading.Lock | None = None
+    gate: Gate | None = None
     lasts = False
 
     def wake(self) -> None:
-        """Let the sleeping thread look again."""
+        """Let whoever sleeps look again."""
         gate = self.gate
         if gate is not None:
             self.gate = None

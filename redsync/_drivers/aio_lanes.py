@@ -1,0 +1,163 @@
+"""Lanes of the asyncio driver: one connection per node, for all tasks of a client.
+
+Everything happens in the loop's thread. Who waits for a round sleeps on a future; the loop reads, and what it reads is
+handed out at once, see `exchange`. While several rounds are under way, what their tasks send in one turn of the loop
+goes out in one write per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
+
+from redsync._drivers.aio_links import AioLink, Receiver
+from redsync._drivers.alarms import Alarms
+from redsync._drivers.exchange import Exchange
+from redsync._drivers.links import Link
+from redsync._drivers.nodes import Node
+from redsync._drivers.parcels import Parcel, Sleeper
+from redsync._drivers.wakeups import Naps
+
+__all__ = ["AioLane"]
+
+
+class _Gate:
+    """What a task sleeps on, with the one method of a lock that whoever wakes it calls."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def release(self) -> None:
+        # It may have been cancelled in the same turn of the loop.
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class AioLane(Exchange):
+    """One connection per node.
+
+    Attributes:
+        closed: Nobody may sleep any longer; only what `lasts` is still waited for.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Callable[[], float],
+        node_timeout: float,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_broken: Callable[[Node, str], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            nodes,
+            clock,
+            node_timeout,
+            mutex=threading.Lock(),
+            poller=None,
+            awaken=Sleeper.wake,
+            receive_at_once=self._receive,
+            on_broken=on_broken,
+            on_change=on_change,
+        )
+        self._loop: Final = loop
+        self._alarms: Final = Alarms(loop, clock)
+        self._receiver: Final = Receiver(self._receive_now, self._board.discard)
+        self.closed = False
+        self._asleep: Final[dict[Sleeper, None]] = {}  # an ordered set
+        self._rounds = 0
+        self._flushing_soon = False
+
+    # Sending.
+
+    def send(self, parcel: Parcel) -> None:
+        """Send a parcel to all nodes, in the order of the calls; never blocks."""
+        if not self._rounds:
+            self._outbox.send(parcel)
+            return
+        # Others are under way, and are likely to have been resumed in this turn of the loop too.
+        self._outbox.put(parcel)
+        if not self._flushing_soon:
+            self._flushing_soon = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing_soon = False
+        self._outbox.flush()
+
+    # Waiting.
+
+    async def wait(self, sleeper: Sleeper, deadline: float) -> None:
+        """Return when the sleeper is done, at the deadline, or when the lane is closed."""
+        while not sleeper.done and (sleeper.lasts or not self.closed) and self._clock() < deadline:
+            gate = sleeper.gate = _Gate(self._loop.create_future())
+            alarm = self._alarms.set(deadline, sleeper)
+            self._asleep[sleeper] = None
+            try:
+                await gate.future
+            finally:
+                sleeper.gate = None
+                self._alarms.drop(alarm)
+                del self._asleep[sleeper]
+
+    async def wait_for_round(self, parcel: Parcel, deadline: float, timeout: float) -> None:
+        """Return when the parcel's tally is decided, which it is at the deadline at the latest."""
+        self._rounds += 1
+        try:
+            await self.wait(parcel, deadline)
+            if not parcel.done:
+                # A process that stood still finds the deadline over, and the answers unread: the loop reads them now.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                self._look_for_suspects()
+                self._board.close(parcel, f"no answer within {timeout:g} s")
+        finally:
+            self._rounds -= 1
+
+    async def nap(self, naps: Naps) -> int:
+        """Sleep as the wake-ups ask for; return how many signals have come."""
+        with closing(naps):
+            while True:
+                try:
+                    sleeper, until = next(naps)
+                except StopIteration as stop:
+                    signals: int = stop.value
+                    return signals
+                await self.wait(sleeper, until)
+
+    # Reading.
+
+    def _receive_now(self, link: Link) -> None:
+        self._receive(link, self._clock())
+
+    def tend(self) -> bool:
+        """Write what is left to be written, look for suspects; True while replies are owed to us."""
+        self._outbox.flush()
+        self._look_for_suspects()
+        return self._is_owed_replies()
+
+    # Links.
+
+    def install(self, link: AioLink) -> None:
+        """Take a new link into use. What is owed to its node goes first, before any new claim."""
+        self._board.install(link)
+        link.use(self._receiver)
+
+    # The end.
+
+    def close(self) -> None:
+        """Let nobody sleep any longer."""
+        self.closed = True
+        for sleeper in list(self._asleep):
+            sleeper.wake()
+
+    def dispose(self) -> None:
+        """End all connections. Only after everybody has left."""
+        self._alarms.clear()
+        self._discard_all()

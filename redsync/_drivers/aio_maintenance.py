@@ -1,0 +1,208 @@
+"""Maintenance of an asyncio client: one task that does what no caller waits for.
+
+It runs the watchdog protocol, and while that sleeps: connects nodes again with growing pauses, looks for nodes that owe
+replies, and tells of nodes whose state changed. Each connect is made by a task of its own, one at a time per node.
+
+A loop that ends cancels all its tasks. This one then closes the client, so that what is held goes back while that is
+still possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from redsync._core.events import Event
+from redsync._core.keys import wake_channel
+from redsync._drivers.aio_lanes import AioLane
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.census import Census
+from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
+from redsync._drivers.nodes import Node, NodeStatus, describe_error, greet, load_scripts, subscribe
+from redsync.exceptions import ConfigurationError
+
+__all__ = ["AioMaintenance"]
+
+log = logging.getLogger("redsync.watchdog")
+
+
+class AioMaintenance:
+    """The lane of one client and the task that keeps it alive. Everything happens in the loop's thread.
+
+    Attributes:
+        lane: The client's lane.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[Node],
+        client_id: str,
+        clock: Callable[[], float],
+        node_timeout: float,
+        restart_guard: float,
+        loop: asyncio.AbstractEventLoop,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._client_id: Final = client_id
+        self._clock: Final = clock
+        self._node_timeout: Final = node_timeout
+        self._connect_timeout: Final = max(4 * node_timeout, 1.0)
+        self._guarded: Final = restart_guard > 0
+        self._loop: Final = loop
+        self.lane: Final = AioLane(nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake)
+        self._census: Final = Census(nodes, [self.lane], clock, restart_guard=restart_guard, tell=tell)
+        self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._napping: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._alarmed = False
+
+    # Life.
+
+    async def start(
+        self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Wait a moment for the first connections, and start the task.
+
+        Args:
+            watch: Runs the watchdog.
+            on_cancelled: Closes the client.
+
+        Raises:
+            ConfigurationError: Two nodes are the same server.
+        """
+        self._connect_missing()
+        census = self._census
+        deadline = self._clock() + self._connect_timeout
+        while not (census.is_heard() or census.has_quorum()) and self._clock() < deadline:
+            await self._nap(deadline - self._clock())
+        if not census.may_be_first_use():
+            deadline = min(deadline, self._clock() + STRAGGLERS)
+        while not census.is_heard() and self._clock() < deadline:
+            await self._nap(deadline - self._clock())
+        parcel = census.christen(self.lane.send)
+        if parcel is not None:
+            timeout = self._node_timeout
+            await self.lane.wait_for_round(parcel, self._clock() + timeout, timeout)
+            census.take_over(parcel)
+        if census.conflict is not None:
+            raise ConfigurationError(census.conflict)
+        self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
+
+    async def _main(
+        self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
+    ) -> None:
+        while True:
+            try:
+                await watch()
+            except Stopped:
+                return
+            except asyncio.CancelledError:
+                # Nobody is to wait for this task, which waits for the end.
+                self._task = None
+                if not self._stopping:
+                    await on_cancelled()
+                raise
+            except Exception:
+                # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
+                log.exception("the watchdog failed and starts again; please report this")
+                await asyncio.sleep(PAUSE_AFTER_FAILURE)
+
+    async def stop(self) -> None:
+        """End the task and all connections."""
+        self._stopping = True
+        self._wake()
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task])
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        if connecting:
+            await asyncio.wait(connecting)
+        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        deadline = self._clock() + self._node_timeout
+        while self.lane.tend() and self._clock() < deadline:  # noqa: ASYNC110  (nothing tells of the last reply)
+            await asyncio.sleep(0.001)
+        self.lane.dispose()
+
+    def alarm(self) -> None:
+        """Let the watchdog look at once."""
+        self._alarmed = True
+        self._wake()
+
+    def _on_broken(self, node: Node, reason: str) -> None:
+        self._census.note_broken(node, reason)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._napping is not None and not self._napping.done():
+            self._napping.set_result(None)
+
+    async def _nap(self, seconds: float) -> None:
+        """Sleep for that long at most, or until `_wake`."""
+        self._napping = napping = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await napping
+        finally:
+            timer.cancel()
+
+    async def sleep(self, until: float) -> None:
+        """Keep house until that instant or an alarm.
+
+        Raises:
+            Stopped: The client is being closed.
+        """
+        census = self._census
+        while True:
+            owing = self.lane.tend()
+            census.christen(self.lane.send)
+            census.tell_changes()
+            self._connect_missing()
+            if self._stopping:
+                raise Stopped
+            now = self._clock()
+            if self._alarmed or now >= until:
+                self._alarmed = False
+                return
+            tick = self._node_timeout / 2 if owing else TICK
+            await self._nap(min(max(min(until, census.next_try(self._connecting)) - now, 0.001), tick))
+
+    # Nodes.
+
+    def statuses(self) -> list[NodeStatus]:
+        """Return the state of every node."""
+        return self._census.statuses()
+
+    def _connect_missing(self) -> None:
+        if not self._stopping:
+            for node in self._census.due(self._connecting):
+                name = f"redsync-connect-{node.address}"
+                self._connecting[node.index] = self._loop.create_task(self._connect(node), name=name)
+
+    async def _connect(self, node: Node) -> None:
+        error: str | None = None
+        try:
+            async with asyncio.timeout(2 * self._connect_timeout):
+                await self._connect_lane(node)
+        except Exception as problem:
+            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
+            error = describe_error(problem)
+        finally:
+            self._connecting.pop(node.index, None)
+        self._census.note_tried(node, error)
+        self._wake()
+
+    async def _connect_lane(self, node: Node) -> None:
+        link = await open_link(node, self._connect_timeout)
+        try:
+            self._census.meet(node, await link.talk(greet(raw=link.raw, guarded=self._guarded)))
+            await link.talk(load_scripts())
+            await link.talk(subscribe(wake_channel(self._client_id, 0), raw=link.raw))
+        except BaseException:
+            link.shut()
+            raise
+        self.lane.install(link)

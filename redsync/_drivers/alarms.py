@@ -1,0 +1,69 @@
+"""Alarms: wake the sleepers of an event loop at their deadlines, with one timer for all.
+
+A round sets a deadline that it hardly ever meets. With a timer of the loop's each, setting and cancelling them would
+cost as much as the rest of a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final, TypeAlias
+
+from redsync._drivers.parcels import Sleeper
+
+__all__ = ["Alarm", "Alarms"]
+
+Alarm: TypeAlias = list[Any]
+"""When, a number that tells alarms of one instant apart, and the sleeper; None in its place when it was dropped."""
+
+
+class Alarms:
+    """The alarms of one lane. Everything happens in the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self._loop: Final = loop
+        self._clock: Final = clock
+        self._heap: Final[list[Alarm]] = []
+        self._count = 0
+        self._next = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float, sleeper: Sleeper) -> Alarm:
+        """Wake the sleeper at that instant of the clock, unless the alarm is dropped before."""
+        self._count += 1
+        alarm: Alarm = [at, self._count, sleeper]
+        if at != math.inf:
+            heappush(self._heap, alarm)
+            if at < self._next:
+                self._arm(at)
+        return alarm
+
+    @staticmethod
+    def drop(alarm: Alarm) -> None:
+        """Do not wake that sleeper any more; its entry goes when its time comes."""
+        alarm[2] = None
+
+    def clear(self) -> None:
+        """Wake nobody any more."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next = at
+        self._timer = self._loop.call_later(max(at - self._clock(), 0.0), self._ring)
+
+    def _ring(self) -> None:
+        heap, now = self._heap, self._clock()
+        while heap and (heap[0][2] is None or heap[0][0] <= now):
+            sleeper = heappop(heap)[2]
+            if sleeper is not None:
+                sleeper.wake()
+        self._next = math.inf
+        if heap:
+            self._arm(heap[0][0])
