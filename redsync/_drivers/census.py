@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from redsync._core.effects import Broadcast, Command
 from redsync._core.events import Event, NodeChanged
@@ -18,7 +18,6 @@ from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth, christening
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
-from redsync._drivers.exchange import Exchange
 from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
 from redsync._drivers.parcels import Parcel
 from redsync.exceptions import ConfigurationError
@@ -36,6 +35,24 @@ _SETTLED = 1.0
 """Seconds that a connection must have lasted for its end to be followed by a new one without a pause."""
 
 
+class Linked(Protocol):
+    """A connection to a node, as far as it matters here: `suspect` if the node owes replies for too long."""
+
+    @property
+    def suspect(self) -> bool: ...
+
+
+class Lane(Protocol):
+    """Connections to all nodes, None where there is none."""
+
+    @property
+    def links(self) -> Sequence[Linked | None]: ...
+
+    def reconsider(self) -> None:
+        """Look again at who takes part in what."""
+        ...
+
+
 class Census:
     """The nodes of one client.
 
@@ -47,12 +64,13 @@ class Census:
     def __init__(
         self,
         nodes: Sequence[Node],
-        lanes: Sequence[Exchange],
+        lanes: Sequence[Lane],
         clock: Callable[[], float],
         *,
         restart_guard: float,
         tell: Callable[[Event], None],
         guard: threading.Condition | None = None,
+        luck: Callable[[], float] = random.random,
     ) -> None:
         self._nodes: Final = nodes
         self._lanes: Final = lanes
@@ -60,6 +78,7 @@ class Census:
         self._restart_guard: Final = restart_guard
         self._guard: Final = threading.Condition() if guard is None else guard
         self._tell: Final = tell
+        self._luck: Final = luck
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
         self._failures: Final = [0] * len(nodes)
@@ -89,7 +108,7 @@ class Census:
         if reason is not None:
             node.last_error = node.excuse = reason
         failures = self._failures[node.index] = self._failures[node.index] + 1
-        pause = retry_delay(failures, random.random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
+        pause = retry_delay(failures, self._luck(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
         self._retry_at[node.index] = self._clock() + pause
 
     def note_tried(self, node: Node, error: str | None) -> None:

@@ -1,1 +1,17 @@
-"""The deterministic simulator: virtual nodes that execute the shipped scripts."""
+"""The deterministic simulator: programs with distributed locks, in virtual time, with the faults that a seed chooses.
+
+Read `simulation` first: its docstring is the manual. Then, from the bottom up:
+
+| module | holds |
+|---|---|
+| `timeline`, `loop` | virtual time, clocks that drift, an asyncio event loop over many machines |
+| `store`, `commands`, `sorted_sets`, `values`, `scripting` | one node's memory, and the shipped Lua scripts on it |
+| `network`, `nodes`, `machines` | what there is, and what can go wrong with it |
+| `lines`, `wakeups`, `upkeep`, `runner`, `client` | the third driver: performs what protocols ask for |
+| `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
+| `workload`, `faults`, `campaign` | many runs by seed |
+"""
+
+from redsync.testing.simulator.simulation import Simulation, SimulationError
+
+__all__ = ["Simulation", "SimulationError"]

@@ -1,0 +1,45 @@
+"""The client of a simulation: an `AsyncClient` whose driver is the simulator's. No real connection is ever made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis.asyncio
+
+from redsync._core.events import Event
+from redsync._core.timing import Timing
+from redsync._drivers.nodes import Node
+from redsync.client import AsyncClient
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.runner import SimRunner
+
+__all__ = ["SimulatedClient"]
+
+
+class SimulatedClient(AsyncClient):
+    """Makes synchronizers over the virtual nodes of a simulation, for programs on one machine of it.
+
+    Made by `Machine.client`; all that an `AsyncClient` can do, it can.
+    """
+
+    def __init__(self, machine: Machine, **options: Any) -> None:
+        self._machine = machine
+        super().__init__([_address(node.name) for node in machine.sim.nodes], **options)
+
+    def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
+        return SimRunner(
+            machine=self._machine,
+            nodes=nodes,
+            timing=timing,
+            listeners=listeners,
+            watchdog=self._WATCHDOG,
+            farewell=self._FAREWELL,
+        )
+
+
+@functools.cache
+def _address(name: str) -> redis.asyncio.Redis:
+    """Return what stands for `redis://<name>`; made once, for a run makes many clients."""
+    return redis.asyncio.Redis.from_url(f"redis://{name}")

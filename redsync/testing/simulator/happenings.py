@@ -1,0 +1,262 @@
+"""What can happen in a simulation. The trace is a list of these; checkers are shown those they ask for.
+
+Each is a frozen value that begins with the true instant. Its text is made only when somebody reads it. Owners stand in
+it as the nodes store them; the trace puts the clients' names in the place of their UUIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from redsync._core.events import Event
+    from redsync._core.quorum import Tally
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimRunner
+
+__all__ = [
+    "Answered",
+    "Connected",
+    "Decided",
+    "Did",
+    "Disconnected",
+    "Executed",
+    "Faulted",
+    "Happening",
+    "Sent",
+    "Stepped",
+    "Told",
+]
+
+
+class Sent(NamedTuple):
+    """A client sent a command to nodes, or would have liked to.
+
+    Attributes:
+        at: When, in seconds of true time.
+        client: The client's name.
+        number: The command's number among those of this client.
+        script: Which script.
+        keys: The script's KEYS.
+        args: The script's ARGV.
+        nodes: Bit set of the nodes to which it was sent.
+        votes: Whether the nodes' votes are waited for.
+    """
+
+    at: float
+    client: str
+    number: int
+    script: str
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+    nodes: int
+    votes: bool
+
+    def __str__(self) -> str:
+        asks = "asks" if self.votes else "tells"
+        return f"{self.client} {asks} {_nodes(self.nodes)}: #{self.number} {_call(self.script, self.keys, self.args)}"
+
+
+class Executed(NamedTuple):
+    """A node executed a script.
+
+    Attributes:
+        at: When, in seconds of true time.
+        node: The node's index.
+        client: The name of the client that had sent it.
+        script: Which script.
+        keys: The script's KEYS.
+        args: The script's ARGV.
+        reply: What it returned, or a `hiredis.ReplyError`.
+    """
+
+    at: float
+    node: int
+    client: str
+    script: str
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+    reply: Any
+
+    def __str__(self) -> str:
+        call = _call(self.script, self.keys, self.args)
+        return f"{_nodes(1 << self.node)} executes for {self.client}: {call} -> {_reply(self.reply)}"
+
+
+class Answered(NamedTuple):
+    """A reply reached a client.
+
+    Attributes:
+        at: When, in seconds of true time.
+        client: The client's name.
+        node: The node's index.
+        number: The number of the command that it answers.
+        reply: The reply.
+    """
+
+    at: float
+    client: str
+    node: int
+    number: int
+    reply: Any
+
+    def __str__(self) -> str:
+        return f"{self.client} hears from {_nodes(1 << self.node)}: #{self.number} -> {_reply(self.reply)}"
+
+
+class Decided(NamedTuple):
+    """A round of votes is over for a client.
+
+    Attributes:
+        at: When, in seconds of true time.
+        client: The client's name.
+        number: The number of the command.
+        verdict: "won" or "lost".
+        choices: Each node's choice: granted, refused, failed, or None.
+        replies: What each node said, or why it failed.
+    """
+
+    at: float
+    client: str
+    number: int
+    verdict: str
+    choices: tuple[Any, ...]
+    replies: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, at: float, client: str, number: int, tally: Tally) -> Decided:
+        """Return what a tally says at that instant; votes that come later do not change it."""
+        return cls(at, client, number, tally.verdict.value, tuple(tally.choices), tuple(tally.replies))
+
+    def __str__(self) -> str:
+        votes = ", ".join(
+            f"{_nodes(1 << i)} {'-' if choice is None else choice.value}"
+            + (f" ({reply})" if choice is not None and choice.value == "failed" else "")
+            for i, (choice, reply) in enumerate(zip(self.choices, self.replies, strict=True))
+        )
+        return f"{self.client} counts #{self.number}: {self.verdict.upper()}: {votes}"
+
+
+class Connected(NamedTuple):
+    """A client has a new connection to a node.
+
+    Attributes:
+        at: When, in seconds of true time.
+        client: The client's name.
+        node: The node's index.
+        unfit: For how many seconds the node takes part in no new grant; infinity if that is not known yet.
+    """
+
+    at: float
+    client: str
+    node: int
+    unfit: float
+
+    def __str__(self) -> str:
+        note = f", which may have forgotten claims for {self.unfit:.3f} s" if self.unfit else ""
+        return f"{self.client} is connected to {_nodes(1 << self.node)}{note}"
+
+
+class Disconnected(NamedTuple):
+    """A client lost its connection to a node, or did not get one."""
+
+    at: float
+    client: str
+    node: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.client} is not connected to {_nodes(1 << self.node)}: {self.reason}"
+
+
+class Told(NamedTuple):
+    """A client told its application something.
+
+    Attributes:
+        at: When, in seconds of true time.
+        runner: The client's driver.
+        event: HoldLost, HoldOrphaned or NodeChanged.
+    """
+
+    at: float
+    runner: SimRunner
+    event: Event
+
+    def __str__(self) -> str:
+        fields = [getattr(self.event, name) for name in self.event.__slots__ if name != "state"]
+        rest = [getattr(self.event, "state", "")] if type(self.event).__name__ == "NodeChanged" else []
+        words = ", ".join(str(field) for field in [*fields, *rest] if field != "")
+        return f"{self.runner.name} tells: {type(self.event).__name__}: {words}"
+
+
+class Did(NamedTuple):
+    """A program did something, as it says itself.
+
+    Attributes:
+        at: When, in seconds of true time.
+        machine: The machine on which it runs.
+        who: Which of its tasks, and the owner if that matters.
+        what: A verb: "acquired", "timed out", "released", "lost", ...
+        about: What more there is to know, by name.
+    """
+
+    at: float
+    machine: Machine
+    who: str
+    what: str
+    about: dict[str, Any]
+
+    def __str__(self) -> str:
+        about = "".join(f" {name}={value}" for name, value in self.about.items())
+        return f"{self.who} on {self.machine.name} {self.what}{about}"
+
+
+class Faulted(NamedTuple):
+    """A fault began or ended.
+
+    Attributes:
+        at: When, in seconds of true time.
+        kind: Which kind of fault, one or two words.
+        text: The whole story.
+    """
+
+    at: float
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"*** {self.text}"
+
+
+class Stepped(NamedTuple):
+    """Protocols of a machine have made steps, or its clock has jumped. Not in the trace: it is for checkers."""
+
+    at: float
+    machine: Machine
+
+
+Happening: TypeAlias = Sent | Executed | Answered | Decided | Connected | Disconnected | Told | Did | Faulted | Stepped
+
+
+def _nodes(bits: int) -> str:
+    if not bits:
+        return "no node"
+    numbers = ",".join(str(i + 1) for i in range(bits.bit_length()) if bits >> i & 1)
+    return f"node-{numbers}"
+
+
+def _call(script: str, keys: Sequence[bytes], args: Sequence[bytes | int]) -> str:
+    return f"{script}({' '.join(map(_word, keys))} | {' '.join(map(_word, args))})"
+
+
+def _word(word: bytes | int) -> str:
+    if isinstance(word, int):
+        return str(word)
+    return word.decode() if word.isascii() and word.decode().isprintable() else f"<{len(word)} bytes>"
+
+
+def _reply(reply: Any) -> str:
+    if isinstance(reply, list):
+        return f"[{' '.join(map(_reply, reply))}]"
+    return _word(reply) if isinstance(reply, (bytes, int)) else str(reply)

@@ -1,0 +1,315 @@
+"""The event loop of a simulation: asyncio code runs in it as it is, in virtual time.
+
+Time jumps to the next timer or packet; between two of them none passes. Each callback belongs to a machine, found in
+its context. Within a machine callbacks run in asyncio's order; between machines the seed decides who goes next. The
+callbacks of a paused machine wait, those of a crashed one never run.
+
+Loop time on a machine is that machine's clock. Tasks and futures are hashed by number, so that sets of them, which
+asyncio itself uses, have the same order in every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, TypeAlias, TypeVar
+
+from redsync.exceptions import RedsyncError
+from redsync.testing.simulator.timeline import Clock, Timeline
+
+__all__ = ["Host", "NoRealIOError", "VirtualLoop"]
+
+T = TypeVar("T")
+
+Coro: TypeAlias = Coroutine[Any, Any, T] | Generator[Any, None, T]
+
+_HOST: Final[contextvars.ContextVar[Host]] = contextvars.ContextVar("redsync_simulated_host")
+
+
+_LAST_ROUNDS = 10_000
+"""How many callbacks may still run when everything is being cancelled."""
+
+
+class NoRealIOError(RedsyncError, RuntimeError):
+    """A simulated program asked for real threads, sockets, processes or signals: there are none."""
+
+
+class _Future(asyncio.Future[T]):
+    def __init__(self, number: int, loop: VirtualLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[T]):
+    def __init__(self, number: int, host: Host, coro: Coro[T], **options: Any) -> None:
+        self._number = number
+        self.host = host
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Host:
+    """Something on which callbacks run, one after the other.
+
+    Attributes:
+        name: What the trace calls it.
+        clock: Its clock.
+        context: The context of all that it runs.
+        ready: What it runs next.
+        paused: It stands still: whatever is due waits.
+        crashed: It never runs anything again.
+        stepped: A protocol made a step since this was last set to False.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name: Final = name
+        self.clock: Final = clock
+        self.context: Final = contextvars.Context()
+        self.context.run(_HOST.set, self)
+        self.ready: Final[deque[asyncio.Handle]] = deque()
+        self.timers: Final[list[asyncio.Handle]] = []
+        self.paused = self.crashed = self.stepped = False
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Runs the callbacks of all machines of one simulation.
+
+    Attributes:
+        world: The host of what belongs to no machine.
+        current: Whose callback is running.
+        on_step: Called after each callback in which a protocol made a step, with its host.
+        on_error: Called with what asyncio reports of errors that nobody awaits.
+    """
+
+    def __init__(self, timeline: Timeline, luck: Callable[[], float]) -> None:
+        self._timeline: Final = timeline
+        self._luck: Final = luck
+        self.world: Final = Host("the world", Clock(timeline))
+        self.current = self.world
+        self.on_step: Callable[[Host], object] = lambda _: None
+        self.on_error: Callable[[dict[str, Any]], object] = lambda _: None
+        self._busy: Final[list[Host]] = []
+        self._numbers: Final = itertools.count(1)
+        self._running = self._stopping = self._closed = False
+
+    # Running.
+
+    def advance(self, until: float) -> bool:
+        """Run until `stop` is called or the instant has come; False if nothing at all is left to happen before."""
+        timeline, busy, luck = self._timeline, self._busy, self._luck
+        entries = timeline.entries
+        self._stopping, self._running = False, True
+        asyncio._set_running_loop(self)
+        try:
+            while not self._stopping:
+                if busy:
+                    self._run_one(busy[0] if len(busy) == 1 else busy[int(luck() * len(busy))])
+                    continue
+                if not entries:
+                    return False
+                if entries[0][0] > until:
+                    timeline.now = until
+                    return True
+                when, _, host, action, args = heapq.heappop(entries)
+                timeline.now = when
+                if args is None:
+                    self._fire(host, action)
+                elif host is None:
+                    action(*args)
+                else:
+                    self._deliver(host, action, args)
+            return True
+        finally:
+            self._running = False
+            asyncio._set_running_loop(None)
+
+    def _run_one(self, host: Host) -> None:
+        handle = host.ready.popleft()
+        if not host.ready:
+            self._busy.remove(host)
+        if not handle.cancelled():
+            self.current = host
+            handle._run()
+            self.current = self.world
+            if host.stepped:
+                host.stepped = False
+                self.on_step(host)
+
+    def _fire(self, host: Host, timer: asyncio.Handle) -> None:
+        if timer.cancelled() or host.crashed:
+            return
+        if host.paused:
+            host.timers.append(timer)
+        else:
+            self._enqueue(host, timer)
+
+    def _deliver(self, host: Host, action: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Let a host receive something: at once if it has nothing else to do."""
+        if host.crashed:
+            return
+        if host.paused or host.ready:
+            self._enqueue(host, asyncio.Handle(action, args, self, host.context))
+            return
+        self.current = host
+        host.context.run(action, *args)
+        self.current = self.world
+
+    def _enqueue(self, host: Host, handle: asyncio.Handle) -> None:
+        if not host.ready and not host.paused:
+            self._busy.append(host)
+        host.ready.append(handle)
+
+    # Faults of hosts.
+
+    def pause(self, host: Host) -> None:
+        """Let a host stand still; its clock goes on."""
+        host.paused = True
+        if host in self._busy:
+            self._busy.remove(host)
+
+    def resume(self, host: Host) -> None:
+        """Let a host go on: first with what it has received meanwhile, then with its timers, as asyncio does."""
+        host.paused = False
+        host.ready.extend(host.timers)
+        host.timers.clear()
+        if host.ready:
+            self._busy.append(host)
+
+    def crash(self, host: Host) -> None:
+        """Let a host never run anything again."""
+        host.crashed = True
+        host.ready.clear()
+        host.timers.clear()
+        if host in self._busy:
+            self._busy.remove(host)
+
+    def retime(self, host: Host) -> None:
+        """Reckon anew when a host's timers are due, after its clock was changed."""
+        self._timeline.replace(
+            (max(host.clock.instant(entry[3].when()), self._timeline.now), *entry[1:])
+            if entry[2] is host and entry[4] is None
+            else entry
+            for entry in self._timeline.entries
+        )
+
+    def drain(self) -> None:
+        """Cancel all tasks and let them end, whatever has become of their hosts; what does not end is forgotten."""
+        self._timeline.entries.clear()
+        for task in asyncio.all_tasks(self):
+            assert isinstance(task, _Task), "this loop makes no others"
+            task.host.paused = task.host.crashed = False
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.cancel()
+        asyncio._set_running_loop(self)
+        try:
+            rounds = _LAST_ROUNDS
+            while self._busy and rounds:
+                rounds -= 1
+                self._run_one(self._busy[0])
+        finally:
+            asyncio._set_running_loop(None)
+            self._closed = True
+
+    # What asyncio asks of a loop.
+
+    def time(self) -> float:
+        """Return what the clock of the running machine shows."""
+        return self.current.clock.now()
+
+    def call_soon(  # type: ignore[override]  # the arguments' types are not followed through
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback as soon as its machine has run what was there before."""
+        if context is None:
+            context = contextvars.copy_context()
+        handle = asyncio.Handle(callback, args, self, context)
+        host = context.get(_HOST, self.world)
+        if not host.crashed:
+            self._enqueue(host, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]  # the arguments' types are not followed through
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback some seconds from now, by its machine's clock."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # the arguments' types are not followed through
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback when its machine's clock shows that time."""
+        if context is None:
+            context = contextvars.copy_context()
+        host = context.get(_HOST, self.world)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not host.crashed:
+            self._timeline.schedule(host.clock.instant(when), host, handle, None)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Take note of a cancelled timer: it is passed over when it is due."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a new future."""
+        return _Future(next(self._numbers), self)
+
+    def create_task(
+        self,
+        coro: Coro[T],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """Return a new task; without a name it gets one that is the same in every run."""
+        number = next(self._numbers)
+        title = f"task-{number}" if name is None else str(name)
+        host = _HOST.get(self.world) if context is None else context.get(_HOST, self.world)
+        return _Task(number, host, coro, loop=self, name=title, context=context, **options)
+
+    def stop(self) -> None:
+        """Let `advance` return after the present callback."""
+        self._stopping = True
+
+    def is_running(self) -> bool:
+        """Whether it runs now."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """Whether it can be used no more."""
+        return self._closed
+
+    def get_debug(self) -> bool:
+        """Return False: what asyncio adds in debug mode is about real time."""
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Report an error that nobody awaits."""
+        if not self._closed:
+            self.on_error(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Do nothing: asynchronous generators end with their tasks."""
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise NoRealIOError(f"loop.{name}() needs real threads, sockets, processes or signals; a simulation has none")
+
+    return refuse
+
+
+for _name, _function in vars(asyncio.AbstractEventLoop).items():
+    if callable(_function) and not _name.startswith("_") and _name not in vars(VirtualLoop):
+        setattr(VirtualLoop, _name, _refuse(_name))

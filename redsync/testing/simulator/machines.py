@@ -1,0 +1,111 @@
+"""Machines: where programs run, with a clock of their own, as many clients as they like, and faults.
+
+What `start` was given runs here. Its tasks may start others; all of them stop when the machine pauses or crashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from redsync.testing.simulator.happenings import Did, Faulted, Stepped
+from redsync.testing.simulator.loop import Host
+from redsync.testing.simulator.timeline import Clock
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.client import SimulatedClient
+    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Machine"]
+
+T = TypeVar("T")
+
+
+class Machine(Host):
+    """One machine of a simulation, made by `Simulation.machine`.
+
+    Attributes:
+        sim: The simulation.
+        random: A source of luck for the programs here, by the seed.
+        tasks: What was started here.
+        runners: The drivers of the clients made here; `runner.session.holds` is what a client believes to hold.
+    """
+
+    def __init__(self, sim: Simulation, name: str) -> None:
+        luck = random.Random(f"{sim.seed} machine {name}")
+        super().__init__(name, Clock(sim.timeline, luck.uniform(1000.0, 2000.0)))
+        self.sim: Final = sim
+        self.random: Final = luck
+        self.tasks: Final[list[asyncio.Task[Any]]] = []
+        self.runners: Final[list[SimRunner]] = []
+        self.clients: Final[list[SimulatedClient]] = []
+
+    def client(self, **options: Any) -> SimulatedClient:
+        """Return a client of all nodes, for the programs on this machine; options as for `AsyncClient`."""
+        from redsync.testing.simulator.client import SimulatedClient
+
+        client = SimulatedClient(self, **self.sim.client_options | options)
+        # Kept: when a forgotten client is collected is nothing that a seed decides.
+        self.clients.append(client)
+        return client
+
+    def start(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Start a program; its error, if it ends with one, comes out of `Simulation.run`."""
+        number = len(self.tasks) + 1
+        task = self.sim.loop.create_task(coro, name=name or f"program-{number}", context=self.context.copy())
+        self.tasks.append(task)
+        self.sim.begun(self, task)
+        return task
+
+    def tell(self, who: str, what: str, **about: Any) -> None:
+        """Put what a program did into the trace, and before the checkers."""
+        self.sim.saw(Did(self.sim.now, self, who, what, about))
+
+    # Faults.
+
+    def pause(self) -> None:
+        """Stand still, as in a long garbage collection or after SIGSTOP; the clock goes on."""
+        if not self.paused and not self.crashed:
+            self._note("pause", "stands still")
+            self.sim.loop.pause(self)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self.paused and not self.crashed:
+            self._note("resume", "goes on")
+            self.sim.loop.resume(self)
+
+    def crash(self, *, dark: bool = False) -> None:
+        """End all programs at once and for good; `dark` if nobody closes their connections either."""
+        if self.crashed:
+            return
+        self._note("crash", "crashes and is dark" if dark else "crashes")
+        self.sim.loop.crash(self)
+        for runner in self.runners:
+            runner.vanish(dark=dark)
+        self.sim.ended(self)
+
+    def drift(self, rate: float) -> None:
+        """Let the clock count that many seconds per second."""
+        self._note("drift", f"has a clock that runs at {rate:.4f}")
+        self.clock.change(rate=rate)
+        self.sim.loop.retime(self)
+        self.sim.look_at_rates()
+
+    def jump(self, seconds: float) -> None:
+        """Let the clock jump; one that jumps back breaks what all promises rest on."""
+        self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
+        self.clock.change(jump=seconds)
+        self.sim.loop.retime(self)
+        if seconds < 0:
+            self.sim.waive("exclusion", f"the clock of {self.name} jumped back")
+        self.sim.saw(Stepped(self.sim.now, self))
+
+    def _note(self, kind: str, text: str) -> None:
+        self.sim.saw(Faulted(self.sim.now, f"machine {kind}", f"{self.name} {text}"))
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}>"

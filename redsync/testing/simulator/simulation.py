@@ -1,0 +1,324 @@
+"""Simulations: programs on virtual machines, over virtual nodes and a virtual network, in virtual time, by a seed.
+
+```python
+def test_two_workers_exclude_each_other():
+    with Simulation(seed=7, nodes=5) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(work(a.client(lease=2.0)))  # plain asyncio code with an AsyncClient
+        b.start(work(b.client(lease=2.0)))
+        sim.partition(a, 2)
+        sim.run(until=5.0)
+        sim.heal()
+        sim.run()  # until both have ended; their errors come out
+```
+
+A run is a function of its seed: the same programs and faults with the same seed give the same trace, byte for byte.
+After each step the checkers look; what they find is raised as `SimulationError`, with the trace and how to replay it.
+
+Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose` here; `pause`, `resume`, `crash`, `drift`, `jump` of a
+`Machine`; `hang`, `resume`, `crash`, `restart`, `flush`, `drift`, `jump` of a node (`sim.nodes[i]`). `faults.Nemesis`
+plans a random sequence of all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from redsync._core.scripts import Script
+from redsync.exceptions import RedsyncError
+from redsync.testing.simulator.checks import ALL, Checker
+from redsync.testing.simulator.happenings import Faulted, Happening, Stepped
+from redsync.testing.simulator.loop import Host, VirtualLoop
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.network import Network, Route
+from redsync.testing.simulator.nodes import VirtualNode
+from redsync.testing.simulator.timeline import Timeline
+from redsync.testing.simulator.trace import Trace
+
+__all__ = ["Simulation", "SimulationError"]
+
+_LAST_LINES = 60
+
+
+class SimulationError(RedsyncError, AssertionError):
+    """A simulation found something wrong: str() says what, how to replay it, and how the trace ended.
+
+    Attributes:
+        complaints: What is wrong.
+        seed: The seed of the run.
+        trace: All that has happened, as text.
+    """
+
+    def __init__(self, complaints: Sequence[str], seed: int, trace: Trace, replay: str) -> None:
+        self.complaints = tuple(complaints)
+        self.seed = seed
+        self.trace = trace.text()
+        what = "\n".join(complaints)
+        super().__init__(f"{what}\nreplay it with {replay}\n\nthe trace ends with\n{trace.text(_LAST_LINES)}")
+
+
+class Simulation:
+    """One run. Used with `with`, which looks at the end once more, unless there was an error.
+
+    Args:
+        seed: Decides everything that is left to chance.
+        nodes: How many nodes there are.
+        scripts: Sources that replace shipped scripts on all nodes, by name, to see what would happen.
+        checkers: Which checkers look on.
+        patience: After how many virtual seconds `run` gives up programs that do not end.
+        replay: How to replay this run, for the error.
+        **client_options: Options of all clients, unless they are made with others.
+
+    Attributes:
+        seed: As given.
+        machines: The machines, in the order in which they were made.
+        nodes: The nodes.
+        network: What lies between them.
+        trace: All that has happened.
+        waived: The promises that no longer hold, because a fault broke what they rest on, and why.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        scripts: Mapping[str, str] | None = None,
+        checkers: Iterable[type[Checker]] = ALL,
+        patience: float = 3600.0,
+        replay: str | None = None,
+        **client_options: Any,
+    ) -> None:
+        self.seed: Final = seed
+        self.timeline: Final = Timeline()
+        self.trace: Final = Trace()
+        self.client_options: Final = client_options
+        self.machines: Final[list[Machine]] = []
+        self.waived: Final[dict[str, str]] = {}
+        self.random: Final = self.luck("simulation")
+        # What is abstract raises NoRealIOError.
+        self.loop: Final = VirtualLoop(self.timeline, self.luck("scheduler").random)  # type: ignore[abstract]
+        self.loop.on_step = self._look_at_step
+        self.loop.on_error = self._report
+        self.network: Final = Network(self.timeline, self.luck("network").random)
+        broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
+        self.nodes: Final = [VirtualNode(self, i, broken) for i in range(nodes)]
+        self._replay: Final = replay or f"Simulation(seed={seed})"
+        self._patience: Final = patience
+        self._complaints: list[str] = []
+        self._pending: Final[dict[asyncio.Task[Any], Machine]] = {}
+        self._failed: BaseException | None = None
+        self._waits = self._over = False
+        self._checkers: Final = [make(self) for make in checkers]
+        self._watching: Final[dict[type[Any], list[tuple[Checker, Callable[[Any], str | None]]]]] = {}
+        for checker in self._checkers:
+            for kind in checker.watches:
+                self._watching.setdefault(kind, []).append((checker, checker.see))
+
+    def luck(self, purpose: str) -> random.Random:
+        """Return a source of luck by the seed, apart from those for all other purposes."""
+        return random.Random(f"{self.seed} {purpose}")
+
+    @property
+    def now(self) -> float:
+        """The present instant of true time, in seconds since the beginning."""
+        return self.timeline.now
+
+    def machine(self, name: str) -> Machine:
+        """Return a new machine."""
+        assert all(machine.name != name for machine in self.machines), f"there is a machine {name!r} already"
+        machine = Machine(self, name)
+        self.machines.append(machine)
+        return machine
+
+    # Running.
+
+    def run(self, until: float | None = None) -> None:
+        """Run until that instant of true time; by default until all programs on live machines have ended.
+
+        Raises:
+            SimulationError: A promise was broken, or the programs do not end.
+            Exception: Whatever ended a program.
+        """
+        assert not self._over, "the simulation is over"
+        self._waits = until is None
+        alive = bool(self._pending) or not self._waits
+        collects = gc.isenabled()
+        # What is collected when is nothing that a seed decides, and finalizers are code too.
+        gc.disable()
+        try:
+            if alive:
+                alive = self.loop.advance(self.now + self._patience if until is None else until)
+                if self._waits and self._pending and self._failed is None and not self._complaints:
+                    self.complain("progress", self._describe_stuck(alive))
+        finally:
+            if collects:
+                gc.enable()
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            failed.add_note(f"in a simulation: replay it with {self._replay}")
+            raise failed
+        self._raise_complaints()
+
+    def check(self) -> None:
+        """Let the checkers look at how it ended.
+
+        Raises:
+            SimulationError: A promise was broken.
+        """
+        for checker in self._checkers:
+            for text in checker.finish():
+                self.complain(checker.name, text)
+        self._raise_complaints()
+
+    def close(self) -> None:
+        """End all that still runs; nothing that happens from here on is looked at."""
+        if self._over:
+            return
+        self._over = True
+        for machine in self.machines:
+            for runner in machine.runners:
+                runner.dispose()
+        self.loop.drain()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.check()
+        finally:
+            self.close()
+
+    def _describe_stuck(self, alive: bool) -> str:
+        who = ", ".join(f"{task.get_name()} on {machine.name}" for task, machine in self._pending.items())
+        if not alive:
+            return f"deadlock: nothing is left to happen, and {who} wait"
+        return f"after {self._patience:g} s these programs have not ended: {who}"
+
+    # For machines.
+
+    def begun(self, machine: Machine, task: asyncio.Task[Any]) -> None:
+        """Take note of a program that was started."""
+        self._pending[task] = machine
+        task.add_done_callback(self._end, context=self.loop.world.context)
+
+    def ended(self, machine: Machine) -> None:
+        """Take note of a machine whose programs will never end."""
+        for task in machine.tasks:
+            self._pending.pop(task, None)
+        self._stop_if_done()
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._pending.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._over:
+            self._failed = self._failed or error
+            self.loop.stop()
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        if self._waits and not self._pending:
+            self.loop.stop()
+
+    # Seeing.
+
+    def saw(self, happening: Happening) -> None:
+        """Take note of something that has happened, and let the checkers look."""
+        if self._over:
+            return
+        if happening.__class__ is not Stepped:
+            self.trace.add(happening)
+        for checker, see in self._watching.get(happening.__class__, ()):
+            complaint = see(happening)
+            if complaint is not None:
+                self.complain(checker.name, complaint)
+
+    def complain(self, promise: str, text: str) -> None:
+        """Stop because a promise was broken; unless it was waived."""
+        if promise not in self.waived and not self._over:
+            self._complaints.append(f"{promise}: {text}")
+            self.loop.stop()
+
+    def waive(self, promise: str, reason: str) -> None:
+        """Let a promise not be looked at from now on, because a fault broke what it rests on."""
+        self.waived.setdefault(promise, reason)
+
+    def _raise_complaints(self) -> None:
+        if self._complaints:
+            complaints, self._complaints = self._complaints, []
+            raise SimulationError([self.trace.named(text) for text in complaints], self.seed, self.trace, self._replay)
+
+    def _look_at_step(self, host: Host) -> None:
+        if isinstance(host, Machine):
+            self.saw(Stepped(self.now, host))
+
+    def _report(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.complain("errors", f"{context['message']}: {error!r}" if error else context["message"])
+
+    # Faults of the network.
+
+    def partition(self, machine: Machine, *nodes: int) -> None:
+        """Let nothing through between a machine and nodes (indices; all if none is given)."""
+        self.cut(machine, *nodes, there=True, back=True)
+
+    def cut(self, machine: Machine, *nodes: int, there: bool = False, back: bool = False) -> None:
+        """Let nothing through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
+        for node, route in self._routes(machine, nodes):
+            arrow = "<->" if there and back else "->" if there else "<-"
+            self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
+            route.there.blocked |= there
+            route.back.blocked |= back
+
+    def heal(self, machine: Machine | None = None, *nodes: int) -> None:
+        """End partitions, slowness and loss between a machine (all if none is given) and nodes."""
+        for each in self.machines if machine is None else [machine]:
+            for node, route in self._routes(each, nodes):
+                if route.troubled:
+                    self._note("heal", f"all gets through again {each.name} <-> {node.name}")
+                    self.network.heal(route)
+
+    def slow(self, machine: Machine, *nodes: int, seconds: float) -> None:
+        """Let packets between a machine and nodes take up to that much longer."""
+        for node, route in self._routes(machine, nodes):
+            self._note("delay", f"packets {machine.name} <-> {node.name} take up to {seconds:.3f} s longer")
+            route.there.delay = route.back.delay = seconds
+
+    def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
+        """Let packets be lost with that likelihood; each ends its connection."""
+        for node, route in self._routes(machine, nodes):
+            self._note(
+                "loss", f"{there:.0%} of requests, {back:.0%} of replies are lost {machine.name} <-> {node.name}"
+            )
+            route.there.loss, route.back.loss = there, back
+
+    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[VirtualNode, Route]]:
+        chosen = [self.nodes[i] for i in nodes] or self.nodes
+        return [(node, self.network.route(machine, node)) for node in chosen]
+
+    def look_at_rates(self) -> None:
+        """Waive exclusion if clocks run at rates further apart than clients allow for."""
+        clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.nodes]
+        rates = [clock.rate for clock in clocks]
+        allowed = self.client_options.get("drift_factor", 0.01)
+        if max(rates) / min(rates) - 1 > allowed:
+            self.waive("exclusion", "clocks run at rates further apart than drift_factor")
+
+    def _note(self, kind: str, text: str) -> None:
+        self.saw(Faulted(self.now, kind, text))
+
+
+def _replace(name: str, source: str) -> Script:
+    # Whoever replaces what is not there has mistyped the name.
+    Script.load(name)
+    return Script(name, source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())

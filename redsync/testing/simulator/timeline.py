@@ -1,0 +1,79 @@
+"""Virtual time: what happens next, and clocks that need not agree on what time it is.
+
+True time is seconds since the simulation began. Only the simulation knows it: programs and nodes read clocks of their
+own. What is due at one instant happens in the order in which it was asked for, so a run has one order only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+__all__ = ["Clock", "Entry", "Timeline"]
+
+Entry: TypeAlias = tuple[float, int, Any, Any, tuple[Any, ...] | None]
+"""True instant, running number, whom it concerns, and what to do: a function and its arguments, or a timer and None."""
+
+
+class Timeline:
+    """The future, in order.
+
+    Attributes:
+        now: The present instant of true time, in seconds.
+        entries: A heap of what is to come.
+    """
+
+    __slots__ = ("_number", "entries", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.entries: list[Entry] = []
+        self._number: Final = itertools.count()
+
+    def schedule(self, when: float, concerned: Any, action: Any, args: tuple[Any, ...] | None = ()) -> None:
+        """Let something happen at an instant, or at once if that is over."""
+        heapq.heappush(self.entries, (max(when, self.now), next(self._number), concerned, action, args))
+
+    def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
+        """Let something happen that concerns no machine, some seconds from now."""
+        self.schedule(self.now + seconds, None, action, args)
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Put other entries in the place of all."""
+        self.entries[:] = entries
+        heapq.heapify(self.entries)
+
+
+class Clock:
+    """A clock that may go wrong.
+
+    Attributes:
+        rate: How many seconds it counts per second of true time.
+    """
+
+    __slots__ = ("_local", "_timeline", "_true", "rate")
+
+    def __init__(self, timeline: Timeline, start: float = 0.0, rate: float = 1.0) -> None:
+        self._timeline: Final = timeline
+        self._true = timeline.now
+        self._local = start
+        self.rate = rate
+
+    def now(self) -> float:
+        """Return what it shows, in seconds."""
+        return self._local + (self._timeline.now - self._true) * self.rate
+
+    def instant(self, local: float) -> float:
+        """Return the first instant of true time at which it shows that or more, if it goes on as it does."""
+        true = self._true + (local - self._local) / self.rate
+        while self._local + (true - self._true) * self.rate < local:
+            true = math.nextafter(true, math.inf)
+        return true
+
+    def change(self, *, rate: float | None = None, jump: float = 0.0) -> None:
+        """Let it go on at another rate, or from another time."""
+        self._local, self._true = self.now() + jump, self._timeline.now
+        self.rate = self.rate if rate is None else rate

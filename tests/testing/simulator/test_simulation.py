@@ -1,0 +1,71 @@
+"""Programs in virtual time: they run as they would, end when they should, and tell of what goes wrong."""
+
+import asyncio
+
+import pytest
+
+from redsync.testing.simulator import Simulation, SimulationError
+
+
+async def take_turns(client, log, rounds=3):
+    lock = client.get_lock("x")
+    for _ in range(rounds):
+        async with lock:
+            log.append("in")
+            await asyncio.sleep(0.3)
+            log.append("out")
+
+
+def test_run_lets_two_machines_take_turns():
+    log = []
+    with Simulation(seed=1, lease=2.0) as sim:
+        for name in "ab":
+            machine = sim.machine(name)
+            machine.start(take_turns(machine.client(), log))
+        sim.run()
+        assert log == ["in", "out"] * 6
+        assert sim.now > 6 * 0.3
+
+
+def test_run_raises_error_of_program_with_hint_how_to_replay_it():
+    async def fail():
+        await asyncio.sleep(1.0)
+        raise LookupError("mine")
+
+    with Simulation(seed=4) as sim:
+        sim.machine("a").start(fail())
+        with pytest.raises(LookupError, match="mine") as caught:
+            sim.run()
+        assert "Simulation(seed=4)" in caught.value.__notes__[0]
+
+
+def test_run_finds_deadlock():
+    async def wait_for_nothing():
+        await asyncio.Event().wait()
+
+    with Simulation(seed=1) as sim:
+        sim.machine("a").start(wait_for_nothing(), name="idler")
+        with pytest.raises(SimulationError, match="deadlock: nothing is left to happen, and idler on a wait"):
+            sim.run()
+
+
+def test_run_until_instant_stops_there():
+    with Simulation(seed=1) as sim:
+        sim.machine("a").start(asyncio.sleep(10.0))
+        sim.run(until=4.0)
+        assert sim.now == 4.0
+        sim.run()
+        assert sim.now == 10.0
+
+
+def test_minority_that_is_cut_off_costs_nothing():
+    log = []
+    with Simulation(seed=7, nodes=5, lease=2.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        sim.partition(a, 1, 2)
+        a.start(take_turns(a.client(), log))
+        b.start(take_turns(b.client(), log))
+        sim.run(until=5.0)
+        sim.heal()
+        sim.run()
+    assert log == ["in", "out"] * 6
