@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import held, pairs, report, startup, threads
+from bench import held, pairs, report, startup, tasks, threads
 from bench.measure import Figure, say
 
 _BENCHES = {
@@ -21,6 +21,7 @@ _BENCHES = {
     "down": pairs.run_down,
     "hung": pairs.run_hung,
     "threads": threads.run,
+    "tasks": tasks.run,
     "held": held.run,
     "startup": startup.run,
 }
