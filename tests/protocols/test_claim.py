@@ -9,29 +9,10 @@ from redsync._core.quorum import Choice
 from redsync._protocols.claim import Receipt
 from redsync._protocols.mutex import MUTEX
 from redsync.exceptions import KeyTypeError, QuorumError
+from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, won
 
-NEW, OURS, FOREIGN = 1, 2, 0
-A, B = b"client-a:1", b"client-b:1"
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
-
-
-def held(remaining=20.0, by=A):
-    """A refusal: somebody holds it for that many seconds more; None: without an end."""
-    return [-1 if remaining is None else round(remaining * 1000), by]
-
-
-def won(toy):
-    return toy.all_say(NEW)
-
-
-def busy(toy, remaining=20.0):
-    return toy.all_say(held(remaining))
-
-
-def mute(toy):
-    return toy.all_say("down", sent=0)
 
 
 # Won.

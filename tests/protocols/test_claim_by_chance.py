@@ -7,14 +7,7 @@ from redsync._core.effects import Broadcast, Tell, Wait
 from redsync._core.quorum import Choice
 from redsync._protocols.claim import acquire_new
 from redsync.exceptions import KeyTypeError, QuorumError
-
-NEW, OURS, FOREIGN = 1, 2, 0
-A, B = b"client-a:1", b"client-b:1"
-
-
-def held(remaining, by):
-    """A refusal: somebody holds it for that many seconds more."""
-    return [round(remaining * 1000), by]
+from tests.support.replies import FOREIGN, NEW, OURS, A, B, held
 
 
 class Chance:

@@ -3,28 +3,7 @@
 import pytest
 
 from redsync.exceptions import QuorumError
-
-NEW = 1
-A, B = b"client-a:1", b"client-b:1"
-SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
-
-
-def held(remaining=20.0, by=A):
-    """A refusal: somebody holds it for that many seconds more; None: without an end."""
-    return [-1 if remaining is None else round(remaining * 1000), by]
-
-
-def won(toy):
-    return toy.all_say(NEW)
-
-
-def busy(toy, remaining=20.0):
-    return toy.all_say(held(remaining))
-
-
-def mute(toy):
-    return toy.all_say("down", sent=0)
-
+from tests.support.replies import NEW, SPLIT, A, B, busy, held, mute, won
 
 # Waiting.
 

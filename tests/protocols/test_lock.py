@@ -5,29 +5,11 @@ import pytest
 from redsync._protocols.holding import check, release
 from redsync._protocols.lock import LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
+from tests.support.replies import FOREIGN, NEW, OURS, busy, held, mute, won
 
-NEW, OURS, FOREIGN = 1, 2, 0
 HAD = 1
-A = b"client-a:1"
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-
-
-def held(remaining=20.0, by=A):
-    """A refusal: somebody holds it for that many seconds more."""
-    return [round(remaining * 1000), by]
-
-
-def won(toy):
-    return toy.all_say(NEW)
-
-
-def busy(toy):
-    return toy.all_say(held())
-
-
-def mute(toy):
-    return toy.all_say("down", sent=0)
 
 
 # One thread.
