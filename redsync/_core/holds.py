@@ -157,24 +157,26 @@ class HoldTable:
 
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
-        self._holds: dict[tuple[bytes, Owner], HoldState] = {}
+        # By owner first: that an owner has ended, and most have without any hold, is seen at a glance.
+        self._holds: dict[Owner, dict[bytes, HoldState]] = {}
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return sum(map(len, self._holds.values()))
 
     def __iter__(self) -> Iterator[HoldState]:
-        return iter(list(self._holds.values()))
+        return iter([state for held in self._holds.values() for state in held.values()])
 
     def get(self, key: bytes, owner: Owner) -> HoldState | None:
         """Return the hold of that key by that owner, lost or not."""
-        return self._holds.get((key, owner))
+        held = self._holds.get(owner)
+        return held.get(key) if held is not None else None
 
     def add(self, state: HoldState) -> None:
         """Take up a new hold."""
-        self._holds[state.keys.lock, state.owner] = state
+        self._holds.setdefault(state.owner, {})[state.keys.lock] = state
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
@@ -187,9 +189,9 @@ class HoldTable:
     def orphan(self, owner: Owner) -> None:
         """Note that an owner has ended and can release nothing any more.
 
-        Called from finalizers, in any thread at any point: it takes no lock, and a copy of the keys is one step.
+        Called from finalizers, in any thread at any point: it takes no lock, and the look is one step.
         """
-        if any(holder is owner for _, holder in list(self._holds)):
+        if owner in self._holds:
             self.orphans.append(owner)
             self._alarm()
 
@@ -202,11 +204,15 @@ class HoldTable:
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from here on."""
         state.live = False
-        self._holds.pop((state.keys.lock, state.owner), None)
+        held = self._holds.get(state.owner)
+        if held is not None:
+            held.pop(state.keys.lock, None)
+            if not held:
+                self._holds.pop(state.owner, None)
 
     def clear(self) -> None:
         """Forget everything, as the child of a fork does: it holds nothing."""
-        for state in self._holds.values():
+        for state in self:
             state.live = False
             state.count = 0
             state.lost = "this process is a fork of the holder"
@@ -214,4 +220,5 @@ class HoldTable:
 
     def next_due(self) -> float:
         """Return the earliest instant at which a hold needs a look; infinity when none does."""
-        return min((state.due for state in self._holds.values() if state.lost is None), default=math.inf)
+        states = (state for held in self._holds.values() for state in held.values())
+        return min((state.due for state in states if state.lost is None), default=math.inf)

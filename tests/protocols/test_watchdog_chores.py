@@ -111,13 +111,10 @@ def test_filling_up_is_batched_by_lane_and_kind(make_toy, monkeypatch):
     toy.now = 1000.5
     toy.commands.clear()
     toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS]] * 3, *[[HEALED, HEALED]] * 2))
-    assert [(command.script.name, len(command.keys)) for command in toy.commands] == [
-        ("lock_renew", 2),
-        ("lock_renew", 2),
-        ("mutex_renew", 2),
-        ("mutex_renew", 2),
-    ]
-    assert [effect.lane for effect in toy.asked[-4:]] == [owner.lane for owner in owners] * 2
+    batches = zip(toy.commands, toy.asked[-4:], strict=True)
+    assert sorted((command.script.name, effect.lane, len(command.keys)) for command, effect in batches) == sorted(
+        (name, owner.lane, 2) for name in ("lock_renew", "mutex_renew") for owner in owners
+    )
 
 
 def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
