@@ -8,6 +8,7 @@ from types import TracebackType
 from redsync._core.holds import HoldState
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
+from redsync._protocols.holding import check
 from redsync.exceptions import AcquireTimeout, RedsyncError
 from redsync.exclusive import Exclusive
 from redsync.hold import AsyncHold
@@ -101,7 +102,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold]):
             await self._leave(hold)
             if hold is not None and cancelled:
                 # The body had released what was lost, and hidden that.
-                self._runner.run_at_once(hold._check_steps())
+                self._runner.run_at_once(check(hold._state, self._runner.now()))
         except RedsyncError as problem:
             if error is None or cancelled:
                 raise

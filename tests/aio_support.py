@@ -1,0 +1,134 @@
+"""What the tests of the asyncio flavour share: loops that are run with open eyes, clients, and turns of a loop."""
+
+import asyncio
+import functools
+import gc
+import logging
+import os
+import random
+import sys
+import time
+
+import pytest
+
+from redsync import AsyncClient
+
+RECORDS = (b"redsync:client:", b"redsync_birth")
+
+try:
+    import uvloop
+except ImportError:  # no wheel for this system
+    uvloop = None
+
+LOOPS = [
+    "asyncio",
+    pytest.param("uvloop", marks=pytest.mark.skipif(uvloop is None, reason="there is no uvloop for this system")),
+]
+
+comes_out = pytest.raises
+"""Around whole `async with` statements, of which it matters what they make of their bodies' errors."""
+
+both_loops = pytest.mark.parametrize("loop", LOOPS)
+
+
+def loop_factory(loop="asyncio"):
+    return uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+
+
+class Complaints(logging.Handler):
+    """What a loop has to say that nobody asked for: errors that were never retrieved, tasks that were destroyed."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+    def handle_context(self, _, context):
+        self.said.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def run(main, loop="asyncio", *, leaves_tasks=False):
+    """Run a coroutine function in a loop of its own; fail if it leaves tasks, or errors that nobody has seen."""
+    complaints = Complaints()
+    log = logging.getLogger("asyncio")
+    log.addHandler(complaints)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+            runner.get_loop().set_exception_handler(complaints.handle_context)
+            result = runner.run(_watched(main, leaves_tasks))
+        gc.collect()
+    finally:
+        log.removeHandler(complaints)
+    assert complaints.said == []
+    return result
+
+
+async def _watched(main, leaves_tasks):
+    result = await main()
+    if not leaves_tasks:
+        await until(lambda: not other_tasks())
+    # What becomes of a task or future that nobody looks at shows when it is collected.
+    gc.collect()
+    return result
+
+
+def other_tasks():
+    """Return the tasks of this loop but for the running one."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+def in_loop(test):
+    """Make a test of a coroutine function; its parameter `loop`, if it has one, names the kind of loop."""
+
+    @functools.wraps(test)
+    def run_test(**kwargs):
+        run(functools.partial(test, **kwargs), kwargs.get("loop", "asyncio"))
+
+    return run_test
+
+
+async def until(condition, within=5.0):
+    """Wait until something is true; the bound is for a busy machine, most things happen at once."""
+    deadline = time.monotonic() + within
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"it did not happen within {within:g} s"
+        await asyncio.sleep(0.002)
+    return result
+
+
+async def turns(n):
+    """Let the loop go round n times."""
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+def client_of(nodes, **options):
+    """Return a client of these nodes, be they LocalNodes or a list, to be closed by the caller.
+
+    Its lease is a minute: what is gone before was given back.
+    """
+    urls = getattr(nodes, "urls", nodes)
+    return AsyncClient(urls, **{"restart_guard": 0.0, "lease": 60.0, **options})
+
+
+def claims(raw):
+    """Return what is on the nodes but for records: claims, and places in queues."""
+    found = []
+    for i, node in enumerate(raw):
+        keys = [key if isinstance(key, bytes) else key.encode() for key in node.keys("*")]
+        found += [(i, key) for key in keys if not key.startswith(RECORDS)]
+    return sorted(found)
+
+
+def count(raw, key):
+    """Return how many nodes have the key."""
+    return sum(node.exists(key) for node in raw)
+
+
+def new_seed():
+    """Return a seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
+    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
+    print(f"REDSYNC_TEST_SEED={seed}", file=sys.stderr)
+    return seed

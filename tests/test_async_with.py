@@ -1,0 +1,628 @@
+"""`async with lock`: what becomes of its body when the hold is lost, alone and together with other cancellations."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from redsync import AcquireTimeout, ClientClosedError, HoldLost, LeaseLostError, NotOwnedError
+from tests.aio_support import both_loops, claims, client_of, comes_out, in_loop, turns, until
+
+ENDLESS = 30
+
+
+def lose(client, name="x"):
+    """Let the hold of that name be lost, as the watchdog would, at this instant."""
+    (state,) = (state for state in client.runner.session.holds if state.name == name)
+    state.valid_until = 0.0
+    state.renew_at = 0.0
+    client.runner.session.holds.watch(state)
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def make_client(nodes, events):
+    return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
+
+
+def nothing_pending():
+    """Whether no cancellation of the running task is left, so that it can go on as if nothing had been."""
+    assert asyncio.current_task().cancelling() == 0
+    return True
+
+
+async def goes_on():
+    """Show that the running task can await as ever."""
+    nothing_pending()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.001)
+    await turns(3)
+
+
+# The loss alone.
+
+
+@both_loops
+@in_loop
+async def test_body_is_cancelled_when_the_hold_is_lost(make_client, events, raw, loop):
+    cancelled = []
+    async with make_client() as client:
+        with comes_out(LeaseLostError, match="'x' was lost"):
+            async with client.get_lock("x"):
+                lose(client)
+                try:
+                    await asyncio.sleep(ENDLESS)
+                except asyncio.CancelledError:
+                    cancelled.append(True)
+                    raise
+        await goes_on()
+        await until(lambda: not claims(raw))
+        assert cancelled == [True]
+        assert [type(event) for event in events if isinstance(event, HoldLost)] == [HoldLost]
+        assert not client.get_lock("x").owned()
+        async with client.get_lock("x"):
+            await goes_on()
+
+
+@in_loop
+async def test_body_is_cancelled_when_the_nodes_forget(make_client, raw):
+    """What really happens, with the watchdog's own renewal."""
+    async with make_client(lease=0.6) as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                for node in raw:
+                    node.flushall()
+                    node.set("redsync:x", "foreign")
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+
+
+@in_loop
+async def test_body_is_cancelled_when_its_lease_is_over(make_client):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x", lease=0.2):
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+
+
+@in_loop
+async def test_body_of_a_mutex_is_cancelled_when_it_is_lost(make_client, raw):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_mutex("x"):
+                lose(client)
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_body_that_computes_is_cancelled_at_its_next_await(make_client):
+    reached = []
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x", lease=0.1) as hold:
+                while not hold.lost:
+                    pass
+                await asyncio.sleep(0)
+                with comes_out(LeaseLostError):
+                    hold.check()
+                reached.append("after the check")
+                await asyncio.sleep(ENDLESS)
+                reached.append("never")
+        await goes_on()
+    assert reached == ["after the check"]
+
+
+@pytest.mark.parametrize("last", ["check", "extend", "release"])
+@in_loop
+async def test_loss_that_the_body_notices_itself_comes_out_once_and_cancels_nothing_later(make_client, last):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                hold._state.valid_until = 0.0
+                if last == "check":
+                    hold.check()
+                else:
+                    await getattr(hold, last)()
+        await goes_on()
+        async with client.get_lock("x"):
+            await goes_on()
+
+
+@in_loop
+async def test_loss_that_the_body_notices_and_hides_cancels_it_at_its_next_await(make_client):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                hold._state.valid_until = 0.0
+                with comes_out(LeaseLostError):
+                    hold.check()
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+
+
+@in_loop
+async def test_loss_that_is_noticed_at_the_end_comes_out_without_a_cancellation(make_client):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                hold._state.valid_until = 0.0
+        await goes_on()
+
+
+@in_loop
+async def test_body_that_swallows_the_cancellation_is_told_at_its_end(make_client):
+    reached = []
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                lose(client)
+                try:
+                    await asyncio.sleep(ENDLESS)
+                except asyncio.CancelledError:
+                    reached.append("swallowed")
+                await asyncio.sleep(0.001)
+                reached.append("end")
+        await goes_on()
+    assert reached == ["swallowed", "end"]
+
+
+@in_loop
+async def test_body_that_turns_the_cancellation_into_its_own_error_keeps_it(make_client):
+    async with make_client() as client:
+        with comes_out(KeyError) as info:
+            async with client.get_lock("x"):
+                lose(client)
+                try:
+                    await asyncio.sleep(ENDLESS)
+                except asyncio.CancelledError:
+                    raise KeyError("mine") from None
+        assert any("was lost" in note for note in info.value.__notes__)
+        await goes_on()
+
+
+@in_loop
+async def test_body_that_releases_what_was_lost_and_hides_that_is_told_if_it_was_cancelled(make_client):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                lose(client)
+                try:
+                    await asyncio.sleep(ENDLESS)
+                finally:
+                    with comes_out(LeaseLostError):
+                        await hold.release()
+        await goes_on()
+
+
+@in_loop
+async def test_hold_that_was_released_inside_is_not_lost_any_more(make_client):
+    async with make_client() as client:
+        async with client.get_lock("x") as hold:
+            state = hold._state
+            await hold.release()
+            state.valid_until = 0.0
+            client.runner._maintenance.alarm()
+            await asyncio.sleep(0.01)
+        await goes_on()
+
+
+# Told in another way.
+
+
+@in_loop
+async def test_body_with_on_lost_is_told_by_that_alone(make_client):
+    told = []
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x", on_lost=told.append) as hold:
+                lose(client)
+                await until(lambda: told)
+                await asyncio.sleep(0.01)
+                assert told[0].lost
+                assert told[0].owner == hold.owner
+        assert len(told) == 1
+        await goes_on()
+
+
+@in_loop
+async def test_body_goes_on_when_on_lost_raises(make_client, caplog):
+    called = []
+
+    def on_lost(hold):
+        called.append(hold)
+        raise KeyError("mine")
+
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x", on_lost=on_lost):
+                lose(client)
+                await until(lambda: called)
+                await turns(5)
+        await goes_on()
+    assert "raised" in caplog.text
+
+
+@in_loop
+async def test_body_may_cancel_itself_in_on_lost(make_client):
+    """Whoever does that is an outsider: the cancellation comes out."""
+    async with make_client() as client:
+        task = asyncio.current_task()
+        with comes_out(asyncio.CancelledError):
+            async with client.get_lock("x", on_lost=lambda _: task.cancel()):
+                lose(client)
+                await asyncio.sleep(ENDLESS)
+        assert task.uncancel() == 0
+
+
+# Nested.
+
+
+@in_loop
+async def test_nested_withs_of_one_lock_both_tell_the_loss(make_client, raw):
+    lost = []
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        with comes_out(LeaseLostError) as info:
+            async with lock:
+                try:
+                    async with lock:
+                        lose(client)
+                        await asyncio.sleep(ENDLESS)
+                except asyncio.CancelledError as error:
+                    # Both withs had asked for it, and it is the outer one's to take back.
+                    lost.append(error)
+                    raise
+        assert any("was lost" in note for note in lost[0].__notes__)
+        assert info.value.name == "x"
+        assert lock.hold_count() == 0
+        await goes_on()
+        await until(lambda: not claims(raw))
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a"), ("a", None), ("b", None)])
+@in_loop
+async def test_nested_withs_of_two_locks_tell_the_loss_of_each(make_client, raw, first, second):
+    async with make_client() as client:
+        with comes_out(LeaseLostError) as info:
+            async with client.get_lock("a"), client.get_lock("b"):
+                lose(client, first)
+                if second:
+                    lose(client, second)
+                await asyncio.sleep(ENDLESS)
+        # The outer one has the last word if it was lost itself.
+        assert info.value.name == ("a" if "a" in {first, second} else "b")
+        await goes_on()
+        await until(lambda: not claims(raw))
+        assert len(client.runner.session.holds) == 0
+
+
+@in_loop
+async def test_loss_of_the_outer_lock_while_the_inner_is_being_released_gives_both_back(make_client, nodes, raw):
+    """At every turn of the loop from the inner release on."""
+    async with make_client() as client:
+        for k in range(40):
+            with comes_out(LeaseLostError) as info:
+                async with client.get_lock("a"):
+                    async with client.get_lock("b"):
+                        handle = asyncio.create_task(_lose_after(client, "a", k))
+                    await asyncio.sleep(ENDLESS)
+            assert info.value.name == "a"
+            await handle
+            await goes_on()
+            await until(lambda: not claims(raw))
+            assert len(client.runner.session.holds) == 0
+
+
+async def _lose_after(client, name, k):
+    await turns(k)
+    lose(client, name)
+
+
+@in_loop
+async def test_outer_with_that_survives_the_loss_of_the_inner_goes_on(make_client, raw):
+    async with make_client() as client:
+        async with client.get_lock("a") as outer:
+            with comes_out(LeaseLostError):
+                async with client.get_lock("b"):
+                    lose(client, "b")
+                    await asyncio.sleep(ENDLESS)
+            await goes_on()
+            outer.check()
+            await outer.extend()
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_loss_inside_a_shielded_part_is_told_at_its_end(make_client):
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                lose(client)
+                inner = asyncio.create_task(asyncio.sleep(0.05))
+                await asyncio.shield(inner)
+        await inner
+        await goes_on()
+
+
+@in_loop
+async def test_child_task_that_was_given_the_hold_is_not_cancelled(make_client):
+    """The owner is: whoever hands a hold on looks after those who have it."""
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                child = asyncio.create_task(hold.wait_lost(ENDLESS))
+                await turns(3)
+                lose(client)
+                await asyncio.sleep(ENDLESS)
+        assert await child is True
+        await goes_on()
+
+
+@in_loop
+async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client):
+    ended = []
+
+    async def child(number):
+        try:
+            await asyncio.sleep(ENDLESS)
+        except asyncio.CancelledError:
+            ended.append(number)
+            raise
+
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"), asyncio.TaskGroup() as group:
+                for number in range(3):
+                    group.create_task(child(number))
+                await turns(2)
+                lose(client)
+        await goes_on()
+    assert sorted(ended) == [0, 1, 2]
+
+
+# Together with a cancellation from outside.
+
+
+@pytest.mark.parametrize("turns_between", [-3, -2, -1, 0, 1, 2, 3, 5])
+@both_loops
+@in_loop
+async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, turns_between, loop):
+    """Whichever comes first, also in one turn of the loop."""
+    begun = asyncio.Event()
+
+    async def hold(client):
+        async with client.get_lock("x"):
+            begun.set()
+            await asyncio.sleep(ENDLESS)
+
+    async with make_client() as client:
+        task = asyncio.create_task(hold(client))
+        await begun.wait()
+        if turns_between < 0:
+            lose(client)
+        await turns(abs(turns_between))
+        cancelled = task.cancel()
+        if turns_between >= 0 and not task.done():
+            await turns(turns_between)
+            if len(client.runner.session.holds):
+                lose(client)
+        try:
+            await task
+        except asyncio.CancelledError as error:
+            assert task.cancelled()
+            assert cancelled
+            notes = getattr(error, "__notes__", [])
+            assert all("was lost" in note for note in notes)
+        except LeaseLostError:
+            # It had been told when the cancellation came, or that came while the with was being left.
+            assert turns_between < 0
+        await until(lambda: not claims(raw))
+        assert len(client.runner.session.holds) == 0
+
+
+@in_loop
+async def test_loss_in_the_turn_of_the_cancellation_leaves_both_told(make_client):
+    async def hold(client):
+        async with client.get_lock("x"):
+            lose(client)
+            await asyncio.sleep(ENDLESS)
+
+    seen = []
+
+    def cancel(event):
+        seen.append(event)
+        task.cancel()
+
+    async with make_client(listeners=[cancel]) as client:
+        task = asyncio.create_task(hold(client))
+        with comes_out(asyncio.CancelledError) as info:
+            await task
+        assert task.cancelled()
+        assert seen
+        assert any("was lost" in note for note in info.value.__notes__)
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+@in_loop
+async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_client, where):
+    """Both at once; the outer of the two has the last word."""
+    async with make_client() as client:
+
+        async def body(timeout):
+            lose(client)
+            await turns(1)
+            # In the turn after this one the watchdog tells the loss; the timeout may be first or second.
+            timeout.reschedule(asyncio.get_running_loop().time())
+            await asyncio.sleep(ENDLESS)
+
+        if where == "outside":
+            with comes_out((TimeoutError, LeaseLostError)):
+                async with asyncio.timeout(ENDLESS) as timeout:
+                    async with client.get_lock("x"):
+                        await body(timeout)
+        else:
+            with comes_out(LeaseLostError):
+                async with client.get_lock("x"):
+                    async with asyncio.timeout(ENDLESS) as timeout:
+                        await body(timeout)
+        await goes_on()
+
+
+@in_loop
+async def test_timeout_around_ends_the_body_and_gives_the_lock_back(make_client, raw):
+    async with make_client() as client:
+        with comes_out(TimeoutError):
+            async with asyncio.timeout(0.02), client.get_lock("x"):
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_loss_in_a_task_group_ends_the_group(make_client, raw):
+    async def hold(client):
+        async with client.get_lock("x"):
+            lose(client)
+            await asyncio.sleep(ENDLESS)
+
+    async with make_client() as client:
+        with comes_out(ExceptionGroup) as info:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hold(client))
+                group.create_task(asyncio.sleep(ENDLESS))
+        (error,) = info.value.exceptions
+        assert isinstance(error, LeaseLostError)
+
+
+@in_loop
+async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fail(make_client):
+    async def fail():
+        raise KeyError("mine")
+
+    async with make_client() as client:
+
+        async def hold():
+            async with client.get_lock("x"):
+                begun.set()
+                await asyncio.sleep(ENDLESS)
+
+        begun = asyncio.Event()
+        with comes_out(ExceptionGroup) as info:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hold())
+                await begun.wait()
+                lose(client)
+                await turns(1)
+                group.create_task(fail())
+        assert {type(error) for error in info.value.exceptions} <= {KeyError, LeaseLostError}
+        assert KeyError in {type(error) for error in info.value.exceptions}
+
+
+@in_loop
+async def test_cancellation_from_outside_comes_out_and_gives_the_lock_back(make_client, raw):
+    begun = asyncio.Event()
+
+    async def hold(client):
+        async with client.get_lock("x"), client.get_mutex("y"):
+            begun.set()
+            await asyncio.sleep(ENDLESS)
+
+    async with make_client() as client:
+        task = asyncio.create_task(hold(client))
+        await begun.wait()
+        task.cancel("mine")
+        with comes_out(asyncio.CancelledError, match="mine"):
+            await task
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_task_that_had_been_cancelled_before_can_still_lose(make_client):
+    """It swallowed that, and its count stays at one for ever; what the with adds it takes away."""
+
+    async def stubborn(client):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(ENDLESS)
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                lose(client)
+                await asyncio.sleep(ENDLESS)
+        return asyncio.current_task().cancelling()
+
+    async with make_client() as client:
+        task = asyncio.create_task(stubborn(client))
+        await turns(2)
+        task.cancel()
+        assert await task == 1
+
+
+# Leaving, in other ways.
+
+
+@in_loop
+async def test_with_tells_what_its_body_released_by_the_lock(make_client):
+    async with make_client() as client:
+        with comes_out(NotOwnedError):
+            async with client.get_lock("x"):
+                await client.get_lock("x").release()
+        await goes_on()
+
+
+@in_loop
+async def test_with_of_a_client_that_is_closed_inside_says_so(make_client, raw):
+    async with make_client() as client:
+        with comes_out(ClientClosedError):
+            async with client.get_lock("x"):
+                await client.close()
+        await goes_on()
+        assert not claims(raw)
+
+
+@in_loop
+async def test_with_that_waits_in_vain_never_runs_its_body(make_client, raw):
+    async with make_client() as client, make_client() as other:
+        async with other.get_lock("x"):
+            with comes_out(AcquireTimeout):
+                async with client.get_lock("x", timeout=0.05):
+                    pytest.fail("ran without the lock")
+            await goes_on()
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_decorated_function_is_cancelled_when_its_lock_is_lost(make_client):
+    async with make_client() as client:
+
+        @client.locked("report:{user}")
+        async def work(user):
+            lose(client, "report:7")
+            await asyncio.sleep(ENDLESS)
+
+        with comes_out(LeaseLostError):
+            await work(7)
+        await goes_on()
+
+
+@in_loop
+async def test_body_is_cancelled_once_for_one_loss(make_client):
+    """What cleans up in the body can await in peace."""
+    reached = []
+    async with make_client() as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                try:
+                    lose(client)
+                    await asyncio.sleep(ENDLESS)
+                finally:
+                    await asyncio.sleep(0.01)
+                    await turns(5)
+                    reached.append("cleaned up")
+        await goes_on()
+    assert reached == ["cleaned up"]
