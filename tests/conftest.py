@@ -17,15 +17,41 @@ import redis
 
 from redsync import Client
 from redsync.testing import LocalNodes
+from tests.bridge import Bridge
 
 RECORDS = (b"redsync:client:", b"redsync_birth")
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
 
+FLAVOURS = ["threads", "asyncio"]
+
+
 def pytest_generate_tests(metafunc):
     if SERVERS and "server_path" in metafunc.fixturenames:
         metafunc.parametrize("server_path", SERVERS, scope="session")
+    if "both_flavours" in metafunc.fixturenames:
+        alone = metafunc.definition.get_closest_marker("threads_only")
+        metafunc.parametrize("flavour", FLAVOURS[:1] if alone else FLAVOURS, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def bridge() -> Iterator[Bridge]:
+    """An event loop for the tests that run in both flavours."""
+    bridge = Bridge()
+    yield bridge
+    bridge.end()
+
+
+@pytest.fixture
+def flavour(request) -> str:
+    """Which clients `make_client` makes: "threads", or "asyncio" behind the methods of those."""
+    return getattr(request, "param", "threads")
+
+
+@pytest.fixture
+def both_flavours(flavour):
+    """Run a test for threads and for asyncio; with the mark `threads_only`, why it can't be said in its reason."""
 
 
 @pytest.fixture(scope="session")
@@ -84,12 +110,13 @@ def other(make_worker) -> Worker:
 
 
 @pytest.fixture
-def make_client(nodes, make_worker) -> Iterator[Callable[..., Client]]:
+def make_client(nodes, flavour, make_worker, request) -> Iterator[Callable[..., Client]]:
     """Make clients, of all nodes unless told otherwise, that are closed before other threads are waited for."""
     clients = []
 
     def make(urls=None, *, n=5, **options):
-        clients.append(Client(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options}))
+        make_one = Client if flavour == "threads" else request.getfixturevalue("bridge").connect
+        clients.append(make_one(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options}))
         return clients[-1]
 
     yield make
@@ -158,8 +185,9 @@ def open_sockets() -> set[tuple[int, int]]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind():
-    """Fail a test that leaves threads of ours running or sockets open."""
+def _nothing_is_left_behind(request, flavour):
+    """Fail a test that leaves threads or tasks of ours running, or sockets open."""
+    bridge = request.getfixturevalue("bridge") if flavour == "asyncio" else None
     threads, sockets = redsync_threads(), open_sockets()
     yield
     deadline = time.monotonic() + 3
@@ -169,3 +197,4 @@ def _nothing_is_left_behind():
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {[thread.name for thread in left]}, sockets {open_sockets() - sockets}")
         time.sleep(0.01)
+    assert bridge is None or bridge.tasks() == []

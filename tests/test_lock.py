@@ -22,6 +22,8 @@ from redsync import (
     RedsyncError,
 )
 
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
 SHORT = 0.6
 """A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
 
@@ -423,6 +425,7 @@ def test_queue_is_empty_when_the_waiter_got_the_lock(client, lock, other, raw, e
         eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
 
 
+@pytest.mark.threads_only
 def test_interrupted_waiter_leaves_nothing_behind(client, lock, other, raw, eventually):
     class Interrupted(BaseException):
         pass

@@ -19,6 +19,8 @@ from redsync import (
     NotOwnedError,
 )
 
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
 SHORT = 0.6
 """A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
 

@@ -23,6 +23,8 @@ from redsync import (
 )
 from redsync.testing import FaultProxy
 
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
 SHORT = 0.6
 """A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
 
@@ -160,7 +162,7 @@ def test_loss_is_told_once_and_the_nodes_are_free(make_client, raw, caplog, even
         assert client.get_mutex("x").force_release() is True
         assert hold.wait_lost(5)
         eventually(lambda: told)
-    assert [(type(each), each.owner, each.lost) for each in told] == [(Hold, hold.owner, True)]
+    assert [(each.__class__, each.owner, each.lost) for each in told] == [(Hold, hold.owner, True)]
     assert [(each.name, each.owner) for each in events if isinstance(each, HoldLost)] == [("x", hold.owner)]
     assert [record.name for record in caplog.records if record.levelname == "ERROR"] == ["redsync.watchdog"]
     eventually(lambda: raw.keys() == [set()] * 5)
@@ -226,6 +228,7 @@ def test_hold_of_a_with_block_keeps_the_object_alive(client):
 # Other processes
 
 
+@pytest.mark.threads_only
 def test_waiter_in_another_process_is_woken(client, mutex, raw, eventually):
     mutex.acquire()
     waiter = start_python("mutex.acquire(); print(time.monotonic()); mutex.release()", mutex)
@@ -253,6 +256,7 @@ IN_CHILD = """
 """
 
 
+@pytest.mark.threads_only
 def test_child_of_a_fork_holds_nothing_and_gives_nothing_back(client, mutex):
     program = """
         hold = mutex.__enter__()
@@ -269,6 +273,7 @@ def test_child_of_a_fork_holds_nothing_and_gives_nothing_back(client, mutex):
     assert text == "[False, 0, 0.0, 0.0] True False True True False"
 
 
+@pytest.mark.threads_only
 def test_child_of_a_fork_waits_for_its_parents_hold(client, mutex):
     program = """
         mutex.acquire()
@@ -280,6 +285,7 @@ def test_child_of_a_fork_waits_for_its_parents_hold(client, mutex):
     assert text == "[False, False] True"
 
 
+@pytest.mark.threads_only
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickled_mutex_carries_name_and_options_and_no_hold(client, mutex, protocol):
     options = client.get_mutex("x", timeout=0.1, lease=5, max_hold=3)
@@ -298,6 +304,7 @@ def test_pickled_mutex_carries_name_and_options_and_no_hold(client, mutex, proto
         assert not mutex.acquire(False)
 
 
+@pytest.mark.threads_only
 def test_copied_mutex_is_another_owner(mutex):
     twin = copy.copy(mutex)
     with mutex:

@@ -1,0 +1,75 @@
+"""Threads and asyncio have the same names and signatures; what may wait is awaited, and nothing else."""
+
+import inspect
+
+import pytest
+
+from redsync import AsyncClient, AsyncHold, AsyncLock, AsyncMutex, Client, Hold, Lock, Mutex
+
+TWINS = [(Client, AsyncClient), (Lock, AsyncLock), (Mutex, AsyncMutex), (Hold, AsyncHold)]
+
+AWAITED = {
+    AsyncClient: {"close", "inspect"},
+    AsyncLock: {"acquire", "extend", "force_release", "locked", "release"},
+    AsyncMutex: {"acquire", "extend", "force_release", "locked", "release"},
+    AsyncHold: {"extend", "release", "wait_lost"},
+}
+
+twins = pytest.mark.parametrize(("plain", "awaited"), TWINS, ids=[plain.__name__ for plain, _ in TWINS])
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def shape(function):
+    """Return a signature without its types: those differ, as a Lock is no AsyncLock."""
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+@twins
+def test_twins_have_the_same_public_names(plain, awaited):
+    assert public(plain) == public(awaited)
+    assert public(plain), "there is something to compare"
+
+
+@twins
+def test_twins_have_the_same_signatures(plain, awaited):
+    assert shape(plain) == shape(awaited)
+    for name in public(plain):
+        mine, other = inspect.getattr_static(plain, name), inspect.getattr_static(awaited, name)
+        assert type(mine) is type(other), name
+        if inspect.isfunction(mine):
+            assert shape(mine) == shape(other), name
+
+
+@twins
+def test_twins_are_both_documented(plain, awaited):
+    for kind in (plain, awaited):
+        assert kind.__doc__
+        for name in public(kind):
+            assert inspect.getdoc(getattr(kind, name)), f"{kind.__name__}.{name}"
+
+
+@twins
+def test_methods_that_may_wait_are_awaited_and_no_others(plain, awaited):
+    coroutines = {name for name in public(awaited) if inspect.iscoroutinefunction(getattr(awaited, name))}
+    assert coroutines == AWAITED[awaited]
+    assert not any(inspect.iscoroutinefunction(getattr(plain, name)) for name in public(plain))
+
+
+@pytest.mark.parametrize(("plain", "awaited"), TWINS[:3])
+def test_with_becomes_async_with(plain, awaited):
+    assert inspect.iscoroutinefunction(awaited.__aenter__)
+    assert inspect.iscoroutinefunction(awaited.__aexit__)
+    assert shape(plain.__exit__) == shape(awaited.__aexit__)
+    assert not hasattr(awaited, "__enter__"), "a forgotten `async` is an error, and no lock without an effect"
+    assert not hasattr(plain, "__aenter__")
+
+
+def test_facades_and_twins_are_all_compared():
+    import redsync
+
+    listed = {kind.__name__ for pair in TWINS for kind in pair}
+    exported = {name for name in redsync.__all__ if name.startswith("Async")}
+    assert exported | {name.removeprefix("Async") for name in exported} == listed
