@@ -6,8 +6,6 @@
 
 import gc
 import os
-import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,9 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import redis
 
-from redsync import Client
+from redsync import Client, Lock, Mutex
 from redsync.testing import LocalNodes
 from tests.bridge import Bridge
+from tests.support.leftovers import open_sockets, redsync_threads
 
 RECORDS = (b"redsync:client:", b"redsync_birth")
 
@@ -110,14 +109,23 @@ def other(make_worker) -> Worker:
 
 
 @pytest.fixture
-def make_client(nodes, flavour, make_worker, request) -> Iterator[Callable[..., Client]]:
+def all_nodes_met():
+    """Who uses it gets clients that have met every node, so that each claim reaches all of them."""
+
+
+@pytest.fixture
+def make_client(nodes, flavour, make_worker, eventually, request) -> Iterator[Callable[..., Client]]:
     """Make clients, of all nodes unless told otherwise, that are closed before other threads are waited for."""
     clients = []
+    meet_all = "all_nodes_met" in request.fixturenames
 
     def make(urls=None, *, n=5, **options):
         make_one = Client if flavour == "threads" else request.getfixturevalue("bridge").connect
-        clients.append(make_one(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options}))
-        return clients[-1]
+        client = make_one(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options})
+        clients.append(client)
+        if meet_all:
+            eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
+        return client
 
     yield make
     for client in clients:
@@ -128,6 +136,16 @@ def make_client(nodes, flavour, make_worker, request) -> Iterator[Callable[..., 
 def client(make_client) -> Client:
     """A client of all nodes."""
     return make_client()
+
+
+@pytest.fixture
+def lock(client) -> Lock:
+    return client.get_lock("x")
+
+
+@pytest.fixture
+def mutex(client) -> Mutex:
+    return client.get_mutex("x")
 
 
 class Raw(list[redis.Redis]):
@@ -165,23 +183,6 @@ def eventually():
 
 
 # What a test leaves behind.
-
-
-def redsync_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-")}
-
-
-def open_sockets() -> set[tuple[int, int]]:
-    """Return the open sockets of this process: descriptor and inode."""
-    found = set()
-    for name in os.listdir("/dev/fd"):
-        try:
-            status = os.fstat(int(name))
-        except OSError:  # the descriptor of the listing itself
-            continue
-        if stat.S_ISSOCK(status.st_mode):
-            found.add((int(name), status.st_ino))
-    return found
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,6 @@ from redsync import LeaseLostError
 
 
 @pytest.fixture
-def lock(client):
-    return client.get_lock("x")
-
-
-@pytest.fixture
 def condition(lock):
     return threading.Condition(lock)
 

@@ -9,46 +9,10 @@ from redsync import (
     HoldLost,
     LeaseLostError,
     NotOwnedError,
-    RedsyncError,
 )
+from tests.support.locks import SHORT, claims, flush, lose, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
-
-SHORT = 0.6
-"""A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
-
-
-def timed(function, *args, **kwargs):
-    """Return a call's result, or its error, and the seconds that it took."""
-    started = time.monotonic()
-    try:
-        result = function(*args, **kwargs)
-    except RedsyncError as error:
-        result = error
-    return result, time.monotonic() - started
-
-
-def claims(raw, key="redsync:x"):
-    """Return what each node stores for a lock: owner -> hold count."""
-    return [node.hgetall(key) for node in raw]
-
-
-def flush(raw, nodes=5):
-    for node in raw[:nodes]:
-        node.flushall()
-
-
-def lose(raw, lock):
-    """Let this thread's hold be lost, and let it notice."""
-    flush(raw)
-    with pytest.raises(LeaseLostError):
-        lock.extend()
-
-
-@pytest.fixture
-def lock(client):
-    return client.get_lock("x")
-
 
 # Holds
 

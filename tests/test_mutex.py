@@ -18,34 +18,9 @@ from redsync import (
     LeaseLostError,
     NotOwnedError,
 )
+from tests.support.locks import SHORT, values
 
-pytestmark = pytest.mark.usefixtures("both_flavours")
-
-SHORT = 0.6
-"""A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
-
-
-def values(raw, key="redsync:x"):
-    """Return what each node stores for a mutex."""
-    return [node.get(key) for node in raw]
-
-
-@pytest.fixture
-def make_client(make_client, eventually):
-    """Make clients that have met every node, so that each claim reaches all of them."""
-
-    def make(*args, **options):
-        client = make_client(*args, **options)
-        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
-        return client
-
-    return make
-
-
-@pytest.fixture
-def mutex(client):
-    return client.get_mutex("x")
-
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 # What the nodes store
 

@@ -15,6 +15,8 @@ import redlock
 
 from redsync import LeaseLostError, NotOwnedError
 
+pytestmark = pytest.mark.usefixtures("all_nodes_met")
+
 SHORT = 0.3
 """A lease in seconds that a test can wait for."""
 
@@ -92,18 +94,6 @@ def make_theirs(request, raw, pottery):
 @pytest.fixture
 def theirs(make_theirs):
     return make_theirs()
-
-
-@pytest.fixture
-def make_client(make_client, eventually):
-    """Make clients that have met every node, so that each claim reaches all of them."""
-
-    def make(*args, **options):
-        client = make_client(*args, **options)
-        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
-        return client
-
-    return make
 
 
 @pytest.fixture

@@ -22,21 +22,9 @@ from redsync import (
     QuorumError,
 )
 from redsync.testing import FaultProxy
+from tests.support.locks import SHORT, flush, values
 
-pytestmark = pytest.mark.usefixtures("both_flavours")
-
-SHORT = 0.6
-"""A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
-
-
-def values(raw):
-    """Return what each node stores for the mutex."""
-    return [node.get("redsync:x") for node in raw]
-
-
-def flush(raw, nodes=5):
-    for node in raw[:nodes]:
-        node.flushall()
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 
 def start_python(program, mutex):
@@ -55,23 +43,6 @@ def output(process):
     text, errors = process.communicate(timeout=30)
     assert process.returncode == 0, text + errors
     return text.split()
-
-
-@pytest.fixture
-def make_client(make_client, eventually):
-    """Make clients that have met every node, so that each claim reaches all of them."""
-
-    def make(*args, **options):
-        client = make_client(*args, **options)
-        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
-        return client
-
-    return make
-
-
-@pytest.fixture
-def mutex(client):
-    return client.get_mutex("x")
 
 
 # Lost holds

@@ -18,6 +18,8 @@ from redsync import LeaseLostError, QuorumError
 from redsync._drivers import threads
 from redsync.testing import FaultProxy
 
+pytestmark = pytest.mark.usefixtures("all_nodes_met")
+
 KEY = "redsync:x"
 
 
@@ -44,18 +46,6 @@ def await_answers(client, eventually):
 
 
 @pytest.fixture
-def make_client(make_client, eventually):
-    """Make clients that have met every node, so that each claim reaches all of them."""
-
-    def make(*args, **options):
-        client = make_client(*args, **options)
-        eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
-        return client
-
-    return make
-
-
-@pytest.fixture
 def proxies(nodes):
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
@@ -65,11 +55,6 @@ def proxies(nodes):
 def make_remote(proxies, make_client):
     """Make clients that reach the nodes through the proxies only."""
     return lambda **options: make_client([proxy.url for proxy in proxies], **options)
-
-
-@pytest.fixture
-def mutex(client):
-    return client.get_mutex("x")
 
 
 # Safety and liveness guarantees

@@ -2,14 +2,13 @@
 
 import gc
 import logging
-import os
-import stat
 import threading
 import time
 from collections.abc import Sequence
 
 from redsync.cli.demo_ledger import now_ns
 from tests.soak.journal import Journal
+from tests.support.leftovers import open_sockets, redsync_threads
 
 PULSE = 0.05  # seconds
 STALL = 0.25  # seconds by which a pulse must be late to be told of
@@ -51,26 +50,13 @@ class Complaints(logging.Handler):
             self._journal.note("complaint", text=logging.Formatter().format(record))
 
 
-def sockets() -> set[tuple[int, int]]:
-    """Return the open sockets of this process: descriptor and inode."""
-    found = set()
-    for name in os.listdir("/dev/fd"):
-        try:
-            status = os.fstat(int(name))
-        except OSError:  # the descriptor of the listing itself
-            continue
-        if stat.S_ISSOCK(status.st_mode):
-            found.add((int(name), status.st_ino))
-    return found
-
-
 def leftovers(before: set[tuple[int, int]], patience: float = 3.0) -> tuple[Sequence[str], int]:
     """Return the threads and the number of sockets that a closed client has left, once it had time to end them."""
     deadline = time.monotonic() + patience
     while True:
         gc.collect()
-        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync-")]
-        left = len(sockets() - before)
+        threads = [thread.name for thread in redsync_threads()]
+        left = len(open_sockets() - before)
         if time.monotonic() > deadline or not (threads or left):
             return threads, left
         time.sleep(0.01)

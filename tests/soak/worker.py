@@ -28,7 +28,8 @@ from redsync.cli.demo_ledger import Ledger, now_ns
 from tests.soak import sabotage
 from tests.soak.journal import Journal, nanoseconds
 from tests.soak.troubles import LEASE
-from tests.soak.vitals import Complaints, Pulse, leftovers, sockets
+from tests.soak.vitals import Complaints, Pulse, leftovers
+from tests.support.leftovers import open_sockets
 
 KINDS = ("lock", "mutex")
 """What is fought over: `Client.get_<kind>` makes it."""
@@ -251,7 +252,7 @@ def run(order: Order):
     journal = Journal(Path(order.journal))
     logging.getLogger("redsync").addHandler(Complaints(journal))
     getattr(sabotage, order.sabotage or "nothing")()
-    before, over = sockets(), threading.Event()
+    before, over = open_sockets(), threading.Event()
 
     def heard(event):
         if isinstance(event, HoldLost):
