@@ -64,7 +64,8 @@ class Page:
 def test_examples_of_page_run_and_print_what_it_says(path, tmp_path, redsync_nodes):
     urls = redsync_nodes.urls
     page = Page(re.sub(r"redis://redis-(\d+):6379", lambda match: urls[int(match[1]) - 1], path.read_text()))
-    script = tmp_path / f"{path.stem.replace('-', '_').lower()}.py"
+    # Not the page's own name: a page may be called as a module is.
+    script = tmp_path / f"page_{path.stem.replace('-', '_').lower()}.py"
     script.write_text(page.script)
     runner = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider"] if page.has_tests else []
     result = subprocess.run(
