@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 
 __all__ = ["Script"]
@@ -36,14 +37,16 @@ class Script:
     sha: bytes = field(repr=False)
 
     @classmethod
+    @cache
     def load(cls, name: str) -> Script:
-        """Return the script in `_lua/<name>.lua`."""
+        """Return the script in `_lua/<name>.lua`, always the same object."""
         text = _INCLUDE.sub(lambda match: _read(f"_{match[1]}.lua"), _read(f"{name}.lua"))
         source = text.encode()
         return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
     @classmethod
-    def shipped(cls) -> list[Script]:
+    @cache
+    def shipped(cls) -> tuple[Script, ...]:
         """Return all scripts of the package, for a node to load before their first use."""
         names = sorted(entry.name for entry in files("redsync").joinpath("_lua").iterdir())
-        return [cls.load(name[:-4]) for name in names if name.endswith(".lua") and not name.startswith("_")]
+        return tuple(cls.load(name[:-4]) for name in names if name.endswith(".lua") and not name.startswith("_"))
