@@ -132,3 +132,22 @@ def new_seed():
     seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"REDSYNC_TEST_SEED={seed}", file=sys.stderr)
     return seed
+
+
+def structures(client):
+    """Return what the driver keeps of operations that are under way, by name, where there is anything."""
+    runner = client.runner
+    lane = runner._maintenance.lane
+    found = {
+        "holds": len(runner.session.holds),
+        "orphans": len(runner.session.holds.orphans),
+        "owners": len([task for task in runner._owners._owners if task is not asyncio.current_task()]),
+        "mailboxes": len(lane.wakeups._mailboxes),
+        "bells": len(lane.wakeups._bells),
+        "asleep": len(lane._asleep),
+        "rounds": lane._rounds,
+        "active": runner._active,
+        "alarms": sum(alarm[2] is not None for alarm in lane._alarms._heap),
+        "outbox": len(lane._outbox._items),
+    }
+    return {name: n for name, n in found.items() if n}

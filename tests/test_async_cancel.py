@@ -1,0 +1,558 @@
+"""Cancelled at every turn of the loop, and cancelled again at every later one: what is left of it.
+
+Whatever was cancelled leaves the lock either owned and releasable, or gone from every node; no place in any queue, no
+task, and nothing that anybody would complain about. The lease is a minute: what is gone was given back.
+"""
+
+import asyncio
+import itertools
+import random
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from redsync import HoldOrphaned, LeaseLostError, NotOwnedError, RedsyncError
+from redsync._drivers.aio_links import TransportLink
+from tests.aio_support import (
+    both_loops,
+    claims,
+    client_of,
+    in_loop,
+    new_seed,
+    other_tasks,
+    structures,
+    turns,
+    until,
+)
+
+EVERY = 40
+"""So many first turns are tried one by one; from then on some are left out, ever more of them, by the seed."""
+
+states_of_nodes = pytest.mark.parametrize("state", ["healthy", "spread", "paused"])
+"""Spread: each node is heard some turns of the loop after the one before it. Paused: one says nothing."""
+
+
+class Ground:
+    """Two clients, and the nodes as they are to be found after each trial."""
+
+    def __init__(self, nodes, raw, client, other, paused, events):
+        self.client, self.other, self.events = client, other, events
+        self._nodes, self._raw = nodes, raw
+        self._paused = paused
+        self._tasks = other_tasks()
+
+    @property
+    def awake(self):
+        return self._raw[:-1] if self._paused else self._raw
+
+    async def is_clean(self, name="x", held=(), resting=None):
+        """Check that nothing is left, and that the other client can take the lock at once if nobody holds it."""
+        await until(lambda: claims(self.awake) == sorted((i, key) for i in range(len(self.awake)) for key in held))
+        await until(lambda: structures(self.client) == (resting or {}))
+        assert not [event for event in self.events if isinstance(event, HoldOrphaned)]
+        await until(lambda: other_tasks() <= self._tasks)
+        if not held:
+            lock = self.other.get_lock(name)
+            assert await lock.acquire(False)
+            await lock.release()
+
+    async def end(self):
+        """Check that also the paused node gives everything up when it goes on."""
+        if self._paused:
+            self._nodes.resume(len(self._raw) - 1)
+        await until(lambda: claims(self._raw) == [])
+
+
+@asynccontextmanager
+async def ground_of(nodes, raw, state):
+    events = []
+    with pytest.MonkeyPatch.context() as patch:
+        if state == "spread":
+            patch.setattr(TransportLink, "data_received", _receive_later(TransportLink.data_received))
+        async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
+            if state == "paused":
+                nodes.pause(len(raw) - 1)
+            try:
+                ground = Ground(nodes, raw, client, other, state == "paused", events)
+                yield ground
+                await ground.end()
+            finally:
+                if state == "paused":
+                    nodes.resume(len(raw) - 1)
+
+
+def _receive_later(receive):
+    def receive_after_turns(link, data, left=None):
+        left = 2 * link.index if left is None else left - 1
+        if left:
+            asyncio.get_running_loop().call_soon(receive_after_turns, link, data, left)
+        else:
+            receive(link, data)
+
+    return receive_after_turns
+
+
+async def cancel_at(operation, k, j):
+    """Start it, cancel it k turns of the loop after it began, and again j turns later if j is not 0.
+
+    Returns the task, and whether each cancellation met it before its end.
+    """
+    begun = asyncio.Event()
+    task = asyncio.create_task(operation(begun))
+    await begun.wait()
+    await turns(k)
+    first = task.cancel()
+    second = False
+    if j and first:
+        await turns(j)
+        second = task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.done(), "it hangs"
+    if not task.cancelled() and task.exception() is not None:
+        raise task.exception()
+    if first:
+        assert task.cancelled(), "the cancellation was swallowed"
+    return first, second
+
+
+async def for_every_turn(operation, check, *, limit=100_000):
+    """Cancel it at every turn until its completion, at most at `limit`, and again at every later turn."""
+    luck = random.Random(new_seed())
+    k, trials = 0, 0
+    while k <= limit:
+        for j in itertools.count():
+            trials += 1
+            where = f"cancelled after {k} turns, again after {j}"
+            try:
+                first, second = await cancel_at(operation, k, j)
+                await check()
+            except BaseException as error:
+                error.add_note(where)
+                raise
+            if not (first and second) and j:
+                break
+            if not first:
+                break
+        if not first:
+            return trials
+        k += 1 if k < EVERY else luck.randrange(1, 2 + k // 20)
+    return trials
+
+
+async def give_back(lock):
+    """Release all there is, also when that is cancelled."""
+    cancelled = None
+    while lock.owned():
+        try:
+            await lock.release()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def kinds(client):
+    return {"lock": client.get_lock, "mutex": client.get_mutex}
+
+
+@pytest.mark.parametrize("kind", ["lock", "mutex"])
+@states_of_nodes
+@both_loops
+@in_loop
+async def test_acquire_of_a_free_lock_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, kind, loop):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = kinds(ground.client)[kind]("x")
+
+        async def operation(begun):
+            begun.set()
+            try:
+                assert await lock.acquire()
+            except asyncio.CancelledError:
+                assert not lock.owned()
+                raise
+            finally:
+                await give_back(lock)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@pytest.mark.parametrize("kind", ["lock", "mutex"])
+@states_of_nodes
+@in_loop
+async def test_acquire_that_waits_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state, kind):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = kinds(ground.client)[kind]("x")
+        holder = kinds(ground.other)[kind]("x")
+        await holder.acquire()
+
+        async def operation(begun):
+            begun.set()
+            await lock.acquire()
+            pytest.fail("it is held by another")
+
+        async def check():
+            await ground.is_clean(held=[b"redsync:x"])
+
+        await for_every_turn(operation, check, limit=300)
+        await holder.release()
+        await ground.is_clean()
+
+
+@states_of_nodes
+@in_loop
+async def test_acquire_with_a_timeout_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
+        await holder.acquire()
+
+        async def operation(begun):
+            begun.set()
+            assert await lock.acquire(timeout=0.004) is False
+
+        async def check():
+            await ground.is_clean(held=[b"redsync:x"])
+
+        await for_every_turn(operation, check)
+        await holder.release()
+
+
+@states_of_nodes
+@in_loop
+async def test_acquire_cancelled_while_it_is_handed_the_lock_leaves_nothing(nodes, raw, state):
+    """The wake-up, the try that follows it and the cancellation meet in every order; the next one waits no longer."""
+    async with ground_of(nodes, raw, state) as ground:
+        lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
+
+        async def operation(begun):
+            try:
+                waiting = asyncio.create_task(_wait_for_waiters(raw[0], 1))
+                releasing = asyncio.create_task(_release_when(holder, waiting, begun))
+                await lock.acquire()
+            finally:
+                await give_back(lock)
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(releasing)
+
+        async def check():
+            await ground.is_clean()
+            assert await holder.acquire()
+
+        assert await holder.acquire()
+        await for_every_turn(operation, check, limit=200)
+        await holder.release()
+
+
+async def _wait_for_waiters(node, n):
+    await until(lambda: node.zcard("redsync_queue:{redsync:x}") >= n)
+
+
+async def _release_when(holder, waiting, begun):
+    await waiting
+    begun.set()
+    await asyncio.sleep(0)
+    # Whoever acquired it was the task that ended.
+    await ground_release(holder)
+
+
+async def ground_release(holder):
+    (state,) = holder._runner.session.holds
+    await holder._runner.run(holder._release_steps(state, 1))
+
+
+@states_of_nodes
+@in_loop
+async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = ground.client.get_lock("x")
+
+        async def operation(begun):
+            assert await lock.acquire()
+            begun.set()
+            try:
+                assert await lock.acquire()
+            except asyncio.CancelledError:
+                assert lock.hold_count() == 1
+                raise
+            finally:
+                assert lock.owned()
+                await give_back(lock)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@pytest.mark.parametrize("kind", ["lock", "mutex"])
+@states_of_nodes
+@both_loops
+@in_loop
+async def test_release_cancelled_at_any_turn_has_given_the_lock_back(nodes, raw, state, kind, loop):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = kinds(ground.client)[kind]("x")
+
+        async def operation(begun):
+            assert await lock.acquire()
+            begun.set()
+            try:
+                await lock.release()
+            finally:
+                assert not lock.owned()
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@states_of_nodes
+@in_loop
+async def test_nested_release_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = ground.client.get_lock("x")
+
+        async def operation(begun):
+            assert await lock.acquire()
+            assert await lock.acquire()
+            begun.set()
+            try:
+                await lock.release()
+            finally:
+                assert lock.hold_count() == 1
+                await give_back(lock)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@states_of_nodes
+@in_loop
+async def test_release_of_a_hold_cancelled_at_any_turn_has_given_it_back(nodes, raw, state):
+    """Also from another task than its owner's."""
+    async with ground_of(nodes, raw, state) as ground:
+        lock = ground.client.get_lock("x")
+
+        async def operation(begun):
+            held, done = asyncio.Event(), asyncio.Event()
+
+            async def own():
+                async with lock as hold:
+                    holds.append(hold)
+                    held.set()
+                    await done.wait()
+
+            holds = []
+            owner = asyncio.create_task(own())
+            await held.wait()
+            begun.set()
+            try:
+                await holds[0].release()
+            finally:
+                assert holds[0].remaining() == 0.0
+                done.set()
+                with pytest.raises(NotOwnedError):
+                    holds[0].check()
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@states_of_nodes
+@both_loops
+@in_loop
+async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, loop):
+    async with ground_of(nodes, raw, state) as ground:
+        lock, mutex = ground.client.get_lock("x"), ground.client.get_mutex("y")
+
+        async def operation(begun):
+            begun.set()
+            async with lock, mutex, lock:
+                assert lock.hold_count() == 2
+                await turns(3)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+        assert not lock._entered
+        assert not mutex._entered
+
+
+@states_of_nodes
+@in_loop
+async def test_extend_cancelled_at_any_turn_leaves_the_hold(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = ground.client.get_lock("x")
+
+        async def operation(begun):
+            async with lock as hold:
+                begun.set()
+                try:
+                    await hold.extend(70)
+                finally:
+                    hold.check()
+                    assert lock.owned()
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@states_of_nodes
+@in_loop
+async def test_force_release_cancelled_at_any_turn_leaves_it_held_or_gone(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
+
+        async def operation(begun):
+            begun.set()
+            assert await lock.force_release()
+
+        async def check():
+            with suppress(LeaseLostError):
+                await holder.release()
+            await ground.is_clean()
+            assert await holder.acquire()
+
+        assert await holder.acquire()
+        assert await for_every_turn(operation, check) > 2
+        await holder.release()
+
+
+@pytest.mark.parametrize("look", ["locked", "inspect"])
+@in_loop
+async def test_look_cancelled_at_any_turn_leaves_nothing(nodes, raw, look):
+    async with ground_of(nodes, raw, "healthy") as ground:
+
+        async def operation(begun):
+            begun.set()
+            if look == "locked":
+                await ground.client.get_lock("x").locked()
+            else:
+                await ground.client.inspect("x")
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+@in_loop
+async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
+    async with ground_of(nodes, raw, "healthy") as ground:
+        async with ground.client.get_lock("x") as hold:
+
+            async def operation(begun):
+                begun.set()
+                await hold.wait_lost(0.002)
+
+            async def check():
+                await ground.is_clean(held=[b"redsync:x"], resting={"holds": 1})
+                assert hold._state.watchers == 0
+                hold.check()
+
+            assert await for_every_turn(operation, check) > 2
+
+
+@in_loop
+async def test_decorated_function_cancelled_at_any_turn_leaves_nothing(nodes, raw):
+    async with ground_of(nodes, raw, "healthy") as ground:
+
+        @ground.client.locked("x")
+        async def work(begun):
+            await turns(1)
+
+        async def operation(begun):
+            begun.set()
+            await work(begun)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
+# A client's beginning and end.
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["healthy", "paused"])
+@both_loops
+@in_loop
+async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(nodes, raw, paused, loop):
+    """Whoever connects is not the one who waits for it."""
+    if paused:
+        nodes.pause(4)
+    try:
+        async with client_of(nodes) as other:
+            luck = random.Random(new_seed())
+            k = 0
+            while True:
+                client = client_of(nodes)
+                lock = client.get_lock("x")
+                task = asyncio.create_task(_take(lock))
+                await turns(k)
+                ended = not task.cancel()
+                await asyncio.wait([task], timeout=10)
+                assert task.cancelled() or task.exception() is None
+                awake = raw[:4] if paused else raw
+                await until(lambda: claims(awake) == [])
+                if k % 2:
+                    assert await other.get_lock("x").acquire(False)
+                    assert await lock.acquire(False) is False
+                    await other.get_lock("x").release()
+                await client.close()
+                await until(lambda: claims(awake) == [])
+                if ended:
+                    break
+                k += luck.randrange(1, 5 + k // (2 if paused else 10))
+            assert k > 10
+    finally:
+        if paused:
+            nodes.resume(4)
+    await until(lambda: claims(raw) == [])
+
+
+async def _take(lock):
+    async with lock:
+        pass
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["healthy", "paused"])
+@in_loop
+async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused):
+    if paused:
+        nodes.pause(4)
+    awake = raw[:4] if paused else raw
+    try:
+        luck = random.Random(new_seed())
+        k, trials = 1, 0
+        while True:
+            client = client_of(nodes, node_timeout=0.05)
+            assert await client.get_lock("x").acquire()
+            mutex = client.get_mutex("y")
+            assert await mutex.acquire()
+            task = asyncio.create_task(client.close())
+            await turns(k)
+            ended = not task.cancel()
+            await turns(luck.randrange(3))
+            task.cancel()
+            await asyncio.wait([task])
+            with pytest.raises(RedsyncError):
+                await client.get_lock("x").acquire()
+            await until(lambda: claims(awake) == [])
+            assert len(client.runner.session.holds) == 0
+            await client.close()
+            await until(lambda: not other_tasks())
+            trials += 1
+            if ended:
+                break
+            k += luck.randrange(1, 3 + k // (2 if paused else 5))
+        assert trials > 2
+    finally:
+        if paused:
+            nodes.resume(4)
+    await until(lambda: claims(raw) == [])
+
+
+@in_loop
+async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
+    """As at the end of a loop, with holders, waiters and those who are just asking; at several turns."""
+    luck = random.Random(new_seed())
+    for _ in range(12):
+        client = client_of(nodes)
+
+        async def work(client, number):
+            while True:
+                async with client.get_lock(f"x {number % 3}"):
+                    await turns(number)
+
+        async with client:
+            tasks = [asyncio.create_task(work(client, number)) for number in range(9)]
+            await turns(luck.randrange(1, 400))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            assert all(task.cancelled() for task in tasks)
+            await until(lambda: claims(raw) == [])
+            assert structures(client) == {}
