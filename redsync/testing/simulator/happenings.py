@@ -69,6 +69,7 @@ class Executed(NamedTuple):
         keys: The script's KEYS.
         args: The script's ARGV.
         reply: What it returned, or a `hiredis.ReplyError`.
+        stray: It came over a connection that the client had given up, so perhaps after what was sent later.
     """
 
     at: float
@@ -78,10 +79,12 @@ class Executed(NamedTuple):
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...]
     reply: Any
+    stray: bool = False
 
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)
-        return f"{_nodes(1 << self.node)} executes for {self.client}: {call} -> {_reply(self.reply)}"
+        stray = " (a stray)" if self.stray else ""
+        return f"{_nodes(1 << self.node)} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
 
 
 class Answered(NamedTuple):

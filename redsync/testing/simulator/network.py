@@ -144,9 +144,10 @@ class Connection:
         there: Carries requests to the node.
         back: Carries replies to the client.
         open: Packets that are under way still arrive.
+        given_up: The client uses it no more.
     """
 
-    __slots__ = ("_dark", "_route", "back", "client", "network", "open", "there")
+    __slots__ = ("_dark", "_route", "back", "client", "given_up", "network", "open", "there")
 
     def __init__(self, network: Network, route: Route, *, machine: Host, caller: End, node: End, client: str) -> None:
         self.network: Final = network
@@ -155,11 +156,13 @@ class Connection:
         self.there: Final = Stream(self, route.there, None, node)
         self.back: Final = Stream(self, route.back, machine, caller)
         self.open = True
+        self.given_up = False
         self._dark = False
         route.connections[self] = None
 
     def hang_up(self) -> None:
         """End it from the client's side: what it had sent still arrives."""
+        self.given_up = True
         self.there.send(CLOSED)
 
     def reset(self, *, silently: bool = False) -> None:
@@ -213,6 +216,11 @@ class Network:
             spread = 0.001 + 0.03 * self.luck() ** 2
             route = self._routes[machine, node] = Route(Path(shortest, spread), Path(shortest, spread))
         return route
+
+    @property
+    def troubled(self) -> bool:
+        """Whether something is wrong anywhere."""
+        return any(route.troubled for route in self._routes.values())
 
     def dial(self, machine: Host, caller: End, node: End, client: str) -> Connection:
         """Return a new connection; whether anybody is there shows when something is sent."""

@@ -93,7 +93,8 @@ class VirtualNode:
         if message.__class__ is Command:
             script, keys, args = message
             reply = run_script(self._scripts.get(script.name, script), self.store, keys, args)
-            self._sim.saw(Executed(self._sim.now, self.index, connection.client, script.name, keys, args, reply))
+            stray = connection.given_up
+            self._sim.saw(Executed(self._sim.now, self.index, connection.client, script.name, keys, args, reply, stray))
             connection.back.send(reply)
         elif message is CLOSED:
             self._connections.pop(connection, None)

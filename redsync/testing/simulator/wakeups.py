@@ -64,6 +64,10 @@ class Wakeups:
         """Forget the wake-ups for that key."""
         self._mailboxes.pop(key, None)
 
+    def listens(self, key: bytes) -> bool:
+        """Whether somebody waits, or is about to, for nodes' wake-ups for that key."""
+        return key in self._mailboxes
+
     def deliver(self, push: Push, bit: int) -> None:
         """Put a node's wake-up into its mailbox, if there is one."""
         mailbox = self._mailboxes.get(push.message)
