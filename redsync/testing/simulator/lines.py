@@ -73,7 +73,7 @@ class Line:
     @property
     def suspect(self) -> bool:
         """Whether the node owes replies for too long."""
-        return bool(self.pending) and self._runner.now() - self._since > self._runner.session.timing.node_timeout
+        return bool(self.pending) and self._runner.now() >= self._since + self._runner.session.timing.node_timeout
 
     def offer(self, letter: Parcel, now: float) -> bool:
         """Send a letter, if the node is to have it; return whether it is."""
@@ -133,7 +133,7 @@ class Line:
             if (forgetful := _FORGETFUL.fullmatch(text)) is not None:
                 age_ms = int(forgetful[1])
                 self.node.remember(None if age_ms < 0 else Birth(True, age_ms / 1000), now)
-                runner.upkeep.wake()
+                runner.upkeep.look()
                 text = self.node.unfit(now, letter.guard) or text
             self.node.last_error = text
             self._fail(letter, text)
@@ -153,11 +153,11 @@ class Line:
             return
         runner = self._runner
         now, timeout = runner.now(), runner.session.timing.node_timeout
-        if now - self._since >= _GIVE_UP:
+        if now >= self._since + _GIVE_UP:
             self.discard(f"no answer for {now - self._since:.0f} s")
-        elif now - self._since > timeout:
+        elif now >= self._since + timeout:
             self.node.last_error = f"owes {len(self.pending)} replies for {now - self._since:.2f} s"
-            runner.upkeep.wake()
+            runner.upkeep.look()
             self._watch(self._since + _GIVE_UP)
         else:
             self._watch(self._since + timeout)

@@ -39,6 +39,8 @@ class Upkeep:
         )
         self._napping: asyncio.Future[None] | None = None
         self._alarmed = self._stopping = False
+        self._news = True
+        self._look_at = 0.0
 
     # For the census.
 
@@ -72,19 +74,22 @@ class Upkeep:
         """Keep house until that instant or an alarm."""
         census, runner = self._census, self._runner
         while True:
-            census.christen(runner.post)
-            census.tell_changes()
-            self._connect_missing()
             now = runner.now()
+            if self._news or now >= self._look_at:
+                self._news = False
+                census.christen(runner.post)
+                census.tell_changes()
+                self._connect_missing()
+                self._look_at = min(census.next_try(self._dialing()), self._next_change(now))
             if self._alarmed or now >= until:
                 self._alarmed = False
                 return
-            await self._nap(min(until, census.next_try(self._dialing()), self._next_change(now)))
+            await self._nap(min(until, self._look_at))
 
     def alarm(self) -> None:
         """Let the watchdog look at once."""
         self._alarmed = True
-        self.wake()
+        self._wake()
 
     def stop(self) -> None:
         """Connect nothing any more, and end what there is."""
@@ -104,8 +109,12 @@ class Upkeep:
         finally:
             self._napping = None
 
-    def wake(self) -> None:
-        """Look at once whether there is something to do."""
+    def look(self) -> None:
+        """Look at once at what has become known of a node."""
+        self._news = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._napping is not None and not self._napping.done():
             self._napping.set_result(None)
 
@@ -126,9 +135,9 @@ class Upkeep:
     def note_tried(self, node: Node, error: str | None) -> None:
         """Take note of what came of a try to connect."""
         self._census.note_tried(node, error)
-        self.wake()
+        self.look()
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Take note that a connection has ended."""
         self._census.note_broken(node, reason)
-        self.wake()
+        self.look()

@@ -1,0 +1,107 @@
+"""Loss told in time: whoever's hold ends without its release is told so, once, by the instant at which it ends.
+
+For each hold of a running machine:
+
+* when `valid_until` comes, or a quorum has become impossible before, `HoldLost` is announced (log, `on_lost`, the
+  cancelled body, listeners) at `valid_until` at the latest, by the machine's clock;
+* on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
+* never twice, and never of a hold that was released;
+* a hold that has ended is never valid again: neither is its loss taken back, nor is it lengthened too late.
+
+The bound is no time at all: a simulated machine needs none to act. What is allowed beyond it, `grace`, is for rounding.
+
+Not seen: what a callback or a cancelled body makes of it; a hold that is acquired and ends within one step; programs on
+machines that have crashed, for there is nobody to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from redsync._core.events import HoldLost
+from redsync._core.holds import HoldState
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.happenings import Faulted, Stepped, Told
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["LossTold"]
+
+_EVERY = 0.05
+"""Seconds between two looks at the machines that do nothing."""
+
+
+class LossTold(Checker):
+    """Every loss is told, once and in time."""
+
+    name = "loss"
+    watches = (Stepped, Told, Faulted)
+    grace: Final = 0.000_01
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._told: Final[dict[HoldState, None]] = {}
+        self._believed: Final[dict[HoldState, float]] = {}
+        self._went_on: Final[dict[Machine, float]] = {}
+        self._looked = 0.0
+
+    def see(self, happening: Stepped | Told | Faulted) -> str | None:
+        """Look at what is told, and at what is not."""
+        if isinstance(happening, Told):
+            return self._see_told(happening)
+        if isinstance(happening, Faulted):
+            if happening.kind in {"machine resume", "machine jump"}:
+                for machine in self.sim.machines:
+                    if happening.text.startswith(f"{machine.name} "):
+                        self._went_on[machine] = happening.at
+            return None
+        if happening.at < self._looked + _EVERY:
+            return next(self._look_at(happening.machine), None)
+        self._looked = happening.at
+        return next(iter(self.finish()), None)
+
+    def finish(self) -> Iterable[str]:
+        """Look for losses that nobody has noticed."""
+        for machine in self.sim.machines:
+            if not (machine.crashed or machine.paused):
+                yield from self._look_at(machine)
+
+    def _see_told(self, happening: Told) -> str | None:
+        event = happening.event
+        if not isinstance(event, HoldLost):
+            return None
+        state, machine = event.state, happening.runner.machine
+        twice, self._told[state] = state in self._told, None
+        if twice:
+            return f"{_hold(state)}: its loss was told twice"
+        if not state.live:
+            return f"{_hold(state)}: told as lost after it was released"
+        late = self.sim.now - self._deadline(machine, state)
+        return f"{_hold(state)}: its loss was told {late:.6f} s too late" if late > self.grace else None
+
+    def _look_at(self, machine: Machine) -> Iterator[str]:
+        now = machine.clock.now()
+        for runner in machine.runners:
+            for state in runner.session.holds:
+                believed = self._believed.get(state, state.valid_until)
+                self._believed[state] = state.valid_until
+                if state in self._told:
+                    if state.lost is None or state.valid(now):
+                        yield f"{_hold(state)}: valid again after its loss was told"
+                elif state.lost is not None:
+                    yield f"{_hold(state)}: lost, and nobody was told"
+                elif state.valid_until > believed and now >= believed:
+                    yield f"{_hold(state)}: ended at {machine.clock.instant(believed):.6f} and was lengthened after that"
+                elif state.live and self.sim.now > self._deadline(machine, state) + self.grace:
+                    yield f"{_hold(state)}: ended at {machine.clock.instant(believed):.6f}, and nobody was told"
+
+    def _deadline(self, machine: Machine, state: HoldState) -> float:
+        """Return the true instant at which the end of a hold must have been told."""
+        return max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
+
+
+def _hold(state: HoldState) -> str:
+    return f"{state.keys.lock.decode(errors='replace')!r} held by {state.owner}"

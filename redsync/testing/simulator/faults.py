@@ -1,0 +1,179 @@
+"""Faults at random: which, when and for how long is decided by the seed.
+
+Each kind of fault is a method that does something and may ask for its end later. When the time of faults is over, all is
+made well again, so that what comes after shows whether programs get on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.nodes import VirtualNode
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Nemesis"]
+
+_WITHIN = 0.0049
+"""How far a clock's rate may be off, so that no two clocks are further apart than the usual `drift_factor` of 1 %."""
+
+
+class Nemesis:
+    """Lets faults happen to a simulation until an instant, and none afterwards.
+
+    Args:
+        sim: The simulation.
+        until: The instant of true time at which all is made well.
+        every: The mean pause in seconds between two faults.
+        lasting: How long a fault lasts at most, in seconds; a lease or two.
+        beyond: Also what no lock over nodes can survive: clocks that are wrong by more than clients allow for. Such
+            faults waive the promises that they break.
+    """
+
+    def __init__(
+        self, sim: Simulation, *, until: float, every: float = 1.0, lasting: float = 4.0, beyond: bool = False
+    ) -> None:
+        self._sim: Final = sim
+        self._until: Final = until
+        self._every: Final = every
+        self._lasting: Final = lasting
+        self._luck: Final = sim.luck("faults")
+        self._flushed_at = -float("inf")
+        kinds: list[tuple[int, Callable[[], object]]] = [
+            (3, self._slow),
+            (3, self._lose),
+            (4, self._cut),
+            (4, self._crash_nodes),
+            (4, self._hang_node),
+            (3, self._pause_machine),
+            (2, self._drift),
+            (1, self._flush_node),
+            (1, self._crash_machine),
+            (1, self._jump),
+        ]
+        if beyond:
+            kinds.append((4, self._break_clock))
+        self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
+
+    def start(self) -> None:
+        """Let it begin."""
+        self._sim.timeline.schedule(self._until, None, self._end)
+        self._wait()
+
+    def _wait(self) -> None:
+        pause = self._luck.expovariate(1 / self._every)
+        if self._sim.now + pause < self._until:
+            self._sim.timeline.after(pause, self._strike)
+
+    def _strike(self) -> None:
+        self._luck.choice(self._kinds)()
+        self._wait()
+
+    def _end(self) -> None:
+        """Make all well again; what crashed on a machine stays crashed."""
+        self._sim.heal()
+        for node in self._sim.nodes:
+            node.resume()
+            node.restart()
+        for machine in self._sim.machines:
+            machine.resume()
+
+    def _later(self, action: Callable[..., object], *args: object) -> None:
+        """Do something when the present fault has lasted for long enough; most do not last long."""
+        self._sim.timeline.after(self._lasting * self._luck.random() ** 2, action, *args)
+
+    def _machine(self) -> Machine | None:
+        living = [machine for machine in self._sim.machines if not machine.crashed]
+        return self._luck.choice(living) if living else None
+
+    def _node(self) -> VirtualNode:
+        return self._luck.choice(self._sim.nodes)
+
+    # The network.
+
+    def _some_nodes(self) -> list[int]:
+        count = self._luck.choice([1, 1, 1, 2, len(self._sim.nodes)])
+        return self._luck.sample(range(len(self._sim.nodes)), min(count, len(self._sim.nodes)))
+
+    def _slow(self) -> None:
+        machine, nodes = self._machine(), self._some_nodes()
+        if machine is not None:
+            self._sim.slow(machine, *nodes, seconds=self._luck.choice([0.02, 0.1, 0.5, 2.0]))
+            self._later(self._sim.heal, machine, *nodes)
+
+    def _lose(self) -> None:
+        machine, nodes = self._machine(), self._some_nodes()
+        if machine is not None:
+            rates = self._luck.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.5, 0.0), (0.0, 0.5)])
+            self._sim.lose(machine, *nodes, there=rates[0], back=rates[1])
+            self._later(self._sim.heal, machine, *nodes)
+
+    def _cut(self) -> None:
+        machine, nodes = self._machine(), self._some_nodes()
+        if machine is not None:
+            there, back = self._luck.choice([(True, True), (True, False), (False, True)])
+            self._sim.cut(machine, *nodes, there=there, back=back)
+            self._later(self._sim.heal, machine, *nodes)
+
+    # Nodes.
+
+    def _crash_nodes(self) -> None:
+        forget, dark = self._luck.random() < 0.5, self._luck.random() < 0.3
+        for index in self._some_nodes():
+            node = self._sim.nodes[index]
+            node.crash(dark=dark)
+            self._later(partial(node.restart, forget=forget))
+
+    def _hang_node(self) -> None:
+        node = self._node()
+        node.hang()
+        self._later(node.resume)
+
+    def _flush_node(self) -> None:
+        # Nodes that are all emptied at once look like new ones: only a minority is, within the time of a lease.
+        if len(self._sim.nodes) >= 3 and self._sim.now - self._flushed_at > self._lasting:
+            self._flushed_at = self._sim.now
+            self._node().flush()
+
+    # Machines.
+
+    def _pause_machine(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            machine.pause()
+            self._later(machine.resume)
+
+    def _crash_machine(self) -> None:
+        machine = self._machine()
+        if machine is not None and sum(not each.crashed for each in self._sim.machines) > 1:
+            machine.crash(dark=self._luck.random() < 0.3)
+
+    # Clocks.
+
+    def _drift(self) -> None:
+        host = self._luck.choice([*self._sim.machines, *self._sim.nodes])
+        host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
+
+    def _jump(self) -> None:
+        """Let a clock jump in the direction that only costs time."""
+        if self._luck.random() < 0.5:
+            self._node().jump(-self._lasting * self._luck.random())
+        elif (machine := self._machine()) is not None:
+            machine.jump(self._lasting * self._luck.random())
+
+    def _break_clock(self) -> None:
+        machine, node = self._machine(), self._node()
+        match self._luck.randrange(4):
+            case 0:
+                node.drift(1.0 + self._luck.uniform(0.02, 0.5))
+            case 1:
+                node.jump(self._lasting * self._luck.random())
+            case 2 if machine is not None:
+                machine.drift(1.0 - self._luck.uniform(0.02, 0.3))
+            case _ if machine is not None:
+                machine.jump(-self._lasting * self._luck.random())
+            case _:
+                pass
