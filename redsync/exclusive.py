@@ -134,10 +134,6 @@ class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
         runner = self._runner
         return lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
 
-    def _note(self, state: HoldState | None) -> None:
-        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
-        self._crowded = state is None or state.queued
-
     def _own(self) -> HoldState:
         state = self._state()
         if state is None:
@@ -206,7 +202,9 @@ class ExclusiveLock(Exclusive[Runner, Hold]):
                 # Interrupted when the acquire had succeeded: the caller will never know.
                 self._undo(demand.receipt.state, count)
             raise
-        self._note(state)
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
+        # here: an interruption at its begin would find the lock held, and nobody to know.
+        self._crowded = state is None or state.queued
         return state
 
     def _undo(self, state: HoldState, count: int) -> None:

@@ -52,7 +52,8 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold]):
                 with suppress(RedsyncError):
                     await runner.run(self._release_steps(demand.receipt.state, 1))
             raise
-        self._note(state)
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        self._crowded = state is None or state.queued
         return state
 
     async def release(self) -> None:
