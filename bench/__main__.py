@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import held, pairs, report, startup, tasks, threads
+from bench import contended, held, pairs, report, startup, tasks, threads
 from bench.measure import Figure, say
 
 _BENCHES = {
@@ -22,6 +22,7 @@ _BENCHES = {
     "hung": pairs.run_hung,
     "threads": threads.run,
     "tasks": tasks.run,
+    "contended": contended.run,
     "held": held.run,
     "startup": startup.run,
 }

@@ -25,10 +25,12 @@ from redsync._protocols import lock_survey
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.decorator import async_locked_decorator, locked_decorator
 from redsync.exceptions import ConfigurationError
+from redsync.fair_lock import AsyncFairLock, FairLock
 from redsync.hold import AsyncHold, Hold
 from redsync.lock import AsyncLock, Lock
 from redsync.lock_info import LockInfo
 from redsync.mutex import AsyncMutex, Mutex
+from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -246,6 +248,56 @@ class Client(_AnyClient[ThreadRunner]):
         """
         return Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
+    def get_fair_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> FairLock:
+        """Return the fair lock of that name: first come, first served.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_spin_lock(
+        self,
+        name: str | bytes,
+        *,
+        backoff: Callable[[int], float] | None = None,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> SpinLock:
+        """Return a lock of that name that tries again and again instead of queueing.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            backoff: Called with the number of tries so far, returns for how many seconds to sleep before the next one;
+                None: 1 ms to 0.1 s, doubled each time and spread by chance.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+            TypeError: A `backoff` that is no function.
+        """
+        return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
     def locked(
         self,
         name: str,
@@ -373,6 +425,58 @@ class AsyncClient(_AnyClient[AioRunner]):
             ValueError: A name or a number that can't be.
         """
         return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_fair_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncFairLock:
+        """Return the fair lock of that name: first come, first served.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_spin_lock(
+        self,
+        name: str | bytes,
+        *,
+        backoff: Callable[[int], float] | None = None,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncSpinLock:
+        """Return a lock of that name that tries again and again instead of queueing.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            backoff: Called with the number of tries so far, returns for how many seconds to sleep before the next one;
+                None: 1 ms to 0.1 s, doubled each time and spread by chance.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+            TypeError: A `backoff` that is no function.
+        """
+        return AsyncSpinLock(
+            self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
+        )
 
     def locked(
         self,

@@ -155,14 +155,17 @@ class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
         if holds is not None and not holds:
             self._entered.pop(owner, None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {
+    def _options(self) -> dict[str, Any]:
+        """Return what the object was made with, besides its name."""
+        return {
             "timeout": self._timeout,
             "lease": self._lease,
             "max_hold": self._max_hold,
             "on_lost": self._on_lost,
         }
-        return type(self), (self._host, self._name), {"options": options}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._host, self._name), {"options": self._options()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]

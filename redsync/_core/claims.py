@@ -3,8 +3,9 @@
 All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
 
 * `acquire`: KEYS claim, and from who waits queue and places; ARGV owner, hold count, lease in ms, guard in ms, and from
-  who waits for how long to keep its place in ms, waited so far in ms, wake channel. Reply 1 new, 2 was ours already,
-  [remaining ms or -1, holder] held, 0 foreign type, or the error FORGETFUL.
+  who waits for how long to keep its place in ms, its rank (waited so far in ms, or ticket), wake channel. Reply 1 new,
+  2 was ours already, [remaining ms or -1, holder, and by ticket the highest ticket] held, 0 foreign type, or the error
+  FORGETFUL.
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
@@ -30,6 +31,7 @@ class ClaimKind(NamedTuple):
         release: Gives one hold back and wakes a waiter.
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
+        by_ticket: Those who wait are served by tickets, first come, first served.
     """
 
     noun: str
@@ -38,11 +40,10 @@ class ClaimKind(NamedTuple):
     release: Script
     abandon: Script
     renew: Script
+    by_ticket: bool = False
 
     @classmethod
-    def of(cls, noun: str, value_type: bytes) -> ClaimKind:
-        """Return the kind whose scripts are called `<noun>_acquire` and so on."""
-        acquire, release, abandon, renew = (
-            Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
-        )
-        return cls(noun, value_type, acquire, release, abandon, renew)
+    def of(cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False) -> ClaimKind:
+        """Return the kind whose scripts are called `<noun>_acquire` and so on; `renew` may be another kind's."""
+        acquire, release, abandon = (Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon"))
+        return cls(noun, value_type, acquire, release, abandon, Script.load(renew or f"{noun}_renew"), by_ticket)

@@ -22,6 +22,11 @@ def _read(file_name: str) -> str:
     return files("redsync").joinpath("_lua", file_name).read_text("utf-8")
 
 
+def _expand(text: str) -> str:
+    """Replace the lines that include a snippet; snippets may include others."""
+    return _INCLUDE.sub(lambda match: _expand(_read(f"_{match[1]}.lua")), text)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """One script that nodes execute atomically.
@@ -40,8 +45,7 @@ class Script:
     @cache
     def load(cls, name: str) -> Script:
         """Return the script in `_lua/<name>.lua`, always the same object."""
-        text = _INCLUDE.sub(lambda match: _read(f"_{match[1]}.lua"), _read(f"{name}.lua"))
-        source = text.encode()
+        source = _expand(_read(f"{name}.lua")).encode()
         return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
     @classmethod

@@ -1,6 +1,7 @@
 """A new claim: asking for it, waiting for it, undoing what came of a try. Shared by all that is owned by one at a time.
 
-Whatever the reason a round was not won for, its claims are undone on all nodes before anything else happens. Then:
+Whatever the reason a round was not won for, its claims are undone on all nodes, unless the same is asked for again at
+once, now with a place in the queue. Then:
 
 * *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
   until the deadline;
@@ -8,7 +9,7 @@ Whatever the reason a round was not won for, its claims are undone on all nodes 
 * *held*: sleep until a node wakes us, the holder's time is up, or a jittered second has passed. Each try queues in the
   same atomic step in which a node refuses it, so a release can't slip through between the try and the sleep.
 
-Newcomers may barge: whoever asks while it is free gets it, waiter or not.
+Who is served first, and whether newcomers may barge, is a matter of the place, see `places`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.lease import abandon, milliseconds, renew_at
+from redsync._protocols.places import Arrival, Nowhere, Place, Ticket
 from redsync._protocols.rounds import no_quorum, refusals, type_error
 
 __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
@@ -34,8 +36,7 @@ __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 _FOREIGN = 0
 _CODES = (1, 2, 0)
 
-_PLACE_KEPT = 5.0
-"""Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
+_REFUSALS = [int, bytes], [int, bytes, int]
 
 _GRACE = 0.003
 """Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
@@ -51,7 +52,7 @@ def is_granted(reply: Any) -> bool:
     """Judge a reply to an acquire, be it new or a repetition."""
     if reply.__class__ is int and reply in _CODES:
         return bool(reply != _FOREIGN)
-    if reply.__class__ is not list or [word.__class__ for word in reply] != [int, bytes]:
+    if reply.__class__ is not list or [word.__class__ for word in reply] not in _REFUSALS:
         raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
     return False
 
@@ -88,6 +89,7 @@ class Demand(NamedTuple):
         on_lost: What to call when the hold is lost.
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
+        backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
     """
 
     name: str | bytes
@@ -101,6 +103,16 @@ class Demand(NamedTuple):
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     crowded: bool = False
+    backoff: Callable[[int, float], float] | None = None
+
+
+def _place(demand: Demand, started: float) -> Place:
+    waits = demand.timeout != 0
+    if demand.backoff is not None:
+        return Nowhere(demand.backoff)
+    if demand.kind.by_ticket:
+        return Ticket(demand.owner, waits=waits)
+    return Arrival(demand.owner, started, at_once=demand.crowded and waits)
 
 
 class _Attempt:
@@ -109,7 +121,6 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
-        queues: Whether to ask for a place in the queue.
         state: The hold, once it was won.
     """
 
@@ -120,14 +131,14 @@ class _Attempt:
         "_guard",
         "_guard_ms",
         "_kept_until",
-        "_placed",
+        "_place",
         "_session",
         "_splits",
         "_started",
         "_touched",
+        "_tries",
         "deadline",
         "lease",
-        "queues",
         "state",
     )
 
@@ -137,20 +148,20 @@ class _Attempt:
         self._started = started
         self._touched = 0
         self._kept_until = 0.0
-        self._asking = self._placed = False
+        self._asking = False
+        self._place = _place(demand, started)
         self.state: HoldState | None = None
-        self._failures = self._splits = 0
+        self._failures = self._splits = self._tries = 0
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
         self._guard = session.timing.guard(self.lease)
         self._guard_ms = milliseconds(self._guard)
         self.deadline = math.inf if timeout is None else started + timeout
-        self.queues = demand.crowded and timeout != 0
 
     @property
-    def wake_key(self) -> bytes:
-        """What the nodes' wake-ups for this attempt say."""
-        return self._demand.owner.wire + b" " + self._demand.keys.lock
+    def wake_key(self) -> bytes | None:
+        """What the nodes' wake-ups for this attempt say; None if there will be none."""
+        return self._demand.owner.wire + b" " + self._demand.keys.lock if self._place.taken else None
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
@@ -160,15 +171,11 @@ class _Attempt:
         if demand.timeout:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
         self._asking = True
-        self._kept_until = now + patience + max(lease, _PLACE_KEPT)
-        if not self.queues:
-            args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
-            command = Command(demand.kind.acquire, (keys.lock,), args)
-            return Broadcast(command, owner.lane, owner, is_granted, patience, self._guard, thorough=True, late=True)
-        self._placed = True
-        waited = milliseconds(now - self._started)
+        self._tries += 1
+        self._kept_until = now + patience + max(lease, self._place.kept)
+        place = self._place.ask(now)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
-        command = Command(demand.kind.acquire, keys.all, (*claim, milliseconds(_PLACE_KEPT), waited, owner.channel))
+        command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
         return Broadcast(
             command,
             owner.lane,
@@ -176,6 +183,7 @@ class _Attempt:
             is_granted,
             patience,
             self._guard,
+            decide=self._place.decide,
             listen=self.wake_key,
             thorough=True,
             late=True,
@@ -190,7 +198,7 @@ class _Attempt:
     def undo(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if we `leave` and ever asked for one."""
         demand = self._demand
-        leave = leave and self._placed
+        leave = leave and self._place.taken
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
         yield from tell(
@@ -203,19 +211,26 @@ class _Attempt:
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
 
+    def learn(self, tally: Tally) -> bool:
+        """Take note of a refusal; return whether to ask again at once."""
+        return not _is_split(tally) and self._place.learn(tally)
+
     def pause(self, tally: Tally, mute: bool) -> float:
-        """Return how many seconds to sleep before the next try; 0.0 for none, which then asks for a place."""
+        """Return how many seconds to sleep before the next try."""
         luck = self._session.luck()
         if mute:
             self._failures += 1
             return retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
-        # Others are about: from now on each try takes a place in the queue, in the same step that refuses it.
-        queued, self.queues = self.queues, True
+        fixed = self._place.pause(self._tries, luck)
+        if fixed is not None:
+            return fixed
         if _is_split(tally):
+            # From now on each try takes a place, in the same step that refuses it.
+            self._place.learn(tally)
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0
-        return _patience(tally, luck) if queued else 0.0
+        return _patience(tally, luck)
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -238,7 +253,7 @@ class _Attempt:
             turn = session.timing.round_timeout(lease)
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
-        state.queued = self._placed and tally.sent_at - self._started > _CROWDED
+        state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
         listen(state, demand)
         self.state = state
         session.holds.add(state)
@@ -265,21 +280,21 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             attempt.note(tally)
             foreign = None if tally.won else type_error(demand.name, tally)
             over = now >= attempt.deadline or foreign is not None
-            yield from attempt.undo(leave=over)
-            settled = over
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
+            if not over and not mute and attempt.learn(tally):
+                # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
+                continue
+            yield from attempt.undo(leave=over)
+            settled = over
             if foreign is not None:
                 raise foreign
             if over:
                 if mute:
                     raise no_quorum(demand.name, tally)
                 return None
-            key = attempt.wake_key if attempt.queues and not mute else None
-            pause = attempt.pause(tally, mute)
-            if not pause:
-                continue
-            until = min(attempt.deadline, now + pause)
+            key = None if mute else attempt.wake_key
+            until = min(attempt.deadline, now + attempt.pause(tally, mute))
             wake = yield from wait(Wait(until, demand.owner.lane, key, session.quorum, _GRACE))
             now = wake.at
     except BaseException:

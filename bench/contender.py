@@ -1,0 +1,90 @@
+"""One process of `bench.contended`: `contender KIND THREADS URLS NUMBER`. Says "ready", reads when to begin and end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from bench.contended import HOLD
+from redsync import Client
+
+_NAME = "contended"
+
+
+def main() -> None:
+    """Contend, and print what was had as JSON."""
+    kind, threads, urls, number = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
+    make = _maker(kind, urls)
+    turns: list[list[tuple[str, float, float]]] = [[] for _ in range(threads)]
+    barrier = threading.Barrier(threads + 1)
+    span: list[float] = []
+
+    def work(index: int) -> None:
+        take, give = make()
+        barrier.wait()
+        mine, (start, end) = turns[index], span
+        time.sleep(max(start - time.monotonic(), 0))
+        while (asked := time.monotonic()) < end:
+            if not take():
+                continue
+            had = time.monotonic()
+            time.sleep(HOLD)
+            give()
+            mine.append((f"{number}.{index}", had - asked, had))
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
+    for worker in workers:
+        worker.start()
+    print("ready", flush=True)
+    span.extend(map(float, sys.stdin.readline().split()))
+    barrier.wait()
+    for worker in workers:
+        worker.join()
+    print(json.dumps([turn for each in turns for turn in each]))
+
+
+def _maker(kind: str, urls: list[str]) -> Callable[[], tuple[Callable[[], bool], Callable[[], object]]]:
+    """Return what makes a thread's two functions: take, which may give up, and give back."""
+    if kind == "redlock-py":
+        from redlock import Redlock
+
+        manager = Redlock([{"host": "127.0.0.1", "port": urlsplit(url).port} for url in urls], retry_count=1)
+
+        def redlock() -> tuple[Callable[[], bool], Callable[[], object]]:
+            held = []
+
+            def take() -> bool:
+                lock = manager.lock(_NAME, 10_000)
+                if lock:
+                    held.append(lock)
+                return bool(lock)
+
+            return take, lambda: manager.unlock(held.pop())
+
+        return redlock
+    if kind == "pottery":
+        import redis
+        from pottery import Redlock as Pottery
+
+        masters = {redis.Redis.from_url(url) for url in urls}
+
+        def pottery() -> tuple[Callable[[], bool], Callable[[], object]]:
+            lock = Pottery(key=_NAME, masters=masters, auto_release_time=10)
+            return lambda: lock.acquire(timeout=1), lock.release
+
+        return pottery
+    client = Client(urls, restart_guard=0.0)
+
+    def ours() -> tuple[Callable[[], bool], Callable[[], object]]:
+        lock = {"lock": client.get_lock, "fair": client.get_fair_lock, "spin": client.get_spin_lock}[kind](_NAME)
+        return lock.acquire, lock.release
+
+    return ours
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+-- Purpose: claim a fair lock, first come first served, or else take a place in its queue by the ticket that was drawn, in
+-- one atomic step. A ticket is one more than the highest that a quorum of nodes knew; since two quorums meet, who finished
+-- queueing first has the lower one on every node that knows both. Only the head of the queue is granted a free lock.
+-- Idempotent: hold count and ticket are set, never added to.
+-- KEYS[1] lock: hash owner -> hold count
+-- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry channel"
+-- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- ARGV[5..7] not for a re-entry: for how long to keep its place, ms, 0: it does not wait; its ticket, 0: it has none yet;
+--        wake channel
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner, highest ticket} held by that owner, or
+--        free and the turn of that owner, whose place lasts so long
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+local free = redis.call('exists', KEYS[1]) == 0
+local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
+if type(count) == 'table' then return 0 end
+
+if count then
+  if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end
+  -- A nested acquire may lengthen the lease, never shorten it.
+  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
+  if KEYS[2] then
+-- include: leave_queue
+  end
+  return 2
+end
+
+local remaining, holder, highest
+if KEYS[2] then
+  highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
+  if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
+-- include: take_ticket
+  end
+-- include: live_head
+  if head and head ~= ARGV[1] then holder, remaining = head, until_ms - now end
+end
+if not free then
+  holder, remaining = redis.call('hkeys', KEYS[1])[1], redis.call('pttl', KEYS[1])
+end
+if holder then return {remaining, holder, highest or 0} end
+
+-- include: remembers
+redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
+redis.call('pexpire', KEYS[1], ARGV[3])
+if KEYS[2] then
+-- include: leave_queue
+end
+return 1

@@ -1,0 +1,24 @@
+-- Purpose: give back one hold of a fair lock. The count that remains is set, never subtracted; at 0 the lock is
+-- deleted and the head of the queue woken. Idempotent: a lock that is not ours stays as it is.
+-- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry channel"
+-- ARGV[1] owner   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
+-- Reply: 1 this node had our claim | 0 it had not
+if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
+  if ARGV[2] == '0' then
+    -- A place may be left if this node was not asked when the others granted.
+-- include: leave_queue
+  end
+  return 0
+end
+
+if ARGV[2] ~= '0' then
+  -- Under OOM a node may refuse the new count. It does no harm: each later count is set as a whole, and 0 is a DEL.
+  redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
+  return 1
+end
+redis.call('del', KEYS[1])
+redis.call('publish', ARGV[3], '0')
+if redis.call('exists', KEYS[2]) == 1 then
+-- include: wake_head
+end
+return 1

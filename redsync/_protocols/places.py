@@ -1,0 +1,143 @@
+"""Places: how those who are refused wait for their turn. It alone tells plain, fair and spin locks apart.
+
+* *By arrival* (plain): a release wakes who has waited longest, and takes its place away; newcomers may barge.
+* *By ticket* (fair): first come, first served. A waiter reads the highest ticket of a quorum of nodes, takes the next
+  one, and writes that back. Two quorums meet, so who finished queueing before another began has the lower ticket on
+  every node that knows both, whatever their clocks say; equal tickets are ordered by owner. Nodes grant to the head
+  only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum in the place of shared memory.)
+* *None* (spin): nothing is left on the nodes by who does not hold; tries are spread by a back-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.rounds import refusals
+
+__all__ = ["Arrival", "Nowhere", "Place", "Ticket"]
+
+ARRIVAL_KEPT = 5.0
+"""Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
+
+TICKET_KEPT = 3.0
+"""Likewise for a ticket. Shorter, as one who stopped with it holds up everybody behind."""
+
+
+class Place(Protocol):
+    """One waiter's place in the queues of all nodes.
+
+    Attributes:
+        taken: Whether nodes may have it: then it is to be left, and they may send wake-ups.
+        kept: Seconds for which they keep it.
+        decide: What replaces the plain count of votes in the next round.
+    """
+
+    taken: bool
+    kept: float
+
+    @property
+    def decide(self) -> Callable[[Tally], Verdict] | None: ...
+
+    def ask(self, now: float) -> tuple[bytes | int, ...]:
+        """Return the further arguments of the next try; none if it asks for no place."""
+        ...
+
+    def learn(self, tally: Tally) -> bool:
+        """Take note of a refusal; return whether to ask again at once, for now there is more to ask for."""
+        ...
+
+    def pause(self, tries: int, luck: float) -> float | None:
+        """Return for how many seconds to sleep whatever was heard; None: until woken, or the holder's time is up."""
+        ...
+
+
+class Arrival:
+    """A place by arrival; see `Place`."""
+
+    kept = ARRIVAL_KEPT
+    decide = None
+
+    def __init__(self, owner: Owner, started: float, *, at_once: bool) -> None:
+        """Begin to wait; `at_once`: the first try asks for a place already, because others are expected."""
+        self._owner = owner
+        self._started = started
+        self._asks = at_once
+        self.taken = False
+
+    def ask(self, now: float) -> tuple[bytes | int, ...]:
+        if not self._asks:
+            return ()
+        self.taken = True
+        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel
+
+    def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (whoever refused: others are about)
+        again, self._asks = not self._asks, True
+        return again
+
+    def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
+        return None
+
+
+class Ticket:
+    """A place by ticket; see `Place`."""
+
+    kept = TICKET_KEPT
+
+    def __init__(self, owner: Owner, *, waits: bool) -> None:
+        self._owner = owner
+        self._waits = waits
+        self._ticket = 0
+        self.taken = False
+
+    @property
+    def decide(self) -> Callable[[Tally], Verdict] | None:
+        # A ticket is drawn from what a quorum says. With an even number of nodes fewer refusals rule a grant out.
+        return None if self._ticket or not self._waits else _when_a_quorum_has_spoken
+
+    def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
+        self.taken = self.taken or self._ticket > 0
+        return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
+
+    def learn(self, tally: Tally) -> bool:
+        highest = [reply[2] for reply in refusals(tally) if reply]
+        if self._ticket or not self._waits or len(highest) < tally.quorum:
+            return False
+        self._ticket = max(highest) + 1
+        return True
+
+    def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
+        return None
+
+
+class Nowhere:
+    """No place; see `Place`."""
+
+    kept = 0.0
+    taken = False
+    decide = None
+
+    def __init__(self, backoff: Callable[[int, float], float]) -> None:
+        """Wait without a place; `backoff(tries, luck)` says for how many seconds to sleep after so many tries."""
+        self._backoff = backoff
+
+    def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
+        return ()
+
+    def learn(self, tally: Tally) -> bool:  # noqa: ARG002
+        return False
+
+    def pause(self, tries: int, luck: float) -> float | None:
+        return self._backoff(tries, luck)
+
+
+def _when_a_quorum_has_spoken(tally: Tally) -> Verdict:
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    if None not in tally.choices:
+        return Verdict.LOST
+    refused_for_good = tally.refused > len(tally.nodes) - tally.quorum
+    return Verdict.LOST if refused_for_good and tally.refused >= tally.quorum else Verdict.PENDING

@@ -1,0 +1,71 @@
+"""The spin lock: tries again and again, with growing pauses, and leaves nothing on the nodes while it waits.
+
+```python
+with client.get_spin_lock("cache:42", timeout=0.5):
+    rebuild_cache()
+```
+
+The decisions are in `redsync._protocols.places`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from redsync._core.runner import AnyHost, RunnerT_co
+from redsync._core.timing import retry_delay
+from redsync._protocols.claim import Demand
+from redsync.exclusive import Exclusive, HoldT
+from redsync.lock import AsyncLock, Lock
+
+__all__ = ["AsyncSpinLock", "SpinLock"]
+
+
+class _Spinning(Exclusive[RunnerT_co, HoldT]):
+    def __init__(
+        self,
+        host: AnyHost[RunnerT_co],
+        name: str | bytes,
+        *,
+        backoff: Callable[[int], float] | None = None,
+        **options: Any,
+    ) -> None:
+        if backoff is not None and not callable(backoff):
+            raise TypeError(f"backoff is a function from the number of tries to seconds, not {backoff!r}")
+        self._backoff = backoff
+        super().__init__(host, name, **options)
+
+    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+        return super()._demand(timeout, lease, count)._replace(backoff=self._pause)
+
+    def _pause(self, tries: int, luck: float) -> float:
+        if self._backoff is None:
+            return retry_delay(tries, luck)
+        pause = self._backoff(tries)
+        if not 0 <= pause < math.inf:
+            raise ValueError(f"the backoff of lock {self._name!r} is a number of seconds from 0 on, not {pause!r}")
+        return pause
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "backoff": self._backoff}
+
+
+class SpinLock(_Spinning[Any, Any], Lock):
+    """A reentrant lock that is asked for again and again, owned by the thread that acquired it.
+
+    The guarantees are those of `Lock`, of which it is another way of waiting: there is no queue and no wake-up, only
+    pauses, 1 ms at first and up to 0.1 s, doubled after each try and spread by chance. It suits locks that are held for
+    a moment and seldom contended, and nodes whose ACL does not allow SUBSCRIBE. Contended, it hands over late, seldom
+    to another, and costs a request per node and try. It excludes, and is excluded by, the `Lock` of the same name.
+
+    Made by `Client.get_spin_lock`.
+    """
+
+
+class AsyncSpinLock(_Spinning[Any, Any], AsyncLock):
+    """A reentrant lock that is asked for again and again, owned by the task that acquired it.
+
+    As `SpinLock`, with tasks in the place of threads. Made by `AsyncClient.get_spin_lock`.
+    """
