@@ -19,7 +19,7 @@ class Chance:
         self.timeout = rng.choice([0.0, 0.01, 0.3, 3.0, None])
         self.deadline = math.inf if self.timeout is None else 1000.0 + self.timeout
         self.reach = 0
-        self.must_undo = False
+        self.must_undo = self.may_ask_again = False
         self.queued = False
         self.rounds = 0
         self.trace = []
@@ -35,11 +35,14 @@ class Chance:
     def __call__(self, described, effect):
         self.trace.append(described)
         now = self.toy.now
-        if self.must_undo:
+        if self.may_ask_again and isinstance(effect, Broadcast):
+            # What some may have granted is asked for again at once, this time for a place too.
+            assert effect.listen is not None
+        elif self.must_undo:
             assert isinstance(effect, Tell), "undone on all nodes before anything else happens"
             assert effect.owed_to & self.reach == self.reach
             assert effect.owed_until >= now + self.toy.session.timing.lease
-            self.must_undo = False
+            self.must_undo = self.may_ask_again = False
             return None
         if isinstance(effect, Wait):
             assert effect.until <= self.deadline
@@ -49,6 +52,7 @@ class Chance:
         assert isinstance(effect, Broadcast)
         self.rounds += 1
         assert effect.timeout <= max(self.deadline - now, 0.05) or self.timeout == 0
+        self.may_ask_again = not self.queued and effect.listen is None and self.timeout != 0
         self.queued |= effect.listen is not None
         sent = self.rng.getrandbits(self.toy.n)
         self.reach |= sent

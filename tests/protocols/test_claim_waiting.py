@@ -12,7 +12,6 @@ def waiting_script(toy):
     """Refused, then queued, then woken, then won."""
     return [
         ("ask lock_acquire", busy(toy)),
-        "tell lock_abandon",
         ("ask lock_acquire for a place", busy(toy)),
         "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.05, signals=3)),
@@ -61,7 +60,6 @@ def test_crowded_lock_is_not_queued_for_without_blocking(toy):
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
     result = toy.acquire(
         ("ask lock_acquire", busy(toy)),
-        "tell lock_abandon",
         ("ask lock_acquire for a place", busy(toy)),
         "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
@@ -223,7 +221,6 @@ def test_contenders_with_different_luck_pause_differently(make_toy):
 def test_vote_is_not_split_while_somebody_may_have_a_quorum(toy, replies):
     toy.acquire(
         ("ask lock_acquire", toy.answers(*replies)),
-        "tell lock_abandon",
         ("ask lock_acquire for a place", won(toy)),
     )
 

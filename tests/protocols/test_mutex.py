@@ -110,7 +110,6 @@ def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, p
     second = toy.play(
         acquiring(toy, possession, acquirer=acquirer),
         ("ask mutex_acquire", busy(toy)),
-        "tell mutex_abandon",
         ("ask mutex_acquire for a place", busy(toy)),
         "tell mutex_abandon",
         ("wait for wake-up", toy.slept(0.1, signals=5, meanwhile=lambda: toy.give_back(first))),
@@ -162,7 +161,6 @@ def waiting_while(toy, possession, meanwhile=None, **fields):
     return (
         acquiring(toy, possession, **fields),
         ("ask mutex_acquire", busy(toy)),
-        "tell mutex_abandon",
         ("ask mutex_acquire for a place", busy(toy)),
         "tell mutex_abandon",
         ("wait for wake-up", toy.slept(0.9, meanwhile=meanwhile)),
