@@ -116,8 +116,8 @@ class Claims:
         return self.node.run(f"{self.noun}_renew", names, *words, *([1] if guarded else []))
 
     def force_release(self, keys=KEYS):
-        value_type = {"lock": "hash", "mutex": "string"}[self.noun]
-        return self.node.run("lock_force_release", keys.all, keys.channel, value_type)
+        value_type = "string" if self.noun == "mutex" else "hash"
+        return self.node.run("lock_force_release", keys.all, keys.channel, value_type, int(self.noun == "fair_lock"))
 
     def inspect(self, keys=KEYS):
         return self.node.run("lock_inspect", (keys.lock, keys.queue))

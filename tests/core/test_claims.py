@@ -6,15 +6,19 @@ import pytest
 
 from redsync._core.claims import ClaimKind
 from redsync._core.scripts import Script
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.lock import LOCK
+from redsync._protocols.mutex import MUTEX
 
 VERBS = ("acquire", "release", "abandon", "renew")
-KINDS = [ClaimKind.of("lock", b"hash"), ClaimKind.of("mutex", b"string")]
+KINDS = [LOCK, FAIR_LOCK, MUTEX]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
 
 
 @kinds
 def test_kind_is_made_of_the_scripts_of_its_noun(kind):
-    assert [getattr(kind, verb).name for verb in VERBS] == [f"{kind.noun}_{verb}" for verb in VERBS]
+    nouns = [kind.noun] * 3 + ["lock" if kind is FAIR_LOCK else kind.noun]  # fair or not, it is renewed alike
+    assert [getattr(kind, verb).name for verb in VERBS] == [f"{n}_{v}" for n, v in zip(nouns, VERBS, strict=True)]
     assert all(getattr(kind, verb) in Script.shipped() for verb in VERBS)
 
 
@@ -25,7 +29,7 @@ def test_each_script_that_makes_claims_belongs_to_a_kind():
 
 
 def test_kinds_share_no_script_and_no_type_of_value():
-    one, other = KINDS
+    one, other = LOCK, MUTEX
     assert not {getattr(one, verb) for verb in VERBS} & {getattr(other, verb) for verb in VERBS}
     assert one.value_type != other.value_type
     assert one != other
@@ -40,7 +44,7 @@ def test_kind_without_scripts_can_not_be_made():
 def test_kind_does_not_change(kind):
     with pytest.raises(AttributeError):
         kind.noun = "other"
-    assert ClaimKind.of(kind.noun, kind.value_type) == kind
+    assert ClaimKind.of(kind.noun, kind.value_type, renew=kind.renew.name, by_ticket=kind.by_ticket) == kind
 
 
 # What protocols take for granted of every kind.

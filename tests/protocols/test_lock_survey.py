@@ -7,6 +7,7 @@ import pytest
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice
 from redsync._protocols.lock import LOCK
+from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.lock_survey import Look, force_release, holder, survey
 from redsync._protocols.mutex import MUTEX
 from redsync.exceptions import KeyTypeError, QuorumError
@@ -112,13 +113,19 @@ def run_force(toy, *replies):
 )
 def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[0].args == (toy.keys.channel, b"hash")
+    assert toy.commands[0].args == (toy.keys.channel, b"hash", 0)
 
 
 def test_force_release_takes_away_values_of_its_kind_only(toy):
     steps = force_release(toy.session, MUTEX, "x", toy.keys, toy.owner)
     assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
-    assert toy.commands[0].args == (toy.keys.channel, b"string")
+    assert toy.commands[0].args == (toy.keys.channel, b"string", 0)
+
+
+def test_force_release_of_a_fair_lock_heeds_its_queue(toy):
+    steps = force_release(toy.session, FAIR_LOCK, "x", toy.keys, toy.owner)
+    assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
+    assert toy.commands[0].args == (toy.keys.channel, b"hash", 1)
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):

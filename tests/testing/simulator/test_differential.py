@@ -236,6 +236,12 @@ class Chance:
             return (lock.lock,), args
         return lock.all, (*args, self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS))
 
+    def acquire_by_ticket(self):
+        lock, args = self.lock, self.acquire()[1][:4]
+        if self.rng.random() < 0.2:
+            return (lock.lock,), args
+        return lock.all, (*args, self.of([0, *LEASES]), self.of([0, 1, 2, 3, 17]), self.of(CHANNELS))
+
     def release(self):
         lock = self.lock
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
@@ -250,7 +256,7 @@ class Chance:
 
     def force_release(self):
         lock = self.lock
-        return lock.all, (lock.channel, self.of([b"hash", b"string"]))
+        return lock.all, (lock.channel, self.of([b"hash", b"string"]), self.of([0, 1]))
 
     def inspect(self):
         lock = self.lock
@@ -297,6 +303,9 @@ class Chance:
 
 
 ARGUMENTS = {
+    "fair_lock_abandon": Chance.abandon,
+    "fair_lock_acquire": Chance.acquire_by_ticket,
+    "fair_lock_release": Chance.release,
     "client_announce": Chance.announce,
     "client_withdraw": Chance.withdraw,
     "lock_abandon": Chance.abandon,
