@@ -140,4 +140,5 @@ def _when_a_quorum_has_spoken(tally: Tally) -> Verdict:
     if None not in tally.choices:
         return Verdict.LOST
     refused_for_good = tally.refused > len(tally.nodes) - tally.quorum
-    return Verdict.LOST if refused_for_good and tally.refused >= tally.quorum else Verdict.PENDING
+    # A foreign value at the key tells of no tickets.
+    return Verdict.LOST if refused_for_good and sum(map(bool, refusals(tally))) >= tally.quorum else Verdict.PENDING

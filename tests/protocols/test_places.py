@@ -1,0 +1,183 @@
+"""How waiters queue: by arrival, by ticket, or not at all. `test_claim_waiting.py` has what is common to them."""
+
+import pytest
+
+from redsync._protocols.fair_lock import FAIR_LOCK
+from tests.support.replies import FOREIGN, NEW, A, B
+
+ASK = "ask fair_lock_acquire for a place"
+
+
+def knows(highest, by=A, remaining=20_000):
+    """A refusal by a node on which that is the highest ticket."""
+    return [remaining, by, highest]
+
+
+def fair(toy, *script, **fields):
+    return toy.acquire(*script, kind=FAIR_LOCK, **fields)
+
+
+def tickets(toy):
+    return [command.args[5] for command in toy.commands if command.script.name == "fair_lock_acquire"]
+
+
+# By ticket.
+
+
+def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
+    state = fair(toy, (ASK, toy.all_say(NEW)))
+    assert state.valid(toy.now)
+    (effect,) = toy.effects
+    assert effect.command.keys == toy.keys.all, "who waits goes first, so the node looks at its queue"
+    assert effect.command.args == (toy.owner.wire, 1, 30_000, 0, 3_000, 0, toy.owner.channel)
+    assert effect.listen is None, "nobody wakes who has no place"
+    assert not state.queued
+
+
+def test_ticket_is_one_more_than_the_highest_of_a_quorum_and_is_written_back_at_once(toy):
+    fair(
+        toy,
+        (ASK, toy.answers(knows(0), knows(7), knows(3), None, None)),
+        (ASK, toy.all_say(knows(8))),
+        "tell fair_lock_abandon",
+        ("wait for wake-up", toy.slept(signals=3)),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert tickets(toy) == [0, 8, 8], "one ticket for the whole wait"
+    assert toy.asked[1].listen == toy.owner.wire + b" " + toy.keys.lock
+    assert toy.waits[0].enough == 3
+
+
+@pytest.mark.parametrize("n", [2, 4, 6])
+def test_ticket_is_drawn_from_a_quorum_also_where_fewer_refusals_rule_a_grant_out(make_toy, n):
+    """Of four nodes two refusals suffice to lose, but two of four do not meet two others."""
+    toy = make_toy(n)
+    quorum = n // 2 + 1
+    answers = [knows(0)] * (quorum - 1) + [knows(9)] + [None] * (n - quorum)
+    fair(toy, (ASK, toy.answers(*answers)), (ASK, toy.all_say(NEW)))
+    assert tickets(toy) == [0, 10]
+
+
+def test_ticket_is_drawn_again_if_no_quorum_tells(toy):
+    """In a split vote the nodes that granted told nothing."""
+    fair(
+        toy,
+        (ASK, toy.answers(NEW, NEW, knows(4, A), knows(4, B), "down")),
+        "tell fair_lock_abandon",
+        ("wait", toy.slept()),
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert tickets(toy) == [0, 0, 5]
+
+
+def test_who_does_not_wait_draws_no_ticket(toy):
+    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell fair_lock_abandon", timeout=0.0) is None
+    assert [command.args[4] for command in toy.commands[:1]] == [0], "asks for no place"
+
+
+def test_grant_to_who_comes_back_with_its_ticket_counts_what_was_granted_before(toy):
+    """The two that granted first say "ours already" now: there was nothing to undo in between."""
+    state = fair(
+        toy, (ASK, toy.answers(NEW, knows(4), knows(4), knows(4), NEW)), (ASK, toy.answers(2, 1, "down", "down", 2))
+    )
+    assert state.valid(toy.now)
+    assert state.touched == 0b11111
+
+
+def test_waiter_that_gives_up_leaves_its_places(toy):
+    refused = (ASK, toy.all_say(knows(4), takes=0.2))
+    assert (
+        fair(toy, refused, (ASK, toy.all_say(knows(5), takes=0.2)), "tell fair_lock_abandon, leave", timeout=0.3)
+        is None
+    )
+
+
+def test_waiter_that_was_interrupted_before_it_had_a_ticket_has_no_place_to_leave(toy):
+    steps = toy.acquiring(kind=FAIR_LOCK)
+    assert toy.interrupt(steps, [(ASK, toy.all_say(knows(4)))], 0) == ["tell fair_lock_abandon"]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_waiter_that_was_interrupted_with_a_ticket_leaves_its_places(toy, at):
+    script = [
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.all_say(knows(5))),
+        "tell fair_lock_abandon",
+        ("wait for wake-up", toy.slept()),
+    ]
+    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK), script, at)
+    assert cleanup == ["tell fair_lock_abandon, leave"]
+
+
+def test_nodes_that_name_different_heads_are_asked_again_soon(toy):
+    """Some had not heard of the other's ticket when they answered; nobody is left to wake anybody."""
+    fair(
+        toy,
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.answers(knows(5, A), knows(5, A), knows(5, B), knows(5, B), "down")),
+        "tell fair_lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert toy.waits[0].until - 1000.0 < 0.06
+
+
+def test_waiter_sleeps_no_longer_than_the_head_keeps_its_place(toy):
+    """A free lock whose head is silent: its place lasts for 0.3 s more."""
+    fair(
+        toy,
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.all_say(knows(5, B, remaining=300))),
+        "tell fair_lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert toy.waits[0].until - 1000.0 < 0.4
+
+
+def test_foreign_values_do_not_count_for_a_ticket(toy):
+    """Nor does such a node take the place of one that can tell."""
+    fair(toy, (ASK, toy.answers(FOREIGN, knows(1), knows(2), knows(3), None)), (ASK, toy.all_say(NEW)))
+    assert tickets(toy) == [0, 4]
+
+
+# Not at all.
+
+
+def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
+    asked = []
+
+    def backoff(tries, luck):
+        asked.append((tries, luck))
+        return tries / 10
+
+    refused = ("ask lock_acquire", toy.all_say([20_000, A]))
+    script = [refused, "tell lock_abandon", ("wait", toy.slept())] * 3
+    state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), backoff=backoff)
+    assert state.valid(toy.now)
+    assert asked == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert all(effect.listen is None for effect in toy.asked)
+    assert all(len(effect.command.keys) == 1 for effect in toy.asked)
+
+
+def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
+    outage = ("ask lock_acquire", toy.all_say("down", sent=0))
+    toy.acquire(
+        outage,
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.all_say(NEW)),
+        backoff=lambda tries, luck: pytest.fail("that is for a lock that others hold"),
+    )
+
+
+def test_backoff_that_raises_undoes_the_attempt(toy):
+    def backoff(tries, luck):
+        raise ValueError("no such pause")
+
+    with pytest.raises(ValueError, match="no such pause"):
+        toy.acquire(
+            ("ask lock_acquire", toy.all_say([20_000, A])), "tell lock_abandon", "tell lock_abandon", backoff=backoff
+        )
+    assert len(toy.session.holds) == 0
