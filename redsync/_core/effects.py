@@ -87,7 +87,7 @@ class Broadcast(NamedTuple):
     owed_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     listen: bytes | None = None
-    thorough: bool = False
+    thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
 
 

@@ -120,7 +120,7 @@ class Tally:
         judge: Judge,
         decide: Callable[[Tally], Verdict] | None = None,
         *,
-        thorough: bool = False,
+        thorough: bool | Callable[[Tally], bool] = False,
         late: bool = False,
     ) -> None:
         """Begin a tally without votes.
@@ -130,7 +130,7 @@ class Tally:
             judge: Tells a granting reply from a refusing one.
             decide: Replaces the plain count of votes.
             thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
-                must not be taken for a refusal.
+                must not be taken for a refusal. A function tells whether they also say enough about who has it.
             late: Note who grants after the round was won.
         """
         n = len(nodes)
@@ -216,7 +216,10 @@ class Tally:
         return self.verdict is not _PENDING
 
     def _is_definite(self) -> bool:
-        return not self._thorough or self.refused > len(self.nodes) - self.quorum or None not in self.choices
+        if not self._thorough or None not in self.choices:
+            return True
+        ruled_out = self.refused > len(self.nodes) - self.quorum
+        return ruled_out and (self._thorough is True or self._thorough(self))
 
     @property
     def won(self) -> bool:

@@ -15,7 +15,6 @@ Who is served first, and whether newcomers may barge, is a matter of the place, 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.lease import abandon, milliseconds, renew_at
 from redsync._protocols.places import Arrival, Nowhere, Place, Ticket
-from redsync._protocols.rounds import no_quorum, refusals, type_error
+from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
 
 __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 
@@ -183,9 +182,8 @@ class _Attempt:
             is_granted,
             patience,
             self._guard,
-            decide=self._place.decide,
             listen=self.wake_key,
-            thorough=True,
+            thorough=self._place.enough,
             late=True,
         )
 
@@ -319,10 +317,7 @@ def _is_split(tally: Tally) -> bool:
     An owner's claims on nodes that failed are not seen. Who takes a holder for a split vote asks once too often; who
     takes a split vote for a holder sleeps while nobody is left to wake anybody.
     """
-    # A foreign value counts as an owner of its own: it keeps the lock away as well.
-    holders = Counter(reply[1] if reply else b"" for reply in refusals(tally))
-    unheard = tally.choices.count(None)
-    return max(holders.values(), default=0) + unheard < tally.quorum
+    return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
 
 def _patience(tally: Tally, luck: float) -> float:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.rounds import refusals
+from redsync._protocols.rounds import most_refusals, refusals
 
 __all__ = ["Arrival", "Nowhere", "Place", "Ticket"]
 
@@ -27,20 +27,30 @@ TICKET_KEPT = 3.0
 """Likewise for a ticket. Shorter, as one who stopped with it holds up everybody behind."""
 
 
+def _is_held(tally: Tally) -> bool:
+    """Whether one owner has so many nodes that the lock is held, and no vote is split."""
+    return most_refusals(tally) >= tally.quorum
+
+
+def _is_drawn(tally: Tally) -> bool:
+    """Whether a ticket can be drawn: a quorum has told its highest. A foreign value tells of none."""
+    return sum(map(bool, refusals(tally))) >= tally.quorum
+
+
 class Place(Protocol):
     """One waiter's place in the queues of all nodes.
 
     Attributes:
         taken: Whether nodes may have it: then it is to be left, and they may send wake-ups.
         kept: Seconds for which they keep it.
-        decide: What replaces the plain count of votes in the next round.
+        enough: Tells whether refusals that rule a quorum out say enough to go on; else all nodes are heard.
     """
 
     taken: bool
     kept: float
 
     @property
-    def decide(self) -> Callable[[Tally], Verdict] | None: ...
+    def enough(self) -> Callable[[Tally], bool]: ...
 
     def ask(self, now: float) -> tuple[bytes | int, ...]:
         """Return the further arguments of the next try; none if it asks for no place."""
@@ -59,7 +69,7 @@ class Arrival:
     """A place by arrival; see `Place`."""
 
     kept = ARRIVAL_KEPT
-    decide = None
+    enough = staticmethod(_is_held)
 
     def __init__(self, owner: Owner, started: float, *, at_once: bool) -> None:
         """Begin to wait; `at_once`: the first try asks for a place already, because others are expected."""
@@ -94,9 +104,9 @@ class Ticket:
         self.taken = False
 
     @property
-    def decide(self) -> Callable[[Tally], Verdict] | None:
-        # A ticket is drawn from what a quorum says. With an even number of nodes fewer refusals rule a grant out.
-        return None if self._ticket or not self._waits else _when_a_quorum_has_spoken
+    def enough(self) -> Callable[[Tally], bool]:
+        # With an even number of nodes fewer refusals than a quorum rule a grant out.
+        return _is_held if self._ticket or not self._waits else _is_drawn
 
     def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
         self.taken = self.taken or self._ticket > 0
@@ -118,7 +128,7 @@ class Nowhere:
 
     kept = 0.0
     taken = False
-    decide = None
+    enough = staticmethod(_is_held)
 
     def __init__(self, backoff: Callable[[int, float], float]) -> None:
         """Wait without a place; `backoff(tries, luck)` says for how many seconds to sleep after so many tries."""
@@ -132,13 +142,3 @@ class Nowhere:
 
     def pause(self, tries: int, luck: float) -> float | None:
         return self._backoff(tries, luck)
-
-
-def _when_a_quorum_has_spoken(tally: Tally) -> Verdict:
-    if tally.granted >= tally.quorum:
-        return Verdict.WON
-    if None not in tally.choices:
-        return Verdict.LOST
-    refused_for_good = tally.refused > len(tally.nodes) - tally.quorum
-    # A foreign value at the key tells of no tickets.
-    return Verdict.LOST if refused_for_good and sum(map(bool, refusals(tally))) >= tally.quorum else Verdict.PENDING

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from redsync._core.quorum import Choice, Tally
 from redsync.exceptions import KeyTypeError, QuorumError
 
-__all__ = ["no_quorum", "refusals", "type_error"]
+__all__ = ["most_refusals", "no_quorum", "refusals", "type_error"]
 
 
 def refusals(tally: Tally) -> list[Any]:
     """Return the replies of the nodes that refused: [remaining ms, holder], or the integer for a foreign value."""
     return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
+
+
+def most_refusals(tally: Tally) -> int:
+    """Return how many nodes refused for the same holder, whoever has most of them."""
+    # A foreign value counts as an owner of its own: it keeps the lock away as well.
+    return max(Counter(reply[1] if reply else b"" for reply in refusals(tally)).values(), default=0)
 
 
 def type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:

@@ -210,19 +210,32 @@ def test_contenders_with_different_luck_pause_differently(make_toy):
     assert len(until) == 3
 
 
+def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
+    """Its answers are enough; the others are not waited for."""
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(held(by=A), held(by=A), held(by=A), None, None)),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    assert toy.tallies[0].choices[3:] == [None, None]
+
+
 @pytest.mark.parametrize(
     "replies",
     [
-        (held(by=A), held(by=A), held(by=A), NEW, NEW),  # A has a quorum
-        (held(by=A), held(by=A), held(by=B), None, None),  # A may have one, for all we know
+        (held(by=A), held(by=A), held(by=B), None, None),
         (held(by=A), held(by=A), held(by=B), "down", NEW),
+        (held(by=A), held(by=B), held(by=B), held(by=A), NEW),
     ],
 )
-def test_vote_is_not_split_while_somebody_may_have_a_quorum(toy, replies):
+def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(toy, replies):
+    """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
     toy.acquire(
         ("ask lock_acquire", toy.answers(*replies)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
     )
+    assert toy.waits[0].until - toy.tallies[0].at < 0.06
 
 
 def test_two_contenders_for_an_even_number_of_nodes_retry_soon(make_toy):

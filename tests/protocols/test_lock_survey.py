@@ -6,8 +6,8 @@ import pytest
 
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice
-from redsync._protocols.lock import LOCK
 from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.lock import LOCK
 from redsync._protocols.lock_survey import Look, force_release, holder, survey
 from redsync._protocols.mutex import MUTEX
 from redsync.exceptions import KeyTypeError, QuorumError
