@@ -78,6 +78,15 @@ class Workload:
         return None if luck.random() < 0.6 else self._lease * luck.uniform(0.3, 1.0)
 
 
+async def _serve(workload: Workload, machine: Machine, client: SimulatedClient, workers: int) -> None:
+    """Let workers work; then perhaps close their client."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(workers):
+            group.create_task(_Worker(workload, machine, client, f"worker-{number + 1}").work())
+    if machine.random.random() < 0.5:
+        await client.close()
+
+
 class _Worker:
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
         self._workload = workload
@@ -186,5 +195,4 @@ class _Worker:
         self._tell("released", name)
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
-        owner = self._client.runner.owner() if asyncio.current_task() is not None else None
-        self._machine.tell(self._who, what, name=name, owner=str(owner), **about)
+        self._machine.tell(self._who, what, name=name, owner=str(self._client.runner.owner()), **about)
