@@ -41,13 +41,14 @@ class Workload:
         lease: The longest lease that anybody asks for, in seconds.
 
     Attributes:
+        until: As given.
         acquisitions: How often a lock was acquired.
         losses: How often a worker was told that it lost one.
     """
 
     def __init__(self, sim: Simulation, *, until: float, lease: float) -> None:
         self._sim: Final = sim
-        self._until: Final = until
+        self.until: Final = until
         self._lease: Final = lease
         self._luck: Final = sim.luck("workload")
         self._names: Final = ["x", "y"][: self._luck.choice([1, 2, 2])]
@@ -67,7 +68,7 @@ class Workload:
     @property
     def over(self) -> bool:
         """Whether nothing new is to be begun."""
-        return self._sim.now >= self._until
+        return self._sim.now >= self.until
 
     def name(self, luck: random.Random) -> str:
         """Return the name of a lock."""
@@ -79,7 +80,8 @@ class Workload:
 
 
 async def _serve(workload: Workload, machine: Machine, client: SimulatedClient, workers: int) -> None:
-    """Let workers work; then perhaps close their client."""
+    """Let workers work, some machines later than others; then perhaps close their client."""
+    await asyncio.sleep(max(machine.random.uniform(-workload.until, workload.until / 2), 0.0))
     async with asyncio.TaskGroup() as group:
         for number in range(workers):
             group.create_task(_Worker(workload, machine, client, f"worker-{number + 1}").work())
