@@ -116,14 +116,15 @@ class _Worker:
                 await asyncio.wait([task], timeout=1.5 * luck.random() ** 2)
                 task.cancel()
             await asyncio.wait([task])
-            if task.cancelled():
-                self._tell("cancelled", name)
-            else:
+            if not task.cancelled():
                 task.result()
 
     async def _try(self, way: Callable[[str], Awaitable[None]], name: str) -> None:
         try:
             await way(name)
+        except asyncio.CancelledError:
+            self._tell("cancelled", name)
+            raise
         except AcquireTimeout:
             self._tell("busy", name)
         except QuorumError:
@@ -171,6 +172,8 @@ class _Worker:
                 self._note(lock, name)
                 await self._hold()
                 await self._release(lock, name)
+            else:
+                self._tell("busy", name)
         self._tell("released", name)
 
     async def _leave_it(self, name: str) -> None:
@@ -181,6 +184,8 @@ class _Worker:
             self._note(lock, name)
             await self._hold()
             self._tell("leaves", name)
+        else:
+            self._tell("busy", name)
 
     # Steps.
 
