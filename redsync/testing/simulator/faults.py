@@ -154,8 +154,10 @@ class Nemesis:
     # Clocks.
 
     def _drift(self) -> None:
+        """Let clocks, one or all, run as far apart as they may."""
         hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.nodes]
-        self._luck.choice(hosts).drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
+        for host in hosts if self._luck.random() < 0.5 else [self._luck.choice(hosts)]:
+            host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
 
     def _jump(self) -> None:
         """Let a clock jump in the direction that only costs time."""
