@@ -114,8 +114,7 @@ class Stream:
         arrival = timeline.now + path.shortest + path.spread * luck() ** 6
         if path.delay:
             arrival += path.delay * luck()
-        if arrival < self._last:
-            arrival = self._last
+        arrival = max(arrival, self._last)
         self._last = arrival
         timeline.schedule(arrival, self._host, self._arrive, (message,))
 

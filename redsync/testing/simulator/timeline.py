@@ -37,8 +37,7 @@ class Timeline:
 
     def schedule(self, when: float, concerned: Any, action: Any, args: tuple[Any, ...] | None = ()) -> None:
         """Let something happen at an instant, or at once if that is over."""
-        if when < self.now:
-            when = self.now
+        when = max(when, self.now)
         _push(self.entries, (when, next(self._number), concerned, action, args))
 
     def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
