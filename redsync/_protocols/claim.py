@@ -160,7 +160,8 @@ class _Attempt:
         if demand.timeout:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
         self._asking = True
-        self._kept_until = now + patience + max(lease, _PLACE_KEPT)
+        kept = max(lease, _PLACE_KEPT) if self.queues else lease
+        self._kept_until = max(self._kept_until, now + patience + kept)
         if not self.queues:
             args: tuple[bytes | int, ...] = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
             command = Command(demand.kind.acquire, (keys.lock,), args)
@@ -231,7 +232,8 @@ class _Attempt:
             renew_at(sent_at, lease) if demand.lease is None else math.inf,
             math.inf if demand.max_hold is None else sent_at + demand.max_hold,
             self._touched | tally.sent,
-            tally.at + lease,
+            # A place lasts where the round that won did not come.
+            max(self._kept_until, tally.at + lease) if self._placed else tally.at + lease,
         )
         if session.nodes > session.quorum:
             # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
