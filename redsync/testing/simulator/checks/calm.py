@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.timeline import Clock
 
 __all__ = ["Calm"]
 
@@ -15,29 +16,31 @@ class Calm:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
-        self._latest: Final = [node.clock.now() for node in sim.nodes]
+        self._latest: Final[dict[Clock, float]] = {}
         self._stirred = 0.0
 
     def stir(self) -> None:
         """Take note that a fault begins or ends; called before a clock jumps."""
         self._stirred = self._sim.now
-        self._latest[:] = [max(shown, node.clock.now()) for shown, node in zip(self._latest, self._sim.nodes, strict=True)]
+        for each in [*self._sim.nodes, *self._sim.machines]:
+            self._latest[each.clock] = max(self._latest.get(each.clock, 0.0), each.clock.now())
 
-    def lag(self, node: int) -> float:
-        """Return by how many seconds a node's clock is behind what it has shown: its keys last longer by that."""
-        return max(self._latest[node] - self._sim.nodes[node].clock.now(), 0.0)
+    def lag(self, clock: Clock) -> float:
+        """Return by how many seconds a clock is behind what it has shown: what ends by it ends later by that."""
+        return max(self._latest.get(clock, 0.0) - clock.now(), 0.0)
 
     def lasted(self) -> float:
         """Return for how many seconds all has been well; 0.0 while it is not.
 
-        All is well while every node is up and shows later times than ever before, nothing is wrong with the network, and
-        no machine stands still; crashed ones do not matter.
+        All is well while every node is up, nothing is wrong with the network, no machine stands still, and each clock
+        shows later times than ever before; crashed machines do not matter.
         """
         sim = self._sim
+        machines = [machine for machine in sim.machines if not machine.crashed]
         if (
             sim.network.troubled
-            or any(node.state != "up" or self.lag(node.index) for node in sim.nodes)
-            or any(machine.paused and not machine.crashed for machine in sim.machines)
+            or any(node.state != "up" or self.lag(node.clock) for node in sim.nodes)
+            or any(machine.paused or self.lag(machine.clock) for machine in machines)
         ):
             self._stirred = sim.now
         return sim.now - self._stirred

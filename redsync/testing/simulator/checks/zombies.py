@@ -136,7 +136,7 @@ class Zombies(Checker):
 
     def _look_at_expiries(self) -> Iterator[str]:
         for node in self.sim.nodes:
-            allowed = (self._longest + self._calm.lag(node.index)) * 1000 + 2
+            allowed = (self._longest + self._calm.lag(node.clock)) * 1000 + 2
             for key in self._names:
                 found = node.store.peek(key)
                 if found is not None and (found[1] is None or found[1] > allowed):
