@@ -22,8 +22,9 @@ class Calm:
     def stir(self) -> None:
         """Take note that a fault begins or ends; called before a clock jumps."""
         self._stirred = self._sim.now
-        for each in [*self._sim.nodes, *self._sim.machines]:
-            self._latest[each.clock] = max(self._latest.get(each.clock, 0.0), each.clock.now())
+        clocks = [node.clock for node in self._sim.nodes] + [machine.clock for machine in self._sim.machines]
+        for clock in clocks:
+            self._latest[clock] = max(self._latest.get(clock, 0.0), clock.now())
 
     def lag(self, clock: Clock) -> float:
         """Return by how many seconds a clock is behind what it has shown: what ends by it ends later by that."""

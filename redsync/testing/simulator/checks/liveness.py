@@ -2,8 +2,8 @@
 
 While all is well (see `calm`), for each lock that somebody on a running machine waits for:
 
-* it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody asked
-  for, after which all that faults have left on nodes has expired, two restart guards, for a node that forgot is
+* it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody
+  asked for, after which all that faults have left on nodes has expired, two restart guards, for a node that forgot is
   noticed only when it is asked, and five seconds to connect and to look again;
 * who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
@@ -114,7 +114,8 @@ class Liveness(Checker):
             if runner.machine.crashed or not runner.wakeups.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
             elif min(calm, self.sim.now - asked_at) > _POLL:
-                yield f"{owner.decode()} waits for {key.decode(errors='replace')!r} and has not asked since {asked_at:.6f}"
+                name = key.decode(errors="replace")
+                yield f"{owner.decode()} waits for {name!r} and has not asked since {asked_at:.6f}"
 
     def _look_at_locks(self, calm: float) -> Iterator[str]:
         awaited = {key: None for _, key, _ in self._waiting}

@@ -77,14 +77,14 @@ class LossTold(Checker):
         event = happening.event
         if not isinstance(event, HoldLost):
             return None
-        state, machine = event.state, happening.runner.machine
+        state, hold = event.state, _hold(event.state)
         twice, self._told[state] = state in self._told, None
         if twice:
-            return f"{describe(state.keys.lock, state.owner.wire)}: its loss was told twice"
+            return f"{hold}: its loss was told twice"
         if not state.live:
-            return f"{describe(state.keys.lock, state.owner.wire)}: told as lost after it was released"
+            return f"{hold}: told as lost after it was released"
         late = self.sim.now - self._deadline(happening.runner, state)
-        return f"{describe(state.keys.lock, state.owner.wire)}: its loss was told {late:.6f} s too late" if late > 0 else None
+        return f"{hold}: its loss was told {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
         now = machine.clock.now()
@@ -92,15 +92,16 @@ class LossTold(Checker):
             for state in runner.session.holds:
                 believed = self._believed.get(state, state.valid_until)
                 self._believed[state] = state.valid_until
+                ended = machine.clock.instant(believed)
                 if state in self._told:
                     if state.lost is None or state.valid(now):
-                        yield f"{describe(state.keys.lock, state.owner.wire)}: valid again after its loss was told"
+                        yield f"{_hold(state)}: valid again after its loss was told"
                 elif state.lost is not None:
-                    yield f"{describe(state.keys.lock, state.owner.wire)}: lost, and nobody was told"
+                    yield f"{_hold(state)}: lost, and nobody was told"
                 elif state.valid_until > believed and now >= believed:
-                    yield f"{describe(state.keys.lock, state.owner.wire)}: ended at {machine.clock.instant(believed):.6f} and was lengthened after that"
+                    yield f"{_hold(state)}: ended at {ended:.6f} and was lengthened after that"
                 elif state.live and self.sim.now > self._deadline(runner, state):
-                    yield f"{describe(state.keys.lock, state.owner.wire)}: ended at {machine.clock.instant(believed):.6f}, and nobody was told"
+                    yield f"{_hold(state)}: ended at {ended:.6f}, and nobody was told"
 
     def _deadline(self, runner: SimRunner, state: HoldState) -> float:
         """Return the true instant at which the end of a hold must have been told."""
@@ -108,3 +109,6 @@ class LossTold(Checker):
         ended = max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
         return ended + self.rounds * timing.round_timeout(max(timing.lease, state.lease)) + _ROUNDING
 
+
+def _hold(state: HoldState) -> str:
+    return describe(state.keys.lock, state.owner.wire)

@@ -68,13 +68,13 @@ class Reentrancy(Checker):
         for i, claim in enumerate(claims(executed.script, executed.keys, executed.args)):
             code = replies[i] if executed.script == "lock_renew" and isinstance(replies, list) else replies
             # 1 and 2: it made the claim, or had it already.
-            if claim.count and code in (1, 2):
+            if claim.holds and code in (1, 2):
                 found = node.store.peek(claim.key)
                 kept = found[0].get(claim.owner) if found is not None and isinstance(found[0], Hash) else None
-                if kept != b"%d" % claim.count:
+                if kept != b"%d" % claim.holds:
                     return (
                         f"{node.name} was told by {executed.script} that {describe(claim.key, claim.owner)} counts "
-                        f"{claim.count}, and keeps {'nothing' if kept is None else kept.decode()}"
+                        f"{claim.holds}, and keeps {'nothing' if kept is None else kept.decode()}"
                     )
         return None
 
@@ -125,4 +125,3 @@ class Reentrancy(Checker):
             # Whatever ended it, what follows begins anew.
             self._said.pop(whose, None)
         return None
-

@@ -8,8 +8,8 @@
 
 Both hold at every instant, whatever faults there are.
 
-Not seen: a driver that sends one renewal twice. What an old renewal leaves that arrives over a connection that was given
-up is judged by `zombies`.
+Not seen: a driver that sends one renewal twice. What is left by an old renewal that comes over a connection which was
+given up is judged by `zombies`.
 """
 
 from __future__ import annotations
@@ -90,4 +90,3 @@ class Renewal(Checker):
             and state.valid_until <= session.timing.valid_until(outcome.sent_at, outcome.claim.lease) + _ROUNDING
             for outcome in self._fresh
         )
-

@@ -16,13 +16,13 @@ class Claim(NamedTuple):
     Attributes:
         key: The lock's key.
         owner: Its owner, as nodes store it.
-        count: The hold count that it carries.
+        holds: The hold count that it carries.
         lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
     """
 
     key: bytes
     owner: bytes
-    count: int
+    holds: int
     lease: float
 
 

@@ -13,11 +13,13 @@ can't reach, is not yet answered. What a crashed client leaves is judged by the 
 Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
 them, so perhaps later than their undoing. They expire, which the last point watches.
 
-Not seen: nodes to which a client has no connection, or owes something; clients that are closed.
+Not seen: nodes to which a client has no connection, or owes something; clients that are closed; nodes, and clients on
+machines, whose clock has jumped, for as long as a claim or a place may last.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +39,9 @@ __all__ = ["Zombies"]
 _EVERY = 0.02
 """Seconds between two looks; what is left is left for long."""
 
+_PLACE = 5.0
+"""Seconds for which a place is kept."""
+
 _UNDECIDED = 1.0
 """Seconds for which a round may be open: one that was interrupted never ends."""
 
@@ -53,6 +58,7 @@ class Zombies(Checker):
         self._calm: Final = Calm(sim)
         self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._jumped: Final[dict[str, float]] = {}
         self._longest = self._looked = self._disturbed = 0.0
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
@@ -66,9 +72,11 @@ class Zombies(Checker):
                 self._note_executed(happening)
             case Faulted():
                 self._calm.stir()
-                if happening.kind in {"machine resume", "machine jump"}:
+                if happening.kind == "machine resume":
                     # Rounds are counted late there.
                     self._disturbed = happening.at
+                if happening.kind in {"machine jump", "node jump"}:
+                    self._jumped[happening.text.partition(" ")[0]] = happening.at
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
                 return next(iter(self.finish()), None)
@@ -78,9 +86,13 @@ class Zombies(Checker):
 
     def finish(self) -> Iterable[str]:
         """Look at all nodes."""
+        clocks = [(machine.name, machine.clock) for machine in self.sim.machines]
+        for name, clock in clocks + [(node.name, node.clock) for node in self.sim.nodes]:
+            if self._calm.lag(clock):
+                self._jumped[name] = self.sim.now
         for machine in self.sim.machines:
             for runner in machine.runners:
-                if not (machine.crashed or machine.paused or runner.closed):
+                if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.upkeep.links:
                         if line is not None and not line.pending:
                             yield from self._look_at(runner, line)
@@ -106,16 +118,22 @@ class Zombies(Checker):
 
     def _look_at(self, runner: SimRunner, line: Line) -> Iterator[str]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
+        if self._is_confused(node.name):
+            return
         for key, (queue, places) in self._names.items():
             for what, owner in [*self._claims(node.index, key), *self._places(node.index, queue, places)]:
                 if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
                     state = self.hold(runner, key, owner)
-                    if state is not None and (state.lost is None or what == "place"):
+                    if state is not None and state.lost is None:
                         continue
                     if what == "claim" and not self._may_be_won(runner, key, owner):
                         yield f"{node.name} keeps a claim for nobody: {describe(key, owner)}"
                     if what == "place" and not runner.wakeups.listens(owner + b" " + key):
                         yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+
+    def _is_confused(self, name: str) -> bool:
+        """Whether a clock has jumped, so that a client takes for expired what a node keeps for a while yet."""
+        return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
 
     def _may_be_won(self, runner: SimRunner, key: bytes, owner: bytes) -> bool:
         since = self.sim.now - _UNDECIDED
@@ -125,7 +143,9 @@ class Zombies(Checker):
         found = self.sim.nodes[node].store.peek(key)
         if found is None:
             return []
-        return [("claim", owner) for owner in (found[0] if isinstance(found[0], Hash) else [found[0]]) if owner]
+        # A lock is a hash of owners, a mutex the owner itself.
+        owners = found[0] if isinstance(found[0], Hash) else [found[0]]
+        return [("claim", owner) for owner in owners if isinstance(owner, bytes)]
 
     def _places(self, node: int, queue: bytes, places: bytes) -> list[tuple[str, bytes]]:
         store, now_ms = self.sim.nodes[node].store, self.sim.nodes[node].clock.now() * 1000
