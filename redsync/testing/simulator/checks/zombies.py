@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Zombies"]
 
-_EVERY = 0.02
+_EVERY = 0.05
 """Seconds between two looks; what is left is left for long."""
 
 _PLACE = 5.0
