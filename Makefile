@@ -3,15 +3,16 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 MINUTES ?= 5
+SEEDS   ?= 2000
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench docs clean
+.PHONY: help demo test soak simulate check bench docs clean
 
 help:  ## list the targets
-	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY)  ## watch locks survive failing nodes
 	@$(BIN)/redsync demo $(ARGS)
@@ -21,6 +22,9 @@ test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
 
 soak: $(READY)  ## run the test of random faults for MINUTES=5
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
+
+simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds, over all cores
+	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) $(ARGS)
 
 check: $(READY)  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .

@@ -19,6 +19,8 @@ end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
+  -- A renewal may have made the claim here, where we were still queueing: without this we would wake ourselves.
+-- include: leave_queue
 -- include: wake_head
 end
 return 1

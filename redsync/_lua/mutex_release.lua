@@ -10,6 +10,8 @@ if redis.pcall('get', KEYS[1]) ~= ARGV[1] then
 end
 redis.call('del', KEYS[1])
 if redis.call('exists', KEYS[2]) == 1 then
+  -- A renewal may have made the claim here, where we were still queueing: without this we would wake ourselves.
+-- include: leave_queue
 -- include: wake_next
 end
 return 1

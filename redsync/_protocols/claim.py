@@ -171,8 +171,9 @@ class _Attempt:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
         self._asking = True
         self._tries += 1
-        self._kept_until = now + patience + max(lease, self._place.kept)
         place = self._place.ask(now)
+        kept = max(lease, self._place.kept) if self._place.taken else lease
+        self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
         command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
         return Broadcast(
@@ -244,7 +245,8 @@ class _Attempt:
             renew_at(sent_at, lease) if demand.lease is None else math.inf,
             math.inf if demand.max_hold is None else sent_at + demand.max_hold,
             self._touched | tally.sent,
-            tally.at + lease,
+            # A place lasts where the round that won did not come.
+            max(self._kept_until, tally.at + lease) if self._place.taken else tally.at + lease,
         )
         if session.nodes > session.quorum:
             # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.

@@ -44,7 +44,8 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
         return
     state.lost = reason
     try:
-        yield from tell(forsake(state, leave=False))
+        # A place may be left on a node that was not asked, or refused, when the others granted.
+        yield from tell(forsake(state, leave=True))
     finally:
         # Also if an interruption comes first: that the hold is lost is told in any case.
         try:

@@ -2,6 +2,7 @@
 
 - `LocalNodes`: n independent servers on this machine, to be killed, restarted and paused.
 - `FaultProxy`: a proxy before one of them that delays, loses, cuts and garbles.
+- `Simulation`: virtual machines, nodes, network and time, with all faults, by a seed; needs the extra `simulator`.
 - The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
 
 pytest imports this package at every start, for its fixtures. So the names load their modules at their first use.
@@ -14,14 +15,17 @@ if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
     from redsync.testing.proxy import FaultProxy
     from redsync.testing.servers import ServerNotFoundError, ServerStartError
+    from redsync.testing.simulator.simulation import Simulation, SimulationError
 
-__all__ = ["FaultProxy", "LocalNodes", "ServerNotFoundError", "ServerStartError"]
+__all__ = ["FaultProxy", "LocalNodes", "ServerNotFoundError", "ServerStartError", "Simulation", "SimulationError"]
 
 _MODULES = {
     "FaultProxy": "redsync.testing.proxy",
     "LocalNodes": "redsync.testing.local_nodes",
     "ServerNotFoundError": "redsync.testing.servers",
     "ServerStartError": "redsync.testing.servers",
+    "Simulation": "redsync.testing.simulator.simulation",
+    "SimulationError": "redsync.testing.simulator.simulation",
 }
 
 

@@ -99,6 +99,19 @@ def test_last_release_that_finds_no_claim_still_leaves_the_queue(claims):
     assert claims.node.dump() == {}
 
 
+def test_last_release_leaves_the_queue_where_a_renewal_made_the_claim_and_wakes_another(claims):
+    """The others granted while this node was not asked, and then it was healed: nobody is to wake itself."""
+    claims.acquire(OTHER)
+    claims.queue(ME, waited=60_000)
+    claims.queue(THIRD)
+    claims.redis.delete(KEYS.lock)
+    claims.renew((b"x", ME, 1, LEASE))
+    with claims.node.listening(*WAKE.values()) as subscription:
+        assert claims.release(ME, 0) == 1
+        assert wake_ups(claims.node, subscription) == [(WAKE[THIRD], THIRD + b" " + KEYS.lock)]
+    assert claims.node.dump() == {}
+
+
 def test_release_of_one_hold_of_several_keeps_the_place_of_who_has_no_claim(locks):
     """It is not the last: the others' holds go on, and so may the wait of who re-enters."""
     locks.acquire(OTHER)

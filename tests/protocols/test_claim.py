@@ -368,6 +368,19 @@ def test_place_in_a_queue_is_owed_as_long_as_it_is_kept(make_toy):
     assert toy.told[-1].owed_until >= 1000.0 + place_kept
 
 
+def test_release_of_who_has_queued_is_owed_as_long_as_its_place_is_kept(make_toy):
+    """A node that was cut off when the others granted keeps the place, also for a lease of 1 s."""
+    toy = make_toy(lease=1.0)
+    state = toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.5)),
+        ("ask lock_acquire for a place", toy.answers(NEW, NEW, NEW, NEW, "down")),
+        crowded=True,
+    )
+    assert state.kept_until >= 1000.5 + 5.0
+
+
 def test_acquire_interrupted_in_the_step_of_its_win_gives_the_claim_back(toy):
     """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
 

@@ -74,7 +74,7 @@ def test_loss_by_max_hold_is_owed_until_the_nodes_forget_the_claim(toy):
     state = toy.take(max_hold=5.0)
     toy.now = 1005.0
     with pytest.raises(LeaseLostError):
-        run_release(toy, state, "tell lock_abandon", "notify HoldLost")
+        run_release(toy, state, "tell lock_abandon, leave", "notify HoldLost")
     assert toy.told[-1].owed_until >= 1000.0 + LEASE - 0.001
 
 
@@ -148,7 +148,9 @@ def test_release_takes_no_silence_for_a_refusal_in_whatever_order_nodes_answer(m
 def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
     state = toy.take(holds=2)
     with pytest.raises(LeaseLostError):
-        run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), "tell lock_abandon", "notify HoldLost")
+        run_release(
+            toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), "tell lock_abandon, leave", "notify HoldLost"
+        )
     assert (state.count, len(toy.session.holds)) == (1, 1)
     with pytest.raises(LeaseLostError):
         run_release(toy, state)
@@ -182,7 +184,7 @@ def test_release_of_an_expired_hold_drops_it_and_tells_the_loss(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
-        run_release(toy, state, "tell lock_abandon", "notify HoldLost")
+        run_release(toy, state, "tell lock_abandon, leave", "notify HoldLost")
     assert len(toy.session.holds) == 0
     assert not state.live
 
@@ -305,7 +307,7 @@ def test_check_of_a_valid_hold_does_nothing(toy):
 def test_check_tells_an_expired_hold_lost_once(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError) as caught:
-        toy.play(check(state, state.valid_until), "tell lock_abandon", "notify HoldLost")
+        toy.play(check(state, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
     assert caught.value.name == "x"
     assert "'x'" in str(caught.value)
     with pytest.raises(LeaseLostError):
@@ -356,7 +358,7 @@ def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
         toy.play(
             extend(toy.session, state, 60.0, toy.now),
             ("ask lock_renew", toy.answers([0], [1], [-1], [2], [2])),
-            "tell lock_abandon",
+            "tell lock_abandon, leave",
             "notify HoldLost",
         )
     assert not state.valid(toy.now)
@@ -375,7 +377,7 @@ def test_extend_of_a_hold_given_back_meanwhile_says_so(toy, answer):
 def test_extend_of_an_expired_hold_asks_nobody(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError):
-        toy.play(extend(toy.session, state, 60.0, state.valid_until), "tell lock_abandon", "notify HoldLost")
+        toy.play(extend(toy.session, state, 60.0, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
 
 
 def test_extend_wakes_the_watchdog_when_its_look_is_due_earlier(toy):

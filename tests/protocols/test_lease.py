@@ -10,7 +10,7 @@ from redsync._protocols.mutex import MUTEX
 
 ALL = 0b11111
 LEASE = 30.0
-LOSS = ("tell lock_abandon", "notify HoldLost")
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def sleep(toy, state, timeout=None, released=lambda: False):
@@ -67,7 +67,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     assert state.lost == "a reason"
     assert not state.valid(0.0)
     (undo,) = toy.told
-    assert undo.command.args == (toy.owner.wire, 0)
+    assert undo.command.args == (toy.owner.wire, 1)
     assert undo.owed_to == ALL
     assert undo.owed_until == pytest.approx(1000.0 + LEASE)
     assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]
@@ -77,7 +77,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
 
 
 def test_lose_drops_the_claim_by_the_script_of_its_kind(toy):
-    toy.play(lose(toy.take(kind=MUTEX), "a reason"), "tell mutex_abandon", "notify HoldLost")
+    toy.play(lose(toy.take(kind=MUTEX), "a reason"), "tell mutex_abandon, leave", "notify HoldLost")
 
 
 def test_lose_leaves_a_released_hold_alone(toy):
@@ -90,7 +90,7 @@ def test_lose_leaves_a_released_hold_alone(toy):
 def test_lose_wakes_who_sleeps_until_the_end_before_it_tells(toy):
     state = toy.take()
     toy.start(sleep(toy, state, None))
-    toy.play(lose(state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
+    toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")
 
 
 def test_loss_is_told_even_if_it_is_interrupted(make_toy):
@@ -99,7 +99,7 @@ def test_loss_is_told_even_if_it_is_interrupted(make_toy):
         toy = make_toy()
         state = toy.take()
         toy.start(sleep(toy, state, None))
-        script = ["tell lock_abandon", "signal", "notify HoldLost"]
+        script = ["tell lock_abandon, leave", "signal", "notify HoldLost"]
         done = toy.interrupt(lose(state, "a reason"), script, at)
         assert [step for step in done if not step.startswith("tell")] == cleanup
 
@@ -220,4 +220,4 @@ def test_all_who_sleep_are_woken_by_one_signal(toy):
     for _ in range(3):
         toy.start(sleep(toy, state, None))
     assert state.watchers == 3
-    toy.play(lose(state, "a reason"), "tell lock_abandon", "signal", "notify HoldLost")
+    toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")

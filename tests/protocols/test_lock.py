@@ -84,7 +84,7 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
         return
     script = [("ask lock_acquire", toy.answers(*answers))]
     if against > 2:
-        script += ["tell lock_abandon", "notify HoldLost"]
+        script += ["tell lock_abandon, leave", "notify HoldLost"]
     with pytest.raises(LeaseLostError if against > 2 else QuorumError):
         toy.play(steps, *script)
     assert state.count == 1
@@ -96,7 +96,9 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
 def test_lost_hold_is_never_won_again_by_reentry(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(NEW)), "tell lock_abandon", "notify HoldLost", timeout=None)
+        run_reenter(
+            toy, ("ask lock_acquire", toy.all_say(NEW)), "tell lock_abandon, leave", "notify HoldLost", timeout=None
+        )
     assert state.lost
     for _ in range(3):
         # No node is even asked: the claims of the first try might still be there.
@@ -110,7 +112,7 @@ def test_reentry_of_an_expired_hold_asks_nobody(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
-        run_reenter(toy, "tell lock_abandon", "notify HoldLost")
+        run_reenter(toy, "tell lock_abandon, leave", "notify HoldLost")
     assert state.count == 1
 
 
@@ -118,7 +120,7 @@ def test_reentry_confirmed_after_the_old_end_is_lost(toy):
     state = toy.take(lease=2.0)
     late = toy.all_say(OURS, takes=5.0)
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", late), "tell lock_abandon", "notify HoldLost", lease=60.0)
+        run_reenter(toy, ("ask lock_acquire", late), "tell lock_abandon, leave", "notify HoldLost", lease=60.0)
     assert state.count == 1
 
 
@@ -126,7 +128,7 @@ def test_loss_at_reentry_undoes_the_claims_that_it_made(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
     answers = toy.answers(NEW, NEW, NEW, "down", OURS, sent=0b10111)
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon", "notify HoldLost")
+        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon, leave", "notify HoldLost")
     assert toy.told[-1].owed_to == 0b10111
     assert toy.events[-1].state is state
     assert toy.events[-1].name == "x"
@@ -311,7 +313,7 @@ def test_reentry_of_a_hold_lost_while_it_paused_asks_no_more(toy):
     def lose():
         toy.now = state.valid_until
         with pytest.raises(LeaseLostError):
-            toy.play(check(state, toy.now), "tell lock_abandon", "notify HoldLost")
+            toy.play(check(state, toy.now), "tell lock_abandon, leave", "notify HoldLost")
 
     steps = acquire(toy.session, toy.demand(timeout=None), toy.now)
     with pytest.raises(LeaseLostError):
@@ -323,7 +325,7 @@ def test_reentry_lost_meanwhile_is_not_won(toy):
 
     def lose():
         with pytest.raises(LeaseLostError):
-            toy.play(check(state, state.valid_until), "tell lock_abandon", "notify HoldLost")
+            toy.play(check(state, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
 
     with pytest.raises(LeaseLostError):
         run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS, meanwhile=lose)))
@@ -335,7 +337,7 @@ def test_reentry_takes_no_silence_for_a_refusal(toy):
     state = toy.take()
     answers = toy.answers("down", "down", NEW, held(), FOREIGN)
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon", "notify HoldLost", timeout=0.0)
+        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon, leave", "notify HoldLost", timeout=0.0)
     assert state.lost
 
 

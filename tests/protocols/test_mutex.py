@@ -12,7 +12,7 @@ from redsync.exceptions import LeaseLostError, QuorumError
 
 NEW, HAD = 1, 1
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell mutex_abandon", "notify HoldLost")
+LOSS = ("tell mutex_abandon, leave", "notify HoldLost")
 
 
 @pytest.fixture

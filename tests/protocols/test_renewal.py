@@ -13,7 +13,7 @@ from redsync._protocols.renewal import renew
 OURS, HEALED, THEIRS, FOREIGN = 2, 1, 0, -1
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell lock_abandon", "notify HoldLost")
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def run_renew(toy, holds, *script, **options):

@@ -17,7 +17,7 @@ from redsync.exceptions import LeaseLostError
 OURS, HEALED, THEIRS = 2, 1, 0
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell lock_abandon", "notify HoldLost")
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def take(toy, name="x", **fields):

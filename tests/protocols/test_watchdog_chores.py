@@ -15,7 +15,7 @@ NEW = 1
 OURS, HEALED = 2, 1
 ALL = 0b11111
 LEASE = 30.0
-LOSS = ("tell lock_abandon", "notify HoldLost")
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 

@@ -1,7 +1,7 @@
 """Faults at random: which, when and for how long is decided by the seed.
 
-Each kind of fault is a method that does something and may ask for its end later. When the time of faults is over, all is
-made well again, so that what comes after shows whether programs get on with it.
+Each kind of fault is a method that does something and may ask for its end later. When the time of faults is over, all
+is made well again, so that what comes after shows whether programs get on with it.
 """
 
 from __future__ import annotations
@@ -154,8 +154,10 @@ class Nemesis:
     # Clocks.
 
     def _drift(self) -> None:
-        host = self._luck.choice([*self._sim.machines, *self._sim.nodes])
-        host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
+        """Let clocks, one or all, run as far apart as they may."""
+        hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.nodes]
+        for host in hosts if self._luck.random() < 0.5 else [self._luck.choice(hosts)]:
+            host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
 
     def _jump(self) -> None:
         """Let a clock jump in the direction that only costs time."""

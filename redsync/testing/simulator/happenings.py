@@ -88,7 +88,7 @@ class Executed(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A reply reached a client.
+    """A vote reached a client.
 
     Attributes:
         at: When, in seconds of true time.

@@ -127,7 +127,8 @@ class Line:
 
     def _take(self, letter: Parcel, reply: Any, now: float) -> None:
         runner, tally, index = self._runner, letter.tally, self.node.index
-        runner.sim.saw(Answered(runner.sim.now, runner.name, index, letter.number, reply))
+        if tally is not None:
+            runner.sim.saw(Answered(runner.sim.now, runner.name, index, letter.number, reply))
         if reply.__class__ is hiredis.ReplyError:
             text = str(reply)
             if (forgetful := _FORGETFUL.fullmatch(text)) is not None:

@@ -81,13 +81,15 @@ class Route:
 class Stream:
     """One direction of a connection."""
 
-    __slots__ = ("_connection", "_end", "_host", "_last", "_path", "held", "stalled")
+    __slots__ = ("_connection", "_end", "_host", "_last", "_luck", "_path", "_timeline", "held", "stalled")
 
     def __init__(self, connection: Connection, path: Path, host: Host | None, end: End) -> None:
         self._connection: Final = connection
         self._path: Final = path
         self._host: Final = host
         self._end: Final = end
+        self._luck: Final = connection.network.luck
+        self._timeline: Final = connection.network.timeline
         self._last = 0.0
         self.held: list[Any] | None = None
         self.stalled = False
@@ -104,16 +106,16 @@ class Stream:
         if path.blocked:
             self.held = [message]
             return
-        luck = connection.network.luck
+        luck, timeline = self._luck, self._timeline
         if path.loss and luck() < path.loss:
             self.held, self.stalled = [message], True
-            connection.network.timeline.after(luck() * _STALL, connection.reset)
+            timeline.after(luck() * _STALL, connection.reset)
             return
-        timeline = connection.network.timeline
         arrival = timeline.now + path.shortest + path.spread * luck() ** 6
         if path.delay:
             arrival += path.delay * luck()
-        self._last = arrival = max(arrival, self._last)
+        arrival = max(arrival, self._last)
+        self._last = arrival
         timeline.schedule(arrival, self._host, self._arrive, (message,))
 
     def _arrive(self, message: Any) -> None:

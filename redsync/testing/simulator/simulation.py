@@ -236,12 +236,14 @@ class Simulation:
         """Take note of something that has happened, and let the checkers look."""
         if self._over:
             return
-        if happening.__class__ is not Stepped:
+        kind = happening.__class__
+        if kind is not Stepped:
             self.trace.add(happening)
-        for checker, see in self._watching.get(happening.__class__, ()):
-            complaint = see(happening)
-            if complaint is not None:
-                self.complain(checker.name, complaint)
+        if kind in self._watching:
+            for checker, see in self._watching[kind]:
+                complaint = see(happening)
+                if complaint is not None:
+                    self.complain(checker.name, complaint)
 
     def complain(self, promise: str, text: str) -> None:
         """Stop because a promise was broken; unless it was waived."""

@@ -90,6 +90,14 @@ class Store:
         self.read_clock()
         return find_command(name)(self, *words)
 
+    def peek(self, key: bytes) -> tuple[Value, int | None] | None:
+        """Return what a key stands for now, and for how many ms yet, None for ever; not even what is due is removed."""
+        entry = self._entries.get(key)
+        left = NEVER if entry is None else entry.expires - round(self._clock() * 1_000_000) // 1000
+        if entry is None or left < 0:
+            return None
+        return entry.value, None if entry.expires == NEVER else left
+
     def flush(self) -> None:
         """Forget everything, as FLUSHALL and a restart without data do."""
         self._entries.clear()

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 
 __all__ = ["Clock", "Entry", "Timeline"]
 
+_push = heapq.heappush
+
 Entry: TypeAlias = tuple[float, int, Any, Any, tuple[Any, ...] | None]
 """True instant, running number, whom it concerns, and what to do: a function and its arguments, or a timer and None."""
 
@@ -35,7 +37,8 @@ class Timeline:
 
     def schedule(self, when: float, concerned: Any, action: Any, args: tuple[Any, ...] | None = ()) -> None:
         """Let something happen at an instant, or at once if that is over."""
-        heapq.heappush(self.entries, (max(when, self.now), next(self._number), concerned, action, args))
+        when = max(when, self.now)
+        _push(self.entries, (when, next(self._number), concerned, action, args))
 
     def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
         """Let something happen that concerns no machine, some seconds from now."""

@@ -41,13 +41,14 @@ class Workload:
         lease: The longest lease that anybody asks for, in seconds.
 
     Attributes:
+        until: As given.
         acquisitions: How often a lock was acquired.
         losses: How often a worker was told that it lost one.
     """
 
     def __init__(self, sim: Simulation, *, until: float, lease: float) -> None:
         self._sim: Final = sim
-        self._until: Final = until
+        self.until: Final = until
         self._lease: Final = lease
         self._luck: Final = sim.luck("workload")
         self._names: Final = ["x", "y"][: self._luck.choice([1, 2, 2])]
@@ -67,7 +68,7 @@ class Workload:
     @property
     def over(self) -> bool:
         """Whether nothing new is to be begun."""
-        return self._sim.now >= self._until
+        return self._sim.now >= self.until
 
     def name(self, luck: random.Random) -> str:
         """Return the name of a lock."""
@@ -76,6 +77,16 @@ class Workload:
     def own_lease(self, luck: random.Random) -> float | None:
         """Return a lease for one acquisition; None for one that is renewed."""
         return None if luck.random() < 0.6 else self._lease * luck.uniform(0.3, 1.0)
+
+
+async def _serve(workload: Workload, machine: Machine, client: SimulatedClient, workers: int) -> None:
+    """Let workers work, some machines later than others; then perhaps close their client."""
+    await asyncio.sleep(max(machine.random.uniform(-workload.until, workload.until / 2), 0.0))
+    async with asyncio.TaskGroup() as group:
+        for number in range(workers):
+            group.create_task(_Worker(workload, machine, client, f"worker-{number + 1}").work())
+    if machine.random.random() < 0.5:
+        await client.close()
 
 
 class _Worker:
@@ -105,14 +116,15 @@ class _Worker:
                 await asyncio.wait([task], timeout=1.5 * luck.random() ** 2)
                 task.cancel()
             await asyncio.wait([task])
-            if task.cancelled():
-                self._tell("cancelled", name)
-            else:
+            if not task.cancelled():
                 task.result()
 
     async def _try(self, way: Callable[[str], Awaitable[None]], name: str) -> None:
         try:
             await way(name)
+        except asyncio.CancelledError:
+            self._tell("cancelled", name)
+            raise
         except AcquireTimeout:
             self._tell("busy", name)
         except QuorumError:
@@ -160,6 +172,8 @@ class _Worker:
                 self._note(lock, name)
                 await self._hold()
                 await self._release(lock, name)
+            else:
+                self._tell("busy", name)
         self._tell("released", name)
 
     async def _leave_it(self, name: str) -> None:
@@ -170,6 +184,8 @@ class _Worker:
             self._note(lock, name)
             await self._hold()
             self._tell("leaves", name)
+        else:
+            self._tell("busy", name)
 
     # Steps.
 
@@ -186,5 +202,4 @@ class _Worker:
         self._tell("released", name)
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
-        owner = self._client.runner.owner() if asyncio.current_task() is not None else None
-        self._machine.tell(self._who, what, name=name, owner=str(owner), **about)
+        self._machine.tell(self._who, what, name=name, owner=str(self._client.runner.owner()), **about)

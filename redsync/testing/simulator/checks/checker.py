@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.runner import SimRunner
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["Checker"]
+__all__ = ["Checker", "describe"]
 
 
 class Checker:
@@ -33,3 +35,22 @@ class Checker:
     def finish(self) -> Iterable[str]:
         """Look at how it ended; return complaints."""
         return ()
+
+    # For those that look at clients.
+
+    def runner(self, client: str) -> SimRunner:
+        """Return the driver of the client with that name."""
+        return next(runner for machine in self.sim.machines for runner in machine.runners if runner.name == client)
+
+    @staticmethod
+    def hold(runner: SimRunner, key: bytes, owner: bytes) -> HoldState | None:
+        """Return what an owner, as nodes store it, believes to hold, lost or not."""
+        for state in runner.session.holds:
+            if state.keys.lock == key and state.owner.wire == owner:
+                return state
+        return None
+
+
+def describe(key: bytes, owner: bytes) -> str:
+    """Return a text for a claim."""
+    return f"{key.decode(errors='replace')!r} held by {owner.decode(errors='replace')}"

@@ -3,12 +3,13 @@
 For each hold of a running machine:
 
 * when `valid_until` comes, or a quorum has become impossible before, `HoldLost` is announced (log, `on_lost`, the
-  cancelled body, listeners) at `valid_until` at the latest, by the machine's clock;
+  cancelled body, listeners) at `valid_until` at the latest, by the machine's clock, or when the watchdog is back from
+  the rounds of votes that it is waiting for at that instant: one that renews and one that fills up;
 * on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
 * never twice, and never of a hold that was released;
 * a hold that has ended is never valid again: neither is its loss taken back, nor is it lengthened too late.
 
-The bound is no time at all: a simulated machine needs none to act. What is allowed beyond it, `grace`, is for rounding.
+The bound is those two rounds' timeouts, `rounds`, and no time at all beyond: a simulated machine needs none to act.
 
 Not seen: what a callback or a cancelled body makes of it; a hold that is acquired and ends within one step; programs on
 machines that have crashed, for there is nobody to tell.
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.happenings import Faulted, Stepped, Told
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LossTold"]
@@ -33,13 +35,15 @@ __all__ = ["LossTold"]
 _EVERY = 0.05
 """Seconds between two looks at the machines that do nothing."""
 
+_ROUNDING = 0.000_01
+
 
 class LossTold(Checker):
     """Every loss is told, once and in time."""
 
     name = "loss"
     watches = (Stepped, Told, Faulted)
-    grace: Final = 0.000_01
+    rounds = 2
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -73,14 +77,14 @@ class LossTold(Checker):
         event = happening.event
         if not isinstance(event, HoldLost):
             return None
-        state, machine = event.state, happening.runner.machine
+        state, hold = event.state, _hold(event.state)
         twice, self._told[state] = state in self._told, None
         if twice:
-            return f"{_hold(state)}: its loss was told twice"
+            return f"{hold}: its loss was told twice"
         if not state.live:
-            return f"{_hold(state)}: told as lost after it was released"
-        late = self.sim.now - self._deadline(machine, state)
-        return f"{_hold(state)}: its loss was told {late:.6f} s too late" if late > self.grace else None
+            return f"{hold}: told as lost after it was released"
+        late = self.sim.now - self._deadline(happening.runner, state)
+        return f"{hold}: its loss was told {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
         now = machine.clock.now()
@@ -88,20 +92,23 @@ class LossTold(Checker):
             for state in runner.session.holds:
                 believed = self._believed.get(state, state.valid_until)
                 self._believed[state] = state.valid_until
+                ended = machine.clock.instant(believed)
                 if state in self._told:
                     if state.lost is None or state.valid(now):
                         yield f"{_hold(state)}: valid again after its loss was told"
                 elif state.lost is not None:
                     yield f"{_hold(state)}: lost, and nobody was told"
                 elif state.valid_until > believed and now >= believed:
-                    yield f"{_hold(state)}: ended at {machine.clock.instant(believed):.6f} and was lengthened after that"
-                elif state.live and self.sim.now > self._deadline(machine, state) + self.grace:
-                    yield f"{_hold(state)}: ended at {machine.clock.instant(believed):.6f}, and nobody was told"
+                    yield f"{_hold(state)}: ended at {ended:.6f} and was lengthened after that"
+                elif state.live and self.sim.now > self._deadline(runner, state):
+                    yield f"{_hold(state)}: ended at {ended:.6f}, and nobody was told"
 
-    def _deadline(self, machine: Machine, state: HoldState) -> float:
+    def _deadline(self, runner: SimRunner, state: HoldState) -> float:
         """Return the true instant at which the end of a hold must have been told."""
-        return max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
+        machine, timing = runner.machine, runner.session.timing
+        ended = max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
+        return ended + self.rounds * timing.round_timeout(max(timing.lease, state.lease)) + _ROUNDING
 
 
 def _hold(state: HoldState) -> str:
-    return f"{state.keys.lock.decode(errors='replace')!r} held by {state.owner}"
+    return describe(state.keys.lock, state.owner.wire)

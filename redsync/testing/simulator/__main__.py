@@ -1,0 +1,33 @@
+"""`python -m redsync.testing.simulator`: replay one seed with its trace, or run many."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from redsync.testing.simulator.campaign import Campaign
+from redsync.testing.simulator.runs import simulate
+from redsync.testing.simulator.simulation import SimulationError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line says; return the exit status: 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m redsync.testing.simulator", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="make this run and print its trace")
+    which.add_argument("--seeds", type=int, help="make that many runs")
+    parser.add_argument("--first", type=int, default=0, help="the first of many seeds (default: 0)")
+    parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
+    options = parser.parse_args(arguments)
+    if options.seeds is not None:
+        return not Campaign(range(options.first, options.first + options.seeds), options.jobs).run()
+    try:
+        sys.stdout.write(simulate(options.seed, traced=True).trace)
+    except SimulationError as error:
+        sys.stdout.write(f"{error.trace}\n{chr(10).join(error.complaints)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

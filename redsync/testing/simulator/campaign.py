@@ -1,0 +1,167 @@
+"""Campaigns: many runs by seed over all cores, and what came of them.
+
+Used by `python -m redsync.testing.simulator` and `make simulate SEEDS=100000`.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from redsync.testing.simulator.runs import Outcome, simulate
+from redsync.testing.simulator.simulation import SimulationError
+
+__all__ = ["Campaign", "Failure"]
+
+_CHUNK = 25
+_SHOWN = 5
+_PLAIN_REPORTS = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that went wrong.
+
+    Attributes:
+        seed: Its seed.
+        what: What was wrong, in one paragraph.
+    """
+
+    seed: int
+    what: str
+
+
+@dataclass
+class _Chunk:
+    outcome: Outcome = field(default_factory=Outcome)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def _run_chunk(seeds: range) -> _Chunk:
+    chunk = _Chunk()
+    # A run leaves little but cycles, and they are collected at less cost all at once.
+    gc.disable()
+    try:
+        _run_each(seeds, chunk)
+    finally:
+        gc.enable()
+        gc.collect()
+    return chunk
+
+
+def _run_each(seeds: range, chunk: _Chunk) -> None:
+    for seed in seeds:
+        try:
+            chunk.outcome.add(simulate(seed))
+        except SimulationError as error:
+            chunk.failures.append(Failure(seed, "\n".join(error.complaints)))
+        except Exception:
+            chunk.failures.append(Failure(seed, traceback.format_exc()))
+
+
+class Campaign:
+    """Many runs.
+
+    Args:
+        seeds: Which.
+        jobs: How many processes share them; None for one per core.
+
+    Attributes:
+        outcome: What came of those that went well.
+        failures: Those that did not, by seed once the campaign is over.
+    """
+
+    def __init__(self, seeds: range, jobs: int | None = None) -> None:
+        self._seeds = seeds
+        self._jobs = jobs or os.cpu_count() or 1
+        self._begun = time.monotonic()
+        self.outcome = Outcome()
+        self.failures: list[Failure] = []
+
+    def run(self) -> bool:
+        """Make all runs, show how far they are, print what came of them; return whether all went well."""
+        self._begun = time.monotonic()
+        chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
+        with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
+            for chunk in pool.imap_unordered(_run_chunk, chunks):
+                self._take(chunk)
+                advance(chunk.outcome.runs + len(chunk.failures))
+        self.failures.sort(key=lambda failure: failure.seed)
+        _print(self.summary())
+        return not self.failures
+
+    def _take(self, chunk: _Chunk) -> None:
+        self.outcome.add(chunk.outcome)
+        for failure in chunk.failures:
+            if len(self.failures) < _SHOWN:
+                _print(_describe(failure))
+            self.failures.append(failure)
+
+    def summary(self) -> str:
+        """Return what came of it, as text."""
+        outcome, took = self.outcome, time.monotonic() - self._begun
+        runs = outcome.runs + len(self.failures)
+        faults = ", ".join(f"{count:,} {kind}" for kind, count in outcome.faults.most_common())
+        each = 1000 * took * self._jobs / max(runs, 1)
+        hours = outcome.seconds / 3600
+        lines = [
+            f"{runs:,} runs in {took:.1f} s ({each:.1f} ms each on one core), {hours:,.1f} hours of virtual time",
+            f"{outcome.acquisitions:,} acquisitions, {outcome.losses:,} losses that were told",
+            f"faults: {faults or 'none'}",
+        ]
+        if self.failures:
+            seeds = ", ".join(str(failure.seed) for failure in self.failures[:20])
+            more = f" and {len(self.failures) - 20} more" if len(self.failures) > 20 else ""
+            lines += [f"{len(self.failures)} runs FAILED, seeds {seeds}{more}", _how_to_replay(self.failures[0].seed)]
+        else:
+            lines.append("every promise was kept in every run")
+        return "\n".join(lines)
+
+
+def _describe(failure: Failure) -> str:
+    return f"seed {failure.seed}: {failure.what.rstrip()}\n{_how_to_replay(failure.seed)}\n"
+
+
+def _how_to_replay(seed: int) -> str:
+    return f"replay with: python -m redsync.testing.simulator --seed {seed}"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], object]]:
+    """Show how far it is: a bar on a terminal, else a line now and then; give what counts on."""
+    rich: Any = None
+    if sys.stdout.isatty():
+        try:
+            import rich.progress as rich
+        except ImportError:
+            rich = None
+    if rich is None:
+        yield _PlainProgress(total).advance
+        return
+    with rich.Progress(*rich.Progress.get_default_columns(), rich.MofNCompleteColumn()) as bar:
+        task = bar.add_task("simulating", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+class _PlainProgress:
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def advance(self, count: int) -> None:
+        before, self._done = self._done, self._done + count
+        if before * _PLAIN_REPORTS // self._total < self._done * _PLAIN_REPORTS // self._total:
+            _print(f"{self._done:,} of {self._total:,} runs")

@@ -1,0 +1,47 @@
+"""Since when all is well: for checkers of what must happen once faults are over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.timeline import Clock
+
+__all__ = ["Calm"]
+
+
+class Calm:
+    """Whether faults are in effect, and when the last one ended. `stir` it at every `Faulted`."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim: Final = sim
+        self._latest: Final[dict[Clock, float]] = {}
+        self._stirred = 0.0
+
+    def stir(self) -> None:
+        """Take note that a fault begins or ends; called before a clock jumps."""
+        self._stirred = self._sim.now
+        clocks = [node.clock for node in self._sim.nodes] + [machine.clock for machine in self._sim.machines]
+        for clock in clocks:
+            self._latest[clock] = max(self._latest.get(clock, 0.0), clock.now())
+
+    def lag(self, clock: Clock) -> float:
+        """Return by how many seconds a clock is behind what it has shown: what ends by it ends later by that."""
+        return max(self._latest.get(clock, 0.0) - clock.now(), 0.0)
+
+    def lasted(self) -> float:
+        """Return for how many seconds all has been well; 0.0 while it is not.
+
+        All is well while every node is up, nothing is wrong with the network, no machine stands still, and each clock
+        shows later times than ever before; crashed machines do not matter.
+        """
+        sim = self._sim
+        machines = [machine for machine in sim.machines if not machine.crashed]
+        if (
+            sim.network.troubled
+            or any(node.state != "up" or self.lag(node.clock) for node in sim.nodes)
+            or any(machine.paused or self.lag(machine.clock) for machine in machines)
+        ):
+            self._stirred = sim.now
+        return sim.now - self._stirred

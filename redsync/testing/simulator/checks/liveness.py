@@ -1,0 +1,138 @@
+"""Liveness: once faults are over, whoever waits for a lock gets it, or is told that its time is up.
+
+While all is well (see `calm`), for each lock that somebody on a running machine waits for:
+
+* it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody
+  asked for, after which all that faults have left on nodes has expired, two restart guards, for a node that forgot is
+  noticed only when it is asked, and five seconds to connect and to look again;
+* who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
+* where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
+  of it), it comes at most `_OVER` after the timeout.
+
+So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
+whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
+waiter among endlessly many newcomers.
+
+Not seen: who waits while the lock is held for ever; who has waited for longer than the run lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.rounds import Rounds, claims
+from redsync.testing.simulator.happenings import Decided, Did, Faulted, Sent, Stepped
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Liveness"]
+
+_EVERY = 0.1
+"""Seconds between two looks."""
+
+_POLL = 2.5
+"""Seconds within which a waiter asks again: 1.5, on a slow clock, and for a round."""
+
+_OVER = 0.5
+"""Seconds that a timeout may be exceeded by: a last round of votes, on the way there and back."""
+
+
+class Liveness(Checker):
+    """Waiters are served."""
+
+    name = "liveness"
+    watches = (Stepped, Sent, Decided, Did, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._rounds: Final = Rounds()
+        self._calm: Final = Calm(sim)
+        self._waiting: Final[dict[tuple[str, bytes, bytes], float]] = {}
+        self._free_since: Final[dict[bytes, float]] = {}
+        self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
+        self._longest = self._looked = 0.0
+
+    @property
+    def bound(self) -> float:
+        """For how many seconds a lock may be free while somebody waits for it."""
+        guards = [runner.session.timing.restart_guard for machine in self.sim.machines for runner in machine.runners]
+        return self._longest + 2 * max(self._longest if any(guards) else 0.0, *guards, 0.0) + 5.0
+
+    def see(self, happening: Stepped | Sent | Decided | Did | Faulted) -> str | None:
+        """Take note of who asks and who wins, and look now and then."""
+        match happening:
+            case Sent():
+                self._note_sent(happening)
+            case Decided():
+                for outcome in self._rounds.decide(happening):
+                    if happening.verdict == "won":
+                        self._free_since.pop(outcome.claim.key, None)
+            case Did():
+                self._note_did(happening)
+            case Faulted():
+                self._calm.stir()
+            case Stepped() if happening.at >= self._looked + _EVERY:
+                self._looked = happening.at
+                return next(iter(self.finish()), None)
+            case _:
+                pass
+        return None
+
+    def finish(self) -> Iterable[str]:
+        """Look for waiters that nobody serves."""
+        calm = self._calm.lasted()
+        yield from self._look_at_waiters(calm)
+        yield from self._look_at_locks(calm)
+        for (_, who), (machine, due) in self._due.items():
+            late = machine.clock.now() - due
+            if not machine.crashed and min(calm, late) > _OVER:
+                yield f"{who} on {machine.name} was to have an answer {late:.6f} s ago, and has none"
+
+    def _note_sent(self, sent: Sent) -> None:
+        if sent.script.endswith("_acquire"):
+            self._rounds.ask(sent, self.sim.now)
+            for key, owner, _count, lease in claims(sent.script, sent.keys, sent.args):
+                self._longest = max(self._longest, lease)
+                self._waiting[sent.client, key, owner] = sent.at
+
+    def _note_did(self, did: Did) -> None:
+        about = did.about
+        whose = did.machine.name, did.who
+        if did.what == "asks" and about.get("timeout") is not None:
+            self._due[whose] = did.machine, did.machine.clock.now() + float(about["timeout"])
+        else:
+            self._due.pop(whose, None)
+
+    def _look_at_waiters(self, calm: float) -> Iterator[str]:
+        for (client, key, owner), asked_at in list(self._waiting.items()):
+            runner = self.runner(client)
+            if runner.machine.crashed or not runner.wakeups.listens(owner + b" " + key):
+                del self._waiting[client, key, owner]
+            elif min(calm, self.sim.now - asked_at) > _POLL:
+                name = key.decode(errors="replace")
+                yield f"{owner.decode()} waits for {name!r} and has not asked since {asked_at:.6f}"
+
+    def _look_at_locks(self, calm: float) -> Iterator[str]:
+        awaited = {key: None for _, key, _ in self._waiting}
+        for key in list(self._free_since):
+            if key not in awaited or not calm or self._is_held(key):
+                del self._free_since[key]
+        for key in awaited:
+            if calm and not self._is_held(key):
+                free = self.sim.now - self._free_since.setdefault(key, self.sim.now)
+                if free > self.bound:
+                    yield f"{key.decode(errors='replace')!r} has been free for {free:.3f} s, and nobody gets it"
+
+    def _is_held(self, key: bytes) -> bool:
+        return any(
+            state.keys.lock == key and state.valid(machine.clock.now())
+            for machine in self.sim.machines
+            if not machine.crashed
+            for runner in machine.runners
+            for state in runner.session.holds
+        )

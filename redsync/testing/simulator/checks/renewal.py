@@ -1,0 +1,92 @@
+"""Renewals never resurrect: what was released or lost stays so, and what lapsed is not won back.
+
+* A renewal is sent for claims only whose holds are live at that instant: not released, not lost. As each connection
+  keeps the order, no claim is then created on any node by a command that was sent after the end of its hold.
+* A hold is lengthened only by a round in which a quorum of nodes said that they *had* the claim, be it a renewal or a
+  re-entry; nodes that were healed by it do not count. It is believed for no longer than from the instant before that
+  round was sent, for the lease that the round asked for, less the allowance for drift.
+
+Both hold at every instant, whatever faults there are.
+
+Not seen: a driver that sends one renewal twice. What is left by an old renewal that comes over a connection which was
+given up is judged by `zombies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from redsync._core.holds import HoldState
+from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.rounds import Outcome, Rounds, claims
+from redsync.testing.simulator.happenings import Decided, Sent, Stepped
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Renewal"]
+
+_ROUNDING = 0.001_01
+"""Leases travel in whole milliseconds, rounded up."""
+
+
+class Renewal(Checker):
+    """No renewal for what has ended, and no belief without a quorum that had the claim."""
+
+    name = "renewal"
+    watches = (Sent, Decided, Stepped)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._rounds: Final = Rounds()
+        self._fresh: Final[list[Outcome]] = []
+        self._believed: Final[dict[HoldState, float]] = {}
+
+    def see(self, happening: Sent | Decided | Stepped) -> str | None:
+        """Look at what is renewed, and at what is believed for longer."""
+        if isinstance(happening, Sent):
+            return self._see_sent(happening)
+        if isinstance(happening, Decided):
+            self._fresh.extend(self._rounds.decide(happening))
+            return None
+        complaint = None
+        for runner in happening.machine.runners:
+            complaint = complaint or next(self._look_at(runner), None)
+        self._fresh.clear()
+        return complaint
+
+    def _see_sent(self, sent: Sent) -> str | None:
+        if not sent.script.endswith(("_renew", "_acquire")):
+            return None
+        runner = self.runner(sent.client)
+        self._rounds.ask(sent, runner.machine.clock.now())
+        if sent.script.endswith("_renew"):
+            for key, owner, _count, _lease in claims(sent.script, sent.keys, sent.args):
+                state = self.hold(runner, key, owner)
+                if state is None or not state.live or not state.count:
+                    return f"#{sent.number} of {sent.client} renews {describe(key, owner)}, which was released"
+                if state.lost is not None:
+                    return f"#{sent.number} of {sent.client} renews {describe(key, owner)}, which is lost: {state.lost}"
+        return None
+
+    def _look_at(self, runner: SimRunner) -> Iterator[str]:
+        for state in runner.session.holds:
+            believed = self._believed.get(state)
+            if believed != state.valid_until:
+                self._believed[state] = state.valid_until
+                if believed is not None and not self._is_founded(runner, state):
+                    yield (
+                        f"{describe(state.keys.lock, state.owner.wire)} was lengthened by "
+                        f"{state.valid_until - believed:.6f} s, without a quorum of nodes that had it"
+                    )
+
+    def _is_founded(self, runner: SimRunner, state: HoldState) -> bool:
+        session = runner.session
+        return any(
+            outcome.claim[:2] == (state.keys.lock, state.owner.wire)
+            and outcome.existing >= session.quorum
+            and state.valid_until <= session.timing.valid_until(outcome.sent_at, outcome.claim.lease) + _ROUNDING
+            for outcome in self._fresh
+        )

@@ -1,0 +1,92 @@
+"""What was asked in the rounds that a client waits for: for checkers that compare it with what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from redsync.testing.simulator.happenings import Decided, Sent
+
+__all__ = ["Claim", "Rounds", "claims"]
+
+
+class Claim(NamedTuple):
+    """What a command says of one claim.
+
+    Attributes:
+        key: The lock's key.
+        owner: Its owner, as nodes store it.
+        holds: The hold count that it carries.
+        lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
+    """
+
+    key: bytes
+    owner: bytes
+    holds: int
+    lease: float
+
+
+def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
+    """Return the claims that a command makes, lengthens or gives back; none for one that does none of that."""
+    verb = script.partition("_")[2]
+    if script.startswith(("lock_", "mutex_")):
+        if verb == "renew":
+            for i, key in enumerate(keys):
+                yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
+        elif verb == "acquire":
+            yield Claim(keys[0], args[0], args[1], args[2] / 1000)
+        elif verb == "release":
+            yield Claim(keys[0], args[0], args[1], 0.0)
+        elif verb == "abandon":
+            yield Claim(keys[0], args[0], 0, 0.0)
+
+
+class Outcome(NamedTuple):
+    """One claim of a round that is over.
+
+    Attributes:
+        sent_at: When it was asked for, by the machine's clock.
+        verb: The script's name without its noun.
+        claim: What was asked.
+        new: How many nodes made the claim.
+        existing: How many nodes had it already.
+    """
+
+    sent_at: float
+    verb: str
+    claim: Claim
+    new: int
+    existing: int
+
+
+class Rounds:
+    """The rounds about claims that are still open, and what came of the others."""
+
+    def __init__(self) -> None:
+        self._open: Final[dict[tuple[str, int], tuple[float, Sent]]] = {}
+
+    def ask(self, sent: Sent, sent_at: float) -> None:
+        """Take note of a command; `sent_at` by the clock of the machine that sent it."""
+        if sent.votes:
+            self._open[sent.client, sent.number] = sent_at, sent
+
+    def decide(self, decided: Decided) -> list[Outcome]:
+        """Return what came of a round, for each claim in it."""
+        asked = self._open.pop((decided.client, decided.number), None)
+        if asked is None:
+            return []
+        sent_at, sent = asked
+        verb = sent.script.partition("_")[2]
+        outcomes = []
+        for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
+            codes = [reply[i] if isinstance(reply, list) and verb == "renew" else reply for reply in decided.replies]
+            outcomes.append(Outcome(sent_at, verb, claim, codes.count(1), codes.count(2)))
+        return outcomes
+
+    def asks(self, client: str, key: bytes, owner: bytes, since: float) -> bool:
+        """Whether an owner waits for a vote about a lock that it asked for at `since` or later."""
+        return any(
+            sent_at >= since and any(claim[:2] == (key, owner) for claim in claims(sent.script, sent.keys, sent.args))
+            for (name, _), (sent_at, sent) in self._open.items()
+            if name == client
+        )

@@ -1,0 +1,163 @@
+"""No zombies: no node keeps a claim, or a place in a queue, of an owner that neither holds nor waits.
+
+Whenever a node has answered all that a live client has sent it over a connection that is still in use:
+
+* each claim there of one of the client's owners belongs to a hold that is not lost, or to an acquire whose votes are
+  still being counted;
+* each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
+* at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for.
+
+That needs no time for anything to become quiet: what is on its way to a node, and what the client owes to one that it
+can't reach, is not yet answered. What a crashed client leaves is judged by the last point alone.
+
+Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
+them, so perhaps later than their undoing. They expire, which the last point watches.
+
+Not seen: nodes to which a client has no connection, or owes something; clients that are closed; nodes, and clients on
+machines, whose clock has jumped, for as long as a claim or a place may last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.rounds import Rounds, claims
+from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.values import Hash
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.lines import Line
+    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Zombies"]
+
+_EVERY = 0.05
+"""Seconds between two looks; what is left is left for long."""
+
+_PLACE = 5.0
+"""Seconds for which a place is kept."""
+
+_UNDECIDED = 1.0
+"""Seconds for which a round may be open: one that was interrupted never ends."""
+
+
+class Zombies(Checker):
+    """What nodes keep is what owners have, or ask for."""
+
+    name = "zombies"
+    watches = (Stepped, Sent, Decided, Executed, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._rounds: Final = Rounds()
+        self._calm: Final = Calm(sim)
+        self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
+        self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._jumped: Final[dict[str, float]] = {}
+        self._longest = self._looked = self._disturbed = 0.0
+
+    def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
+        """Take note of what is asked, and look at the nodes now and then."""
+        match happening:
+            case Sent():
+                self._note_sent(happening)
+            case Decided():
+                self._rounds.decide(happening)
+            case Executed():
+                self._note_executed(happening)
+            case Faulted():
+                self._calm.stir()
+                if happening.kind == "machine resume":
+                    # Rounds are counted late there.
+                    self._disturbed = happening.at
+                if happening.kind in {"machine jump", "node jump"}:
+                    self._jumped[happening.text.partition(" ")[0]] = happening.at
+            case Stepped() if happening.at >= self._looked + _EVERY:
+                self._looked = happening.at
+                return next(iter(self.finish()), None)
+            case _:
+                pass
+        return None
+
+    def finish(self) -> Iterable[str]:
+        """Look at all nodes."""
+        clocks = [(machine.name, machine.clock) for machine in self.sim.machines]
+        for name, clock in clocks + [(node.name, node.clock) for node in self.sim.nodes]:
+            if self._calm.lag(clock):
+                self._jumped[name] = self.sim.now
+        for machine in self.sim.machines:
+            for runner in machine.runners:
+                if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
+                    for line in runner.upkeep.links:
+                        if line is not None and not line.pending:
+                            yield from self._look_at(runner, line)
+        yield from self._look_at_expiries()
+
+    def _note_sent(self, sent: Sent) -> None:
+        for claim in claims(sent.script, sent.keys, sent.args):
+            self._longest = max(self._longest, claim.lease)
+            if sent.script.endswith("_acquire"):
+                self._rounds.ask(sent, self.sim.now)
+            if len(sent.keys) == 3 and sent.script != "lock_renew":
+                self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
+            else:
+                self._names.setdefault(claim.key, (b"", b""))
+
+    def _note_executed(self, executed: Executed) -> None:
+        for claim in claims(executed.script, executed.keys, executed.args):
+            place = executed.node, claim.key, claim.owner
+            if executed.stray:
+                self._strays[place] = None
+            elif not executed.script.endswith("_renew"):
+                self._strays.pop(place, None)
+
+    def _look_at(self, runner: SimRunner, line: Line) -> Iterator[str]:
+        node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
+        if self._is_confused(node.name):
+            return
+        for key, (queue, places) in self._names.items():
+            for what, owner in [*self._claims(node.index, key), *self._places(node.index, queue, places)]:
+                if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
+                    state = self.hold(runner, key, owner)
+                    if state is not None and state.lost is None:
+                        continue
+                    if what == "claim" and not self._may_be_won(runner, key, owner):
+                        yield f"{node.name} keeps a claim for nobody: {describe(key, owner)}"
+                    if what == "place" and not runner.wakeups.listens(owner + b" " + key):
+                        yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+
+    def _is_confused(self, name: str) -> bool:
+        """Whether a clock has jumped, so that a client takes for expired what a node keeps for a while yet."""
+        return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
+
+    def _may_be_won(self, runner: SimRunner, key: bytes, owner: bytes) -> bool:
+        since = self.sim.now - _UNDECIDED
+        return self._disturbed > since or self._rounds.asks(runner.name, key, owner, since)
+
+    def _claims(self, node: int, key: bytes) -> list[tuple[str, bytes]]:
+        found = self.sim.nodes[node].store.peek(key)
+        if found is None:
+            return []
+        # A lock is a hash of owners, a mutex the owner itself.
+        owners = found[0] if isinstance(found[0], Hash) else [found[0]]
+        return [("claim", owner) for owner in owners if isinstance(owner, bytes)]
+
+    def _places(self, node: int, queue: bytes, places: bytes) -> list[tuple[str, bytes]]:
+        store, now_ms = self.sim.nodes[node].store, self.sim.nodes[node].clock.now() * 1000
+        kept, waiting = store.peek(places), store.peek(queue)
+        if kept is None or waiting is None or not isinstance(kept[0], Hash):
+            return []
+        return [("place", owner) for owner, place in kept[0].items() if int(place.split()[0]) > now_ms]
+
+    def _look_at_expiries(self) -> Iterator[str]:
+        for node in self.sim.nodes:
+            allowed = (self._longest + self._calm.lag(node.clock)) * 1000 + 2
+            for key in self._names:
+                found = node.store.peek(key)
+                if found is not None and (found[1] is None or found[1] > allowed):
+                    yield f"{node.name} keeps {key.decode(errors='replace')!r} for {found[1] or 'ever'} ms yet"

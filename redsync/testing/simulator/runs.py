@@ -1,0 +1,104 @@
+"""One run by seed: workers that contend for locks while all kinds of faults happen, then quiet, then a last look."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from redsync.testing.simulator.checks import ALL, Checker
+from redsync.testing.simulator.faults import Nemesis
+from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.simulation import Simulation
+from redsync.testing.simulator.workload import Workload
+
+__all__ = ["Outcome", "simulate"]
+
+_FAULTS_UNTIL = 9.0
+_WORK_UNTIL = 12.0
+_BEYOND = 0.1
+"""How many of the runs have clocks that are too wrong for any promise but those about liveness."""
+
+
+@dataclass
+class Outcome:
+    """What came of one run, or of many.
+
+    Attributes:
+        runs: How many runs.
+        seconds: How much virtual time has passed.
+        acquisitions: How often a lock was acquired.
+        losses: How often its holder was told that it was lost.
+        faults: How many faults there were, by kind.
+        trace: The trace as text; empty for many runs.
+    """
+
+    runs: int = 0
+    seconds: float = 0.0
+    acquisitions: int = 0
+    losses: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    trace: str = ""
+
+    def add(self, other: Outcome) -> None:
+        """Add other runs to these."""
+        self.runs += other.runs
+        self.seconds += other.seconds
+        self.acquisitions += other.acquisitions
+        self.losses += other.losses
+        self.faults += other.faults
+
+
+def simulate(
+    seed: int,
+    *,
+    scripts: Mapping[str, str] | None = None,
+    checkers: Iterable[type[Checker]] = ALL,
+    traced: bool = False,
+) -> Outcome:
+    """Make one run; the seed decides also how many nodes and machines there are, and how long leases last.
+
+    Args:
+        seed: The seed.
+        scripts: As for `Simulation`.
+        checkers: As for `Simulation`.
+        traced: Whether to return the trace as text.
+
+    Raises:
+        SimulationError: A promise was broken.
+    """
+    replay = f"python -m redsync.testing.simulator --seed {seed}"
+    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=checkers, replay=replay)
+    luck = sim.luck("run")
+    lease = luck.uniform(1.0, 2.5)
+    sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))
+    workload = Workload(sim, until=_WORK_UNTIL, lease=lease)
+    nemesis = Nemesis(
+        sim, until=_FAULTS_UNTIL, every=luck.choice([0.4, 0.7, 1.5]), lasting=2 * lease, beyond=luck.random() < _BEYOND
+    )
+    with _no_logs(), sim:
+        workload.start()
+        nemesis.start()
+        sim.run()
+        # What nobody gives back expires now.
+        sim.run(until=sim.now + 2 * lease)
+    kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
+    text = sim.trace.text() if traced else ""
+    return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
+
+
+def _nodes(seed: int) -> int:
+    return (3, 5, 3, 1, 3, 4, 3, 5)[seed % 8]
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """Log nothing: all that is lost here is meant to be, and the trace tells of it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

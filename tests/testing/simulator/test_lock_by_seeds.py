@@ -1,0 +1,48 @@
+"""The lock with all faults, a few hundred runs by seed; `make simulate SEEDS=100000` makes more of them."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from redsync.testing.simulator.runs import simulate
+
+PER_TEST = 25
+
+
+@pytest.mark.parametrize("first", range(0, 200, PER_TEST))
+def test_lock_keeps_every_promise_in_runs_by_seed(first):
+    for seed in range(first, first + PER_TEST):
+        simulate(seed)  # its error says how to replay it
+
+
+def digest(seeds: range) -> str:
+    traces = [simulate(seed, traced=True).trace for seed in seeds]
+    assert min(map(len, traces)) > 1000
+    return hashlib.sha256("".join(traces).encode()).hexdigest()
+
+
+def test_same_seed_gives_same_trace_twice_in_one_process():
+    assert digest(range(1000, 1008)) == digest(range(1000, 1008))
+
+
+def test_same_seed_gives_same_trace_under_another_hash_seed():
+    program = "import sys; from redsync.testing.simulator.runs import simulate\n"
+    program += "sys.stdout.write(simulate(1003, traced=True).trace)"
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "4242")
+    }
+    assert len(traces) == 1
+    assert traces == {simulate(1003, traced=True).trace.encode()}
+
+
+def test_other_seed_gives_other_trace():
+    assert digest(range(1, 2)) != digest(range(2, 3))

@@ -1,0 +1,144 @@
+"""The event loop in virtual time: asyncio as it is, machines that pause and crash, clocks of their own."""
+
+import asyncio
+
+import pytest
+
+from redsync.testing.simulator import Simulation
+from redsync.testing.simulator.loop import NoRealIOError
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=1) as sim:
+        yield sim
+
+
+def test_time_jumps_to_next_timer(sim):
+    async def sleep():
+        await asyncio.sleep(86400.0 / 25)
+
+    sim.machine("a").start(sleep())
+    sim.run()
+    assert sim.now == pytest.approx(3456.0)
+
+
+def test_asyncio_works_as_it_is(sim):
+    async def program():
+        queue = asyncio.Queue()
+
+        async def produce():
+            for i in range(3):
+                await asyncio.sleep(1.0)
+                await queue.put(i)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            seen = [await queue.get() for _ in range(3)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await asyncio.Event().wait()
+        seen += await asyncio.gather(asyncio.sleep(1.0, "a"), asyncio.sleep(0.5, "b"))
+        return seen
+
+    task = sim.machine("a").start(program())
+    sim.run()
+    assert task.result() == [0, 1, 2, "a", "b"]
+    assert sim.now == pytest.approx(6.0)
+
+
+def test_sets_of_tasks_have_same_order_in_every_run():
+    def order():
+        with Simulation(seed=1) as sim:
+
+            async def program():
+                tasks = {asyncio.get_running_loop().create_task(asyncio.sleep(0), name=str(i)) for i in range(50)}
+                await asyncio.wait(tasks)
+                return [task.get_name() for task in tasks]
+
+            task = sim.machine("a").start(program())
+            sim.run()
+            return task.result()
+
+    assert order() == order()
+
+
+def test_real_threads_are_refused(sim):
+    async def program():
+        await asyncio.to_thread(print)
+
+    sim.machine("a").start(program())
+    with pytest.raises(NoRealIOError, match="run_in_executor"):
+        sim.run()
+
+
+def test_paused_machine_stands_still_while_others_go_on(sim):
+    ends = {}
+
+    async def count(name):
+        for _ in range(10):
+            await asyncio.sleep(1.0)
+        ends[name] = sim.now
+
+    a, b = sim.machine("a"), sim.machine("b")
+    a.start(count("a"))
+    b.start(count("b"))
+    sim.run(until=2.5)
+    a.pause()
+    sim.run(until=6.5)
+    a.resume()
+    sim.run()
+    assert ends["b"] == pytest.approx(10.0)
+    assert ends["a"] == pytest.approx(13.5)
+
+
+def test_crashed_machine_never_runs_again(sim):
+    steps = []
+
+    async def step():
+        try:
+            while True:
+                await asyncio.sleep(1.0)
+                steps.append(sim.now)
+        finally:
+            steps.append("the end")
+
+    a = sim.machine("a")
+    a.start(step())
+    sim.run(until=2.5)
+    a.crash()
+    sim.run(until=9.0)
+    assert steps == pytest.approx([1.0, 2.0])
+
+
+def test_timers_follow_the_clock_of_their_machine(sim):
+    ends = []
+
+    async def sleep():
+        before = asyncio.get_running_loop().time()
+        await asyncio.sleep(10.0)
+        ends.append((sim.now, asyncio.get_running_loop().time() - before))
+
+    a = sim.machine("a")
+    a.start(sleep())
+    sim.run(until=1.0)
+    a.drift(0.5)
+    sim.run(until=3.0)
+    a.jump(4.0)
+    sim.run()
+    # 1 s at full rate, 2 s at half of it, a jump of 4 s, the last 4 s at half of it again.
+    assert ends == [(pytest.approx(11.0), pytest.approx(10.0))]
+
+
+def test_program_that_ignores_its_end_is_given_up_at_close():
+    with Simulation(seed=1) as sim:
+
+        async def cling():
+            while True:
+                try:
+                    await asyncio.sleep(1.0)
+                except asyncio.CancelledError:
+                    asyncio.current_task().uncancel()
+
+        sim.machine("a").start(cling())
+        sim.run(until=2.5)

@@ -1,0 +1,127 @@
+"""Virtual nodes: what a crash, a hang, a restart and a wrong clock do to what a client sees."""
+
+import asyncio
+
+import pytest
+
+from redsync.exceptions import QuorumError
+from redsync.testing.simulator import Simulation
+from redsync.testing.simulator.happenings import Disconnected, Executed, Told
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=5, lease=2.0, node_timeout=0.1) as sim:
+        yield sim
+
+
+def start(sim, program, name="a"):
+    machine = sim.machine(name)
+    client = machine.client()
+    return machine.start(program(client))
+
+
+async def take(client):
+    async with client.get_lock("x"):
+        await asyncio.sleep(0.5)
+    return client
+
+
+def executions(sim, node, script):
+    return [h for h in sim.trace.happenings if isinstance(h, Executed) and (h.node, h.script) == (node, script)]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_minority_that_is_down_costs_nothing(sim, dark):
+    sim.nodes[1].crash(dark=dark)
+    task = start(sim, take)
+    sim.run()
+    assert {status.state for status in task.result().nodes()} == {"up", "down"}
+    assert executions(sim, 1, "lock_acquire") == []
+
+
+def test_majority_that_is_down_is_an_outage(sim):
+    async def program(client):
+        with pytest.raises(QuorumError):
+            await client.get_lock("x").acquire(blocking=False)
+
+    for node in sim.nodes[1:]:
+        node.crash()
+    start(sim, program)
+    sim.run()
+
+
+def test_hung_node_executes_late_what_it_was_sent(sim):
+    task = start(sim, take)
+    sim.run(until=0.1)
+    sim.nodes[0].hang()
+    sim.run()
+    assert executions(sim, 0, "lock_release") == []
+    sim.nodes[0].resume()
+    sim.run(until=sim.now + 1.0)
+    (release,) = executions(sim, 0, "lock_release")
+    assert release.reply == 1
+    assert task.result().nodes()[0].state == "up"
+
+
+def test_restarted_node_is_kept_out_of_new_grants_for_the_guard(sim):
+    async def program(client):
+        await take(client)
+        sim.nodes[0].crash()
+        await asyncio.sleep(0.2)
+        sim.nodes[0].restart(forget=True)
+        await asyncio.sleep(0.5)
+        before = client.nodes()[0].state
+        await asyncio.sleep(4.0)
+        return before, client.nodes()[0].state
+
+    task = start(sim, program)
+    sim.run()
+    assert task.result() == ("quarantined", "up")
+    told = [h.event.state for h in sim.trace.happenings if isinstance(h, Told)]
+    assert told[-3:] == ["down", "quarantined", "up"]
+
+
+def test_restart_with_data_keeps_claims_and_their_expiry(sim):
+    async def program(client):
+        await client.get_lock("x").acquire(lease=2.0)
+        await asyncio.sleep(0.1)
+        for node in sim.nodes:
+            node.crash()
+        await asyncio.sleep(1.0)
+        for node in sim.nodes:
+            node.restart()
+        left = [node.store.execute(b"PTTL", b"redsync:x") for node in sim.nodes]
+        await asyncio.sleep(1.0)
+        return left, [node.store.execute(b"EXISTS", b"redsync:x") for node in sim.nodes]
+
+    task = start(sim, program)
+    sim.run()
+    left, exist = task.result()
+    assert all(800 < ms < 1000 for ms in left)
+    assert exist == [0, 0, 0]
+
+
+def test_dark_node_leaves_connections_that_end_when_it_is_back(sim):
+    start(sim, take)
+    sim.run(until=0.1)
+    sim.nodes[2].crash(dark=True)
+    sim.run(until=0.4)
+    assert not any(isinstance(h, Disconnected) for h in sim.trace.happenings)
+    sim.nodes[2].restart()
+    sim.run(until=0.5)
+    assert [h.node for h in sim.trace.happenings if isinstance(h, Disconnected)] == [2]
+
+
+def test_clock_that_jumps_ahead_waives_exclusion(sim):
+    sim.nodes[0].jump(-1.0)
+    assert not sim.waived
+    sim.nodes[0].jump(1.0)
+    assert "exclusion" in sim.waived
+
+
+def test_clocks_further_apart_than_drift_factor_waive_exclusion(sim):
+    sim.nodes[0].drift(1.005)
+    assert not sim.waived
+    sim.nodes[1].drift(0.994)
+    assert "exclusion" in sim.waived
