@@ -32,21 +32,31 @@ if TYPE_CHECKING:
         QuorumError,
         RedsyncError,
     )
+    from redsync.fair_lock import AsyncFairLock, FairLock
     from redsync.hold import AsyncHold, Hold
     from redsync.lock import AsyncLock, Lock
     from redsync.lock_info import Holder, LockInfo
+    from redsync.multi_hold import AsyncMultiHold, MultiHold
+    from redsync.multi_lock import MultiLock
+    from redsync.multi_lock_async import AsyncMultiLock
     from redsync.mutex import AsyncMutex, Mutex
+    from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncFairLock",
     "AsyncHold",
     "AsyncLock",
+    "AsyncMultiHold",
+    "AsyncMultiLock",
     "AsyncMutex",
+    "AsyncSpinLock",
     "Choice",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
+    "FairLock",
     "Hold",
     "HoldLost",
     "HoldOrphaned",
@@ -55,6 +65,8 @@ __all__ = [
     "LeaseLostError",
     "Lock",
     "LockInfo",
+    "MultiHold",
+    "MultiLock",
     "Mutex",
     "NodeChanged",
     "NodeStatus",
@@ -62,25 +74,34 @@ __all__ = [
     "OverReleaseError",
     "QuorumError",
     "RedsyncError",
+    "SpinLock",
     "Vote",
 ]
 
 _HOMES = {
     "AsyncClient": "redsync.client",
+    "AsyncFairLock": "redsync.fair_lock",
     "AsyncHold": "redsync.hold",
     "AsyncLock": "redsync.lock",
+    "AsyncMultiHold": "redsync.multi_hold",
+    "AsyncMultiLock": "redsync.multi_lock_async",
     "AsyncMutex": "redsync.mutex",
+    "AsyncSpinLock": "redsync.spin_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
+    "FairLock": "redsync.fair_lock",
     "Hold": "redsync.hold",
     "HoldLost": "redsync._core.events",
     "HoldOrphaned": "redsync._core.events",
     "Holder": "redsync.lock_info",
     "Lock": "redsync.lock",
     "LockInfo": "redsync.lock_info",
+    "MultiHold": "redsync.multi_hold",
+    "MultiLock": "redsync.multi_lock",
     "Mutex": "redsync.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
+    "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
 }
 

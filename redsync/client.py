@@ -25,10 +25,14 @@ from redsync._protocols import lock_survey
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.decorator import async_locked_decorator, locked_decorator
 from redsync.exceptions import ConfigurationError
+from redsync.exclusive import ExclusiveLock
+from redsync.exclusive_async import AsyncExclusiveLock
 from redsync.fair_lock import AsyncFairLock, FairLock
 from redsync.hold import AsyncHold, Hold
 from redsync.lock import AsyncLock, Lock
 from redsync.lock_info import LockInfo
+from redsync.multi_lock import MultiLock
+from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex, Mutex
 from redsync.spin_lock import AsyncSpinLock, SpinLock
 
@@ -298,6 +302,19 @@ class Client(_AnyClient[ThreadRunner]):
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
+    def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
+        """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
+
+        Args:
+            *locks: Locks of any kind, also of other clients; each once.
+            timeout: How long `with` waits for all of them together, in seconds; None for ever.
+
+        Raises:
+            ValueError: No lock, one that is given twice, or a timeout that can't be.
+            TypeError: Something that is no lock of this flavour.
+        """
+        return MultiLock(locks, timeout=timeout)
+
     def locked(
         self,
         name: str,
@@ -477,6 +494,19 @@ class AsyncClient(_AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
+        """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
+
+        Args:
+            *locks: Locks of any kind, also of other clients; each once.
+            timeout: How long `async with` waits for all of them together, in seconds; None for ever.
+
+        Raises:
+            ValueError: No lock, one that is given twice, or a timeout that can't be.
+            TypeError: Something that is no lock of this flavour.
+        """
+        return AsyncMultiLock(locks, timeout=timeout)
 
     def locked(
         self,

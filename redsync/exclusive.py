@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
@@ -26,17 +26,56 @@ from redsync._protocols.holding import release
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
-__all__ = ["Exclusive", "ExclusiveLock", "HoldT"]
+__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note"]
 
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
+
+
+class Entered(Protocol):
+    """What a `with` statement gives out."""
+
+    def _note_released(self) -> None:
+        """Note that the `with` is over."""
+        ...
+
+
+EnteredT = TypeVar("EnteredT", bound=Entered)
+
+
+def note(error: BaseException, problem: BaseException) -> None:
+    """Note a problem on the error that comes out in its place, and with it what is noted on the problem itself."""
+    for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
+        error.add_note(line)
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
     on_lost(make_hold(state))
 
 
-class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
+class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
+    """What can be used in a `with` statement: it knows which holds its owners' statements have open."""
+
+    _runner: RunnerT_co
+    _entered: dict[Any, list[EnteredT]]
+    """By owner, innermost last: each owner touches its own list only."""
+
+    def _innermost(self) -> EnteredT | None:
+        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
+        holds = self._entered.get(self._runner.owner())
+        return holds[-1] if holds else None
+
+    def _forget(self, owner: Owner | None, hold: EnteredT | None) -> None:
+        holds = self._entered.get(owner)
+        if holds is not None and hold is not None:
+            if hold in holds:
+                holds.remove(hold)
+            hold._note_released()
+        if holds is not None and not holds:
+            self._entered.pop(owner, None)
+
+
+class Exclusive(Enterable[RunnerT_co, HoldT]):
     """What one owner at a time holds, over all nodes of a client: all of it that needs no waiting."""
 
     _KIND: ClassVar[ClaimKind]
@@ -65,8 +104,7 @@ class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
         # Not a bound method: what is held must not keep the object alive that nobody else has any more.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
         self._crowded = False
-        # The holds that `with` statements have open, by owner, innermost last: each owner touches its own list only.
-        self._entered: dict[Any, list[HoldT]] = {}
+        self._entered = {}
 
     @property
     def name(self) -> str | bytes:
@@ -141,20 +179,6 @@ class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
             raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
         return state
 
-    def _innermost(self) -> HoldT | None:
-        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
-        holds = self._entered.get(self._runner.owner())
-        return holds[-1] if holds else None
-
-    def _forget(self, owner: Owner | None, hold: HoldT | None) -> None:
-        holds = self._entered.get(owner)
-        if holds is not None and hold is not None:
-            if hold in holds:
-                holds.remove(hold)
-            hold._note_released()
-        if holds is not None and not holds:
-            self._entered.pop(owner, None)
-
     def _options(self) -> dict[str, Any]:
         """Return what the object was made with, besides its name."""
         return {
@@ -174,7 +198,41 @@ class Exclusive(ABC, Generic[RunnerT_co, HoldT]):
         return f"<{type(self).__name__} {self._name!r}>"
 
 
-class ExclusiveLock(Exclusive[Runner, Hold]):
+class ThreadEnterable(Enterable[Runner, EnteredT]):
+    """The end of a `with` statement, for threads."""
+
+    @abstractmethod
+    def _leave(self, hold: EnteredT | None) -> None:
+        """Release what a `with` acquired; the second time, do only what is left to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the acquisition of `__enter__`, unless it was released inside.
+
+        Raises:
+            LeaseLostError: It was lost.
+            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
+            ClientClosedError: The client was closed inside.
+
+        If the body raised, its own error comes out, and carries a note instead.
+        """
+        hold = None
+        try:
+            hold = self._innermost()
+            self._leave(hold)
+        except RedsyncError as problem:
+            if error is None:
+                raise
+            note(error, problem)
+        except BaseException:
+            # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
+            with suppress(RedsyncError):
+                self._leave(hold or self._innermost())
+            raise
+
+
+class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
     """Acquire, release and `with`, for threads."""
 
     _HOLD = Hold
@@ -248,34 +306,7 @@ class ExclusiveLock(Exclusive[Runner, Hold]):
             raise
         return hold
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release the acquisition of `__enter__`, unless it was released inside.
-
-        Raises:
-            LeaseLostError: It was lost.
-            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
-            ClientClosedError: The client was closed inside.
-
-        If the body raised, its own error comes out, and carries a note instead.
-        """
-        hold = None
-        try:
-            hold = self._innermost()
-            self._leave(hold)
-        except RedsyncError as problem:
-            if error is None:
-                raise
-            error.add_note(f"redsync: {problem}")
-        except BaseException:
-            # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
-            with suppress(RedsyncError):
-                self._leave(hold or self._innermost())
-            raise
-
     def _leave(self, hold: Hold | None) -> None:
-        """Release what a `with` acquired; the second time, do only what is left to be done."""
         if hold is None:
             self.release()
             return

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import suppress
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from redsync._core.holds import HoldState
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
-from redsync._protocols.holding import check
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Exclusive
+from redsync.exclusive import Enterable, Entered, Exclusive, note
 from redsync.hold import AsyncHold
 
-__all__ = ["AsyncExclusiveLock"]
+__all__ = ["AsyncExclusiveLock", "TaskEnterable"]
 
 
-class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold]):
+class EnteredByTask(Entered, Protocol):
+    """What an `async with` gives out: it may have its body cancelled."""
+
+    def _close_scope(self, error: BaseException | None) -> bool:
+        """Let the body not be cancelled any more; return whether `error` is no other cancellation than that."""
+        ...
+
+    def _check_loss(self) -> None:
+        """Raise if it was lost, released or not."""
+        ...
+
+
+EnteredT = TypeVar("EnteredT", bound=EnteredByTask)
+
+
+class TaskEnterable(Enterable[AsyncRunner, EnteredT]):
+    """The end of an `async with` statement."""
+
+    @abstractmethod
+    async def _leave(self, hold: EnteredT | None) -> None:
+        """Release what an `async with` acquired."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the acquisition of `__aenter__`, unless it was released inside.
+
+        Raises:
+            LeaseLostError: It was lost, and the body cancelled for that reason or ended without an error.
+            NotOwnedError: It was released inside by `release()` of the lock.
+            ClientClosedError: The client was closed inside.
+
+        If the body raised for another reason, its own error comes out, and carries a note instead. So does a
+        cancellation from outside, also one that comes together with the loss.
+        """
+        hold = self._innermost()
+        cancelled = hold is not None and hold._close_scope(error)
+        try:
+            await self._leave(hold)
+            if hold is not None and cancelled:
+                # The body had released what was lost, and hidden that.
+                hold._check_loss()
+        except RedsyncError as problem:
+            if error is None or cancelled:
+                raise
+            note(error, problem)
+
+
+class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncHold]):
     """Acquire, release and `async with`, for asyncio.
 
     Cancelling is safe at every await: a cancelled acquire leaves nothing on the nodes, a cancelled release has given
@@ -83,31 +132,6 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold]):
             hold._open_scope()
         self._entered.setdefault(self._runner.owner(), []).append(hold)
         return hold
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release the acquisition of `__aenter__`, unless it was released inside.
-
-        Raises:
-            LeaseLostError: It was lost, and the body cancelled for that reason or ended without an error.
-            NotOwnedError: It was released inside by `release()` of the lock.
-            ClientClosedError: The client was closed inside.
-
-        If the body raised for another reason, its own error comes out, and carries a note instead. So does a
-        cancellation from outside, also one that comes together with the loss.
-        """
-        hold = self._innermost()
-        cancelled = hold is not None and hold._close_scope(error)
-        try:
-            await self._leave(hold)
-            if hold is not None and cancelled:
-                # The body had released what was lost, and hidden that.
-                self._runner.run_at_once(check(hold._state, self._runner.now()))
-        except RedsyncError as problem:
-            if error is None or cancelled:
-                raise
-            error.add_note(f"redsync: {problem}")
 
     async def _leave(self, hold: AsyncHold | None) -> None:
         if hold is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic
 
 from redsync._core.effects import Steps
@@ -12,7 +13,7 @@ from redsync._protocols import holding
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
-__all__ = ["AnyHold", "AsyncHold", "Hold"]
+__all__ = ["AnyHold", "AsyncHold", "Cancelling", "Hold"]
 
 
 class AnyHold(Generic[RunnerT_co]):
@@ -157,14 +158,34 @@ class Hold(AnyHold[Runner]):
         self._host.runner.run(self._release_steps())
 
 
-class AsyncHold(AnyHold[AsyncRunner]):
+class Cancelling:
+    """Lets the body of an `async with` be cancelled when one of the holds behind it is lost."""
+
+    _scope: Scope | None = None
+    _watched: Sequence[HoldState] = ()
+
+    def _watch(self, scope: Scope, states: Sequence[HoldState]) -> None:
+        """Let the scope be cancelled, once, when one of them is lost."""
+        self._scope, self._watched = scope, states
+        self._cancel = lambda _: scope.cancel()
+        for state in states:
+            state.on_lost.append(self._cancel)
+
+    def _close_scope(self, error: BaseException | None) -> bool:
+        """Let it not be cancelled any more; return whether `error` is no other cancellation than that."""
+        if self._scope is None:
+            return False
+        for state in self._watched:
+            state.on_lost.remove(self._cancel)
+        return self._scope.close(error)
+
+
+class AsyncHold(AnyHold[AsyncRunner], Cancelling):
     """One acquisition of an async lock: what `async with lock as hold` gives, to look at and to hand on.
 
     Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any task
     of the client's event loop, also from one that does not own the lock.
     """
-
-    _scope: Scope | None = None
 
     def check(self) -> None:
         """Return if the lock is still held; nothing to await, it asks nobody.
@@ -210,13 +231,8 @@ class AsyncHold(AnyHold[AsyncRunner]):
 
     def _open_scope(self) -> None:
         """Let the running task's body be cancelled when the hold is lost."""
-        self._scope = scope = self._host.runner.scope()
-        self._cancel = lambda _: scope.cancel()
-        self._state.on_lost.append(self._cancel)
+        self._watch(self._host.runner.scope(), [self._state])
 
-    def _close_scope(self, error: BaseException | None) -> bool:
-        """Let it not be cancelled any more; return whether `error` is no other cancellation than that."""
-        if self._scope is None:
-            return False
-        self._state.on_lost.remove(self._cancel)
-        return self._scope.close(error)
+    def _check_loss(self) -> None:
+        """Raise if it was lost, released or not."""
+        self._host.runner.run_at_once(holding.check(self._state, self._host.runner.now()))

@@ -55,10 +55,14 @@ class AnyRunner(Protocol):
 
     Attributes:
         session: What the client's synchronizers share; a forked child has another.
+        homes: Where each node keeps its keys; equal for two clients of the same nodes.
     """
 
     @property
     def session(self) -> Session: ...
+
+    @property
+    def homes(self) -> tuple[str, ...]: ...
 
     def owner(self) -> Owner:
         """Return the calling thread's or task's owner."""

@@ -56,6 +56,7 @@ class AioRunner:
         session: What the client's synchronizers share.
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
+        homes: Where each of them keeps its keys.
         closed: Nothing may be begun any more.
     """
 
@@ -71,6 +72,7 @@ class AioRunner:
         """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
+        self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
         self._herald: Final = Herald(listeners)
         self._watchdog: Final = watchdog

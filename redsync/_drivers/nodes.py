@@ -142,6 +142,11 @@ class Node:
         self.tried = False
         self._told = "up"
 
+    @property
+    def home(self) -> str:
+        """Where its keys are: its address and the number of the database."""
+        return f"{self.address}/{self._pool.connection_kwargs.get('db') or 0}"
+
     def forget(self) -> None:
         """Begin anew, as the child of a fork does."""
         self.connected = self.tried = False

@@ -83,6 +83,7 @@ class ThreadRunner:
         session: What the client's synchronizers share.
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
+        homes: Where each of them keeps its keys.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class ThreadRunner:
         """
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
+        self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
         self._herald: Final = Herald(listeners)
         self._watchdog: Final = watchdog

@@ -67,6 +67,7 @@ class SimRunner:
         session: What the client's synchronizers share.
         client_id: The client's UUID, by the seed.
         nodes: What the client knows of the nodes.
+        homes: Where each of them keeps its keys.
         channel: The channel over which nodes wake the client's waiters.
         connect_timeout: How long to wait for a connection, in seconds.
         wakeups: Where wake-ups go.
@@ -105,6 +106,7 @@ class SimRunner:
         self.wakeups: Final = Wakeups(self)
         self.closed = False
         self._addresses: Final = tuple(node.address for node in nodes)
+        self.homes: Final = tuple(node.home for node in nodes)
         self._herald: Final = Herald(listeners)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell

@@ -1,0 +1,288 @@
+"""What a multi-lock holds: one hold of each of its locks, to look at and to hand on as one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+from redsync._core.effects import Steps, signal
+from redsync._core.holds import HoldState
+from redsync._core.timing import check_timeout
+from redsync._protocols.lease import wait_end
+from redsync.exceptions import RedsyncError
+from redsync.exclusive import note
+from redsync.hold import AnyHold, AsyncHold, Cancelling, Hold
+
+__all__ = ["AnyMultiHold", "AsyncMultiHold", "MultiHold", "do_each", "do_each_async", "raise_first", "release_all"]
+
+HoldT = TypeVar("HoldT", bound=AnyHold[Any])
+
+
+def raise_first(errors: list[BaseException]) -> None:
+    """Raise the first of the errors, the others as its notes; return if there is none."""
+    if not errors:
+        return
+    first, *others = errors
+    for other in others:
+        note(first, other)
+    try:
+        raise first
+    finally:
+        # The error knows this frame and the caller's, so neither must keep the error.
+        errors.clear()
+        del first, others
+
+
+def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]) -> None:
+    """Do all of it, whatever our own errors say, which are collected; an interruption comes out at once."""
+    for action in actions:
+        try:
+            action()
+        except RedsyncError as error:
+            errors.append(error)
+
+
+def release_all(holds: Sequence[Hold]) -> None:
+    """Release what is not yet released of it, the last first, to the end also when interrupted.
+
+    Raises:
+        RedsyncError: The first that a release raised, the others as notes.
+    """
+    errors: list[BaseException] = []
+    try:
+        do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
+    except BaseException as interruption:
+        # Nobody will call again. What was released knows it.
+        do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
+        for error in errors:
+            note(interruption, error)
+        raise
+    raise_first(errors)
+
+
+async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Do all of it, also when cancelled; each must have done its work when it is cancelled.
+
+    Raises:
+        RedsyncError: The first that one raised, the others as notes; but a cancellation comes before all others.
+    """
+    errors: list[BaseException] = []
+    cancelled: list[BaseException] = []
+    for action in actions:
+        try:
+            await action()
+        except RedsyncError as error:
+            errors.append(error)
+        except GeneratorExit:
+            # The coroutine is thrown away, with its loop most likely: it can await nothing any more.
+            raise
+        except BaseException as error:
+            cancelled.append(error)
+    raise_first(cancelled + errors)
+
+
+class AnyMultiHold(Generic[HoldT]):
+    """What multi-holds of both flavours have in common: all that needs no waiting."""
+
+    def __init__(self, holds: Sequence[HoldT]) -> None:
+        self._holds = tuple(holds)
+
+    @property
+    def name(self) -> tuple[str | bytes, ...]:
+        """The locks' names, in the order in which they were acquired."""
+        return tuple(hold.name for hold in self._holds)
+
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """Who holds each of them, as the nodes store it: one name per client, and per mutex."""
+        return tuple(hold.owner for hold in self._holds)
+
+    @property
+    def fencing_token(self) -> None:
+        """None: there is no token for several locks."""
+        return
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of the holds ended before it was released. Exact at any time, also when no node answers."""
+        return any(hold.lost for hold in self._holds)
+
+    def remaining(self) -> float:
+        """Return for how many seconds all of them may still be believed, 0.0 if one can't be."""
+        return min(hold.remaining() for hold in self._holds)
+
+    def _lost_first(self) -> list[HoldT]:
+        return sorted(self._holds, key=lambda hold: not hold.lost)
+
+    def _refuse_released(self) -> None:
+        for hold in self._holds:
+            hold._refuse_released()
+
+    def _note_released(self) -> None:
+        """Note that the `with` that gave this hold is over."""
+        for hold in self._holds:
+            hold._note_released()
+
+    # Sleeping until one of several ends: in the first one's bed, and the loss of another rings the bell there.
+
+    def _wait_steps(self, timeout: float | None) -> Steps[None]:
+        first, *others = self._holds
+
+        def over() -> bool:
+            return first._released or any(hold._state.lost is not None for hold in others)
+
+        return wait_end(first._state, over, first._host.runner.now(), check_timeout(True, timeout))
+
+    def _ring_steps(self) -> Steps[None]:
+        first = self._holds[0]._state
+        return signal(first.owner.lane, first.end_key)
+
+    @contextmanager
+    def _ringing(self, ring: Callable[[HoldState], None]) -> Iterator[None]:
+        others = [hold._state for hold in self._holds[1:]]
+        try:
+            for state in others:
+                state.on_lost.append(ring)
+            yield
+        finally:
+            for state in others:
+                with suppress(ValueError):  # Interrupted before it was put there.
+                    state.on_lost.remove(ring)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")
+
+    def __repr__(self) -> str:
+        released = any(hold._released for hold in self._holds)
+        condition = "released" if released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
+        return f"<{type(self).__name__} of {', '.join(map(repr, self.name))}, {condition}>"
+
+
+class MultiHold(AnyMultiHold[Hold]):
+    """One acquisition of a multi-lock: what `with multi_lock as hold` gives, to look at and to hand on.
+
+    Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
+    called from any thread, also from one that does not own the locks.
+    """
+
+    def check(self) -> None:
+        """Return if all the locks are still held.
+
+        Raises:
+            LeaseLostError: One was lost.
+            NotOwnedError: This hold, or one lock's part of it, was released.
+        """
+        for hold in self._lost_first():
+            hold.check()
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Sleep until one of the locks is lost or all are released; return whether one was lost.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit.
+        """
+        runner = self._holds[0]._host.runner
+
+        def ring(_: HoldState) -> None:
+            with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
+                runner.run(self._ring_steps())
+
+        with self._ringing(ring):
+            runner.run(self._wait_steps(timeout))
+        return self.lost
+
+    def extend(self, lease: float | None = None) -> None:
+        """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
+
+        One after the other, and the first error ends it: those before it have been lengthened.
+
+        Args:
+            lease: For how many seconds from now; None for the lease it was acquired with.
+
+        Raises:
+            LeaseLostError: One was lost.
+            NotOwnedError: This hold was released.
+            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            ValueError: The lease is not a number of seconds a claim can live on.
+        """
+        for hold in self._lost_first():
+            hold.extend(lease)
+
+    def release(self) -> None:
+        """Give this acquisition of each lock back, the last first, all of them whatever one says.
+
+        Raises:
+            LeaseLostError: One was lost before; if several were, that of the others is noted on it.
+            NotOwnedError: It, or one lock's part of it, was released before; nothing was changed.
+        """
+        self._refuse_released()
+        release_all(self._holds)
+
+
+class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
+    """One acquisition of an async multi-lock: what `async with multi_lock as hold` gives.
+
+    Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
+    called from any task of the clients' event loop, also from one that does not own the locks.
+    """
+
+    def check(self) -> None:
+        """Return if all the locks are still held; nothing to await, it asks nobody.
+
+        Raises:
+            LeaseLostError: One was lost.
+            NotOwnedError: This hold, or one lock's part of it, was released.
+        """
+        for hold in self._lost_first():
+            hold.check()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Sleep until one of the locks is lost or all are released; return whether one was lost.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit.
+        """
+        runner = self._holds[0]._host.runner
+
+        def ring(_: HoldState) -> None:
+            with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
+                runner.run_at_once(self._ring_steps())
+
+        with self._ringing(ring):
+            await runner.run(self._wait_steps(timeout))
+        return self.lost
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
+
+        One after the other, and the first error ends it: those before it have been lengthened.
+
+        Args:
+            lease: For how many seconds from now; None for the lease it was acquired with.
+
+        Raises:
+            LeaseLostError: One was lost.
+            NotOwnedError: This hold was released.
+            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            ValueError: The lease is not a number of seconds a claim can live on.
+        """
+        for hold in self._lost_first():
+            await hold.extend(lease)
+
+    async def release(self) -> None:
+        """Give this acquisition of each lock back, the last first, all of them whatever one says.
+
+        A release that is cancelled gives them back all the same.
+
+        Raises:
+            LeaseLostError: One was lost before; if several were, that of the others is noted on it.
+            NotOwnedError: It, or one lock's part of it, was released before; nothing was changed.
+        """
+        self._refuse_released()
+        await do_each_async([hold.release for hold in reversed(self._holds)])
+
+    def _check_loss(self) -> None:
+        """Raise if one was lost, released or not."""
+        for hold in self._holds:
+            hold._check_loss()

@@ -1,0 +1,283 @@
+"""The multi-lock: several locks as one, all or none, without deadlocks. `multi_lock_async` is its twin for asyncio.
+
+```python
+with client.get_multi_lock(client.get_lock("account:7"), client.get_lock("account:9"), timeout=2.0):
+    transfer()
+```
+
+Locks are acquired in one order, that of their keys, whatever the order of the arguments: so of those who wait for each
+other one always holds the last of them all, and goes on. What each lock decides is in its own protocol; here is only
+what becomes of the others meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.runner import Runner, RunnerT_co
+from redsync._core.timing import check_timeout
+from redsync._protocols.claim import Receipt
+from redsync.exceptions import AcquireTimeout, RedsyncError
+from redsync.exclusive import Enterable, Exclusive, ExclusiveLock, HoldT, ThreadEnterable
+from redsync.hold import Hold
+from redsync.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
+
+__all__ = ["AnyMultiLock", "Attempt", "MultiLock"]
+
+LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
+MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
+
+_INSTANT = 1e-6
+"""Seconds to wait when the time is up: one try, and unlike that of a timeout of 0 a short one."""
+
+
+class Attempt(Generic[HoldT]):
+    """One attempt to take all locks: enough to give everything back at any point.
+
+    Attributes:
+        busy: The lock that others held all the time; None if there was none.
+    """
+
+    __slots__ = ("_bids", "_deadline", "_holds", "_lease", "_timeout", "busy")
+
+    def __init__(self, timeout: float | None, lease: float | None, now: float) -> None:
+        self._timeout = timeout
+        self._deadline = now + (timeout or 0.0)
+        self._lease = lease
+        self._bids: list[tuple[Exclusive[Any, HoldT], Receipt]] = []
+        self._holds: list[HoldT] = []
+        self.busy: Exclusive[Any, HoldT] | None = None
+
+    def ask(self, lock: Exclusive[Any, HoldT], now: float) -> Steps[HoldState | None]:
+        """Return the protocol that acquires the next lock; whatever comes of it is known here from now on."""
+        left = max(self._deadline - now, _INSTANT) if self._timeout else self._timeout
+        demand = lock._demand(left, self._lease, 1)
+        self._bids.append((lock, demand.receipt))
+        return lock._acquire_steps(lock._runner.session, demand, lock._runner.now())
+
+    def settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> bool:
+        """Take note of the answer; return whether to go on.
+
+        Raises:
+            LeaseLostError: One that was taken before was lost while this one was waited for.
+        """
+        lock._crowded = state is None or state.queued
+        holds: list[Any] = self.won()
+        for hold in holds:
+            if hold.lost:
+                hold.check()
+        if state is None:
+            self.busy = lock
+        return state is not None
+
+    def won(self) -> list[HoldT]:
+        """Return what was acquired, also what no call has returned yet."""
+        for lock, receipt in self._bids[len(self._holds) :]:
+            if receipt.state is not None:
+                self._holds.append(lock._HOLD(lock._host, receipt.state))
+        return self._holds
+
+
+class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
+    """What multi-locks of both flavours have in common: all that needs no waiting."""
+
+    _MADE_OF: ClassVar[type[Any]]
+    _FLAVOUR: ClassVar[str]
+
+    def __init__(self, locks: Sequence[LockT], *, timeout: float | None = None) -> None:
+        self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=_rank))
+        self._timeout = check_timeout(True, timeout)
+        # Whose deadline it is, and whose owner enters: all clients of one flavour have one clock, and tell the same
+        # threads or tasks apart.
+        self._runner: RunnerT_co = self._locks[0]._runner
+        self._entered = {}
+
+    def _checked(self, locks: Sequence[LockT]) -> Sequence[LockT]:
+        if not locks:
+            raise ValueError("a multi-lock is made of at least one lock")
+        taken: set[tuple[bytes, str]] = set()
+        for lock in locks:
+            if isinstance(lock, AnyMultiLock):
+                raise TypeError("a multi-lock is made of locks, not of multi-locks: give it the locks of that one")
+            if not isinstance(lock, self._MADE_OF):
+                what = f"locks for {self._FLAVOUR}, given one by one"
+                raise TypeError(f"a multi-lock for {self._FLAVOUR} is made of {what}, not of {lock!r}")
+            places = {(lock._keys.lock, home) for home in lock._runner.homes}
+            if not places.isdisjoint(taken):
+                raise ValueError(f"lock {lock.name!r} is given twice, or another that shares its key on some node")
+            taken |= places
+        return locks
+
+    @property
+    def name(self) -> tuple[str | bytes, ...]:
+        """The locks' names, in the order in which they are acquired."""
+        return tuple(lock.name for lock in self._locks)
+
+    def owned(self) -> bool:
+        """Return whether the owner holds all of them, now and validly."""
+        return all(lock.owned() for lock in self._locks)
+
+    def hold_count(self) -> int:
+        """Return how many acquisitions of all of them the owner has to release: the smallest of the hold counts."""
+        return min(lock.hold_count() for lock in self._locks)
+
+    def remaining(self) -> float:
+        """Return for how many seconds the owner's holds may all be believed, 0.0 if one is missing."""
+        return min(lock.remaining() for lock in self._locks)
+
+    def _own(self) -> list[Any]:
+        """Return the owner's hold of each.
+
+        Raises:
+            NotOwnedError: One is missing.
+        """
+        return [lock._HOLD(lock._host, lock._own()) for lock in self._locks]
+
+    def _enter(self, hold: MultiHoldT) -> None:
+        """Note the hold that a `with` gives out, here and with each lock, as if it had a `with` of its own."""
+        self._entered.setdefault(self._runner.owner(), []).append(hold)
+        for lock, part in zip(self._locks, hold._holds, strict=True):
+            lock._entered.setdefault(lock._runner.owner(), []).append(part)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), timeout=self._timeout), (self._locks,)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(map(repr, self.name))}>"
+
+
+def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
+    """Return what locks are ordered by, in every process alike."""
+    return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
+
+
+class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
+    """Several locks as one, for threads: of any kind, also from different clients; held all or none.
+
+    Two multi-locks never deadlock each other, whatever they have in common, if their owners hold none of these locks
+    before: each acquires its locks in the order of their keys. Beyond that the guarantees are those of its locks, each
+    for itself. It is as reentrant as the least reentrant of them. Any number of threads may use one object.
+
+    Made by `Client.get_multi_lock`.
+    """
+
+    _MADE_OF = ExclusiveLock
+    _FLAVOUR = "threads"
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
+        """Take all locks; return whether they are held now. The contract is that of `threading.RLock`.
+
+        If one can't be had, or the call is interrupted, those that were taken before it are given back.
+
+        Args:
+            blocking: Whether to wait while others hold one.
+            timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
+            lease: As for each of the locks.
+
+        Raises:
+            QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
+            LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
+            KeyTypeError: The key of one holds a value of another type.
+            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+        """
+        return self._acquire(check_timeout(blocking, timeout), lease).busy is None
+
+    def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[Hold]:
+        attempt: Attempt[Hold] = Attempt(timeout, lease, self._runner.now())
+        try:
+            try:
+                for lock in self._locks:
+                    if not attempt.settle(lock, lock._runner.run(attempt.ask(lock, self._runner.now()))):
+                        self._undo(attempt)
+                        break
+            except Exception:
+                self._undo(attempt)
+                raise
+        except BaseException:
+            # Interrupted, perhaps while it was being undone; what was given back already is no longer there.
+            self._undo(attempt)
+            raise
+        # No call here: an interruption at its begin would find the locks held, and nobody to know.
+        return attempt
+
+    def _undo(self, attempt: Attempt[Hold]) -> None:
+        # What matters is why; a hold that is lost or can't be given back everywhere is gone all the same.
+        with suppress(RedsyncError):
+            release_all(attempt.won())
+
+    def release(self) -> None:
+        """Give one acquisition of each lock back, the last first, all of them whatever one says.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            LeaseLostError: It held them, and one was lost before; if several were, the others are noted on it.
+        """
+        release_all(self._own())
+
+    def __enter__(self) -> MultiHold:
+        """Acquire all locks, waiting for the `timeout` option in all; for ever by default.
+
+        Raises:
+            AcquireTimeout: Others held one of them all the time; it has that one's name.
+            QuorumError: Too few nodes of one answered until the timeout.
+            LeaseLostError: As for `acquire`.
+        """
+        attempt = self._acquire(self._timeout)
+        if attempt.busy is not None:
+            raise AcquireTimeout(attempt.busy.name, self._timeout or 0.0)
+        hold = None
+        try:
+            hold = MultiHold(attempt.won())
+            self._enter(hold)
+        except BaseException:
+            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
+            self._undo(attempt)
+            if hold is not None:
+                with suppress(RedsyncError):
+                    self._leave(hold)
+            raise
+        return hold
+
+    def _leave(self, hold: MultiHold | None) -> None:
+        if hold is None:
+            self.release()
+            return
+        errors: list[BaseException] = []
+        parts = zip(reversed(self._locks), reversed(hold._holds), strict=True)
+        do_each((partial(lock._leave, part) for lock, part in parts), errors)
+        self._forget(self._runner.owner(), hold)
+        raise_first(errors)
+
+    def locked(self) -> bool:
+        """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+        """
+        return any(lock.locked() for lock in self._locks)
+
+    def extend(self, lease: float | None = None) -> None:
+        """Lengthen the owner's hold of each lock now, see `MultiHold.extend`.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            LeaseLostError: One of its holds was lost.
+            QuorumError: Too few nodes of one answered; its hold stays as it was.
+        """
+        MultiHold(self._own()).extend(lease)
+
+    def force_release(self) -> bool:
+        """Take each lock away from whoever holds it and wake a waiter; return whether one was held.
+
+        For operators, not for programs, see `Lock.force_release`. The first error ends it.
+
+        Raises:
+            QuorumError: Too few nodes of one answered; those that did have freed it.
+            KeyTypeError: The key of one holds a value of another type.
+        """
+        return True in [lock.force_release() for lock in self._locks]

@@ -1,0 +1,141 @@
+"""The async multi-lock: several locks as one, all or none, without deadlocks. The twin of `multi_lock`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from redsync._core.runner import AsyncRunner
+from redsync._core.timing import check_timeout
+from redsync.exceptions import AcquireTimeout, RedsyncError
+from redsync.exclusive_async import AsyncExclusiveLock, TaskEnterable
+from redsync.hold import AsyncHold
+from redsync.multi_hold import AsyncMultiHold, do_each_async
+from redsync.multi_lock import AnyMultiLock, Attempt
+
+__all__ = ["AsyncMultiLock"]
+
+
+class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]):
+    """Several locks as one, for asyncio: of any kind, also from different clients; held all or none.
+
+    The guarantees are those of `MultiLock`. Cancelling is safe at every await: a cancelled acquire leaves nothing on
+    the nodes, a cancelled release has given all locks back.
+
+    Made by `AsyncClient.get_multi_lock`.
+    """
+
+    _MADE_OF = AsyncExclusiveLock
+    _FLAVOUR = "asyncio"
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
+        """Take all locks; return whether they are held now. The contract is that of `threading.RLock`, awaited.
+
+        If one can't be had, or the call is cancelled, those that were taken before it are given back.
+
+        Args:
+            blocking: Whether to wait while others hold one.
+            timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
+            lease: As for each of the locks.
+
+        Raises:
+            QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
+            LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
+            KeyTypeError: The key of one holds a value of another type.
+            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+        """
+        return (await self._acquire(check_timeout(blocking, timeout), lease)).busy is None
+
+    async def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[AsyncHold]:
+        attempt: Attempt[AsyncHold] = Attempt(timeout, lease, self._runner.now())
+        try:
+            for lock in self._locks:
+                if not attempt.settle(lock, await lock._runner.run(attempt.ask(lock, self._runner.now()))):
+                    break
+        except GeneratorExit:
+            # The coroutine is thrown away, with its loop most likely: it can await nothing any more.
+            raise
+        except BaseException:
+            await self._undo(attempt)
+            raise
+        if attempt.busy is not None:
+            await self._undo(attempt)
+        return attempt
+
+    async def _undo(self, attempt: Attempt[AsyncHold]) -> None:
+        # What matters is why; a hold that is lost or can't be given back everywhere is gone all the same.
+        with suppress(RedsyncError):
+            await do_each_async([hold.release for hold in reversed(attempt.won())])
+
+    async def release(self) -> None:
+        """Give one acquisition of each lock back, the last first, all of them whatever one says.
+
+        A release that is cancelled gives them back all the same.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            LeaseLostError: It held them, and one was lost before; if several were, the others are noted on it.
+        """
+        await do_each_async([hold.release for hold in reversed(self._own())])
+
+    async def __aenter__(self) -> AsyncMultiHold:
+        """Acquire all locks, waiting for the `timeout` option in all; for ever by default.
+
+        The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
+
+        Raises:
+            AcquireTimeout: Others held one of them all the time; it has that one's name.
+            QuorumError: Too few nodes of one answered until the timeout.
+            LeaseLostError: As for `acquire`.
+        """
+        attempt = await self._acquire(self._timeout)
+        if attempt.busy is not None:
+            raise AcquireTimeout(attempt.busy.name, self._timeout or 0.0)
+        # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
+        hold = AsyncMultiHold(attempt.won())
+        silent = [part for lock, part in zip(self._locks, hold._holds, strict=True) if lock._on_lost is None]
+        hold._watch(self._runner.scope(), [part._state for part in silent])
+        self._enter(hold)
+        return hold
+
+    async def _leave(self, hold: AsyncMultiHold | None) -> None:
+        if hold is None:
+            await self.release()
+            return
+        parts = zip(reversed(self._locks), reversed(hold._holds), strict=True)
+        try:
+            await do_each_async([partial(lock._leave, part) for lock, part in parts])
+        finally:
+            self._forget(self._runner.owner(), hold)
+
+    async def locked(self) -> bool:
+        """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+        """
+        for lock in self._locks:
+            if await lock.locked():
+                return True
+        return False
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Lengthen the owner's hold of each lock now, see `AsyncMultiHold.extend`.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            LeaseLostError: One of its holds was lost.
+            QuorumError: Too few nodes of one answered; its hold stays as it was.
+        """
+        await AsyncMultiHold(self._own()).extend(lease)
+
+    async def force_release(self) -> bool:
+        """Take each lock away from whoever holds it and wake a waiter; return whether one was held.
+
+        For operators, not for programs, see `AsyncLock.force_release`. The first error ends it.
+
+        Raises:
+            QuorumError: Too few nodes of one answered; those that did have freed it.
+            KeyTypeError: The key of one holds a value of another type.
+        """
+        return True in [await lock.force_release() for lock in self._locks]
