@@ -11,9 +11,35 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import isawaitable
 
-from redsync import AsyncClient, AsyncHold, AsyncLock, AsyncMutex, Client, Hold, Lock, Mutex
+from redsync import (
+    AsyncClient,
+    AsyncFairLock,
+    AsyncHold,
+    AsyncLock,
+    AsyncMultiHold,
+    AsyncMultiLock,
+    AsyncMutex,
+    AsyncSpinLock,
+    Client,
+    FairLock,
+    Hold,
+    Lock,
+    MultiHold,
+    MultiLock,
+    Mutex,
+    SpinLock,
+)
 
-TWINS = {AsyncClient: Client, AsyncHold: Hold, AsyncLock: Lock, AsyncMutex: Mutex}
+TWINS = {
+    AsyncClient: Client,
+    AsyncFairLock: FairLock,
+    AsyncHold: Hold,
+    AsyncLock: Lock,
+    AsyncMultiHold: MultiHold,
+    AsyncMultiLock: MultiLock,
+    AsyncMutex: Mutex,
+    AsyncSpinLock: SpinLock,
+}
 
 
 class Stage:
@@ -146,6 +172,8 @@ class Bridged:
         if kwargs.get("on_lost") is not None:
             tell = kwargs["on_lost"]
             kwargs["on_lost"] = lambda hold: tell(self._bridge.cross(hold))
+        # What is made of locks of ours is made of the real ones.
+        args = [each._real if type(each) is Bridged else each for each in args]
         return self._bridge.call(partial(method, *args, **kwargs))
 
     def __enter__(self):

@@ -4,15 +4,39 @@ import inspect
 
 import pytest
 
-from redsync import AsyncClient, AsyncHold, AsyncLock, AsyncMutex, Client, Hold, Lock, Mutex
+from redsync import (
+    AsyncClient,
+    AsyncFairLock,
+    AsyncHold,
+    AsyncLock,
+    AsyncMultiHold,
+    AsyncMultiLock,
+    AsyncMutex,
+    AsyncSpinLock,
+    Client,
+    FairLock,
+    Hold,
+    Lock,
+    MultiHold,
+    MultiLock,
+    Mutex,
+    SpinLock,
+)
 
-TWINS = [(Client, AsyncClient), (Lock, AsyncLock), (Mutex, AsyncMutex), (Hold, AsyncHold)]
+LOCKS = [
+    (Lock, AsyncLock),
+    (FairLock, AsyncFairLock),
+    (SpinLock, AsyncSpinLock),
+    (Mutex, AsyncMutex),
+    (MultiLock, AsyncMultiLock),
+]
+HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold)]
+TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
-    AsyncLock: {"acquire", "extend", "force_release", "locked", "release"},
-    AsyncMutex: {"acquire", "extend", "force_release", "locked", "release"},
-    AsyncHold: {"extend", "release", "wait_lost"},
+    **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
+    **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
 }
 
 twins = pytest.mark.parametrize(("plain", "awaited"), TWINS, ids=[plain.__name__ for plain, _ in TWINS])
@@ -58,13 +82,27 @@ def test_methods_that_may_wait_are_awaited_and_no_others(plain, awaited):
     assert not any(inspect.iscoroutinefunction(getattr(plain, name)) for name in public(plain))
 
 
-@pytest.mark.parametrize(("plain", "awaited"), TWINS[:3])
+@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), *LOCKS])
 def test_with_becomes_async_with(plain, awaited):
     assert inspect.iscoroutinefunction(awaited.__aenter__)
     assert inspect.iscoroutinefunction(awaited.__aexit__)
     assert shape(plain.__exit__) == shape(awaited.__aexit__)
     assert not hasattr(awaited, "__enter__"), "a forgotten `async` is an error, and no lock without an effect"
     assert not hasattr(plain, "__aenter__")
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_client_makes_each_kind_of_lock(client):
+    makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
+    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])
+def test_multi_lock_has_the_interface_of_a_lock(ours, theirs):
+    assert public(ours) == public(theirs)
+    for name in public(ours):
+        if inspect.isfunction(inspect.getattr_static(ours, name)):
+            assert shape(getattr(ours, name)) == shape(getattr(theirs, name)), name
 
 
 def test_facades_and_twins_are_all_compared():
