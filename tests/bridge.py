@@ -5,6 +5,7 @@ is a task where the test sees a thread, and all that is awaited is awaited in a 
 """
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -146,8 +147,15 @@ class Bridge:
     async def _names(self):
         return [task.get_name() for task in asyncio.all_tasks()]
 
+    async def _wait_for_actors(self):
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+
     def end(self):
         del self._local
+        # An error that a test has seen keeps the actor's frames, and may be part of a cycle.
+        gc.collect()
+        asyncio.run_coroutine_threadsafe(self._wait_for_actors(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()

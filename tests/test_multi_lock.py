@@ -1,0 +1,800 @@
+"""The multi-lock as its users meet it: several locks as one, on real nodes, for threads and for asyncio."""
+
+import itertools
+import pickle
+import random
+import time
+import weakref
+
+import pytest
+
+from redsync import (
+    AcquireTimeout,
+    AsyncClient,
+    ClientClosedError,
+    HoldLost,
+    KeyTypeError,
+    LeaseLostError,
+    MultiHold,
+    MultiLock,
+    NotOwnedError,
+    QuorumError,
+)
+from redsync.multi_lock import Attempt
+from redsync.testing import LocalNodes
+from tests.support.locks import timed
+
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
+comes_out = pytest.raises
+"""Around whole `with` statements, of which it matters what they make of their bodies' errors."""
+
+
+@pytest.fixture
+def locks(client):
+    """Four locks, one of each kind."""
+    return [client.get_lock("b"), client.get_mutex("d"), client.get_fair_lock("a"), client.get_spin_lock("c")]
+
+
+@pytest.fixture
+def multi(client, locks):
+    return client.get_multi_lock(*locks)
+
+
+@pytest.fixture
+def far_nodes(server_path):
+    """Three other nodes."""
+    with LocalNodes(3, server=server_path) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def far(make_client, far_nodes):
+    """A client of other nodes."""
+    client = make_client(far_nodes.urls)
+    yield client
+    client.close()
+
+
+def lose(client, name):
+    """Let the hold of that name be lost, as the watchdog would, at this instant; return it."""
+    (state,) = (state for state in client.runner.session.holds if state.name == name)
+    state.valid_until = 0.0
+    state.renew_at = 0.0
+    client.runner.session.holds.watch(state)
+    return state
+
+
+def keys(*names):
+    return [{f"redsync:{name}".encode() for name in names}] * 5
+
+
+# Made of locks
+
+
+def test_multi_lock_has_the_interface_of_a_lock(multi, locks, other, raw, eventually):
+    assert isinstance(multi, MultiLock)
+    assert multi.name == ("a", "b", "c", "d")
+    assert repr(multi) == "<MultiLock 'a', 'b', 'c', 'd'>"
+    assert (multi.owned(), multi.hold_count(), multi.remaining(), multi.locked()) == (False, 0, 0.0, False)
+    assert multi.acquire() is True
+    assert (multi.owned(), multi.hold_count(), multi.locked()) == (True, 1, True)
+    assert 25 < multi.remaining() <= 30
+    assert all(lock.owned() for lock in locks)
+    assert other.do(multi.acquire, False) is False
+    assert other.do(multi.owned) is False
+    eventually(lambda: raw.keys() == keys("a", "b", "c", "d"))
+    multi.release()
+    assert not multi.owned()
+    eventually(lambda: raw.keys() == [set()] * 5)
+    assert other.do(multi.acquire, False) is True
+    other.do(multi.release)
+
+
+def test_multi_lock_may_be_made_of_one_lock(client):
+    with client.get_multi_lock(client.get_lock("x")) as hold:
+        assert hold.name == ("x",)
+        assert client.get_lock("x").owned()
+
+
+def test_multi_lock_is_refused_without_a_lock(client):
+    with pytest.raises(ValueError, match="at least one lock"):
+        client.get_multi_lock()
+
+
+def test_multi_lock_is_refused_when_a_lock_is_given_twice(client, make_client, lock):
+    same = make_client()
+    some = make_client(n=1)
+    for twin in (lock, client.get_lock(b"x"), client.get_fair_lock("x"), same.get_mutex("x"), some.get_lock("x")):
+        with pytest.raises(ValueError, match="'x' is given twice"):
+            client.get_multi_lock(lock, client.get_lock("y"), twin)
+
+
+def test_same_name_is_another_lock_under_another_prefix_or_on_other_nodes(client, make_client, far, nodes):
+    elsewhere = make_client([f"{url}/3" for url in nodes.urls])
+    clients = [client, make_client(prefix="other:"), far, elsewhere]
+    multi = client.get_multi_lock(*[each.get_lock("x") for each in clients])
+    with multi as hold:
+        assert hold.name == ("x",) * 4
+        assert len(set(hold.owner)) == 4
+        assert all(each.get_lock("x").owned() for each in clients)
+    assert not any(each.get_lock("x").locked() for each in clients)
+
+
+def test_multi_lock_is_refused_when_nested(client, multi):
+    with pytest.raises(TypeError, match="not of multi-locks"):
+        client.get_multi_lock(client.get_lock("x"), multi)
+
+
+@pytest.mark.parametrize("thing", [None, "x", ["lock"], "async client", "hold"])
+def test_multi_lock_is_refused_when_made_of_something_else(client, lock, thing, nodes, flavour):
+    if thing == "async client":
+        thing = client
+    elif thing == "hold":
+        with lock as thing:
+            pass
+    with pytest.raises(TypeError, match=f"a multi-lock for {flavour} is made of locks for {flavour}"):
+        client.get_multi_lock(lock, thing)
+
+
+@pytest.mark.threads_only
+def test_multi_lock_for_threads_is_refused_when_made_of_async_locks(client, nodes):
+    theirs = AsyncClient(nodes.urls).get_lock("x")
+    with pytest.raises(TypeError, match="locks for threads, given one by one, not of <AsyncLock 'x'>"):
+        client.get_multi_lock(theirs)
+
+
+@pytest.mark.parametrize("timeout", [-2, float("nan"), float("inf")])
+def test_timeout_option_is_refused_when_it_is_none(client, lock, timeout):
+    with pytest.raises(ValueError, match="timeout"):
+        client.get_multi_lock(lock, timeout=timeout)
+
+
+# The order
+
+
+def test_order_is_the_same_whatever_the_order_of_the_arguments(client, make_client, far):
+    locks = [
+        far.get_lock("x"),
+        client.get_lock("x"),
+        make_client(prefix="a:").get_lock("z"),
+        client.get_lock(b"\xff"),
+        client.get_spin_lock("ä"),
+    ]
+    orders = {client.get_multi_lock(*some)._locks for some in itertools.permutations(locks)}
+    assert len(orders) == 1
+    (order,) = orders
+    assert [lock.name for lock in order] == ["z", "x", "x", "ä", b"\xff"]
+
+
+def test_locks_are_acquired_in_sorted_order_and_released_in_reverse(client, other, raw, eventually):
+    a, b, c = (client.get_lock(name) for name in "abc")
+    multi = client.get_multi_lock(c, a, b)
+    other.do(b.acquire)
+    taken = []
+    table = client.runner.session.holds
+    waiter = other_thread(multi.acquire, taken)
+    eventually(lambda: client.inspect("b").waiters)
+    assert {state.name for state in table} == {"a", "b"}
+    assert raw.count("redsync:c") == 0
+    other.do(b.release)
+    waiter.join(10)
+    assert taken == [True]
+
+
+def other_thread(function, results):
+    """Start one more thread."""
+    import threading
+
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    return thread
+
+
+def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worker, raw, eventually):
+    """Each of eight threads of two clients takes three of four locks at a time, in an order of its own."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    clients = [client, make_client()]
+    makers = ["get_lock", "get_fair_lock", "get_spin_lock", "get_mutex"]
+    inside = dict.fromkeys("abcd", 0)
+
+    def work(number):
+        dice = random.Random(seed + number)
+        mine = clients[number % 2]
+        for _ in range(8):
+            names = dice.sample("abcd", 3)
+            with mine.get_multi_lock(*[getattr(mine, makers["abcd".index(name)])(name) for name in names]):
+                for name in names:
+                    inside[name] += 1
+                    assert inside[name] == 1
+                time.sleep(0.001)
+                for name in names:
+                    inside[name] -= 1
+        return True
+
+    workers = [make_worker().start(work, number) for number in range(8)]
+    assert all(worker.result(60) for worker in workers)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+# All or none
+
+
+@pytest.mark.parametrize("busy", "abcd")
+def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, other, raw, busy, *, eventually):
+    (held,) = (lock for lock in locks if lock.name == busy)
+    other.do(held.acquire)
+    result, seconds = timed(multi.acquire, False)
+    assert result is False
+    assert seconds < 1
+    assert (multi.owned(), multi.hold_count(), multi.remaining()) == (False, 0, 0.0)
+    eventually(lambda: raw.keys() == keys(busy))
+    assert multi.locked()
+    other.do(held.release)
+    assert multi.acquire(timeout=0)
+    multi.release()
+
+
+def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(client, other, make_worker, raw, eventually):
+    a, b = client.get_lock("a"), client.get_lock("b")
+    third = make_worker()
+    other.do(a.acquire)
+    third.do(b.acquire)
+    begun = time.monotonic()
+
+    def release_late():
+        eventually(lambda: time.monotonic() - begun > 0.8)
+        a.release()
+
+    releaser = other.start(release_late)
+    result, seconds = timed(client.get_multi_lock(b, a).acquire, timeout=1.0)
+    releaser.result(5)
+    assert result is False
+    # If each had the whole timeout it would be 1.8 s.
+    assert 1.0 <= seconds < 1.5
+    eventually(lambda: raw.keys() == keys("b"))
+    third.do(b.release)
+
+
+@pytest.mark.threads_only
+def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, monkeypatch):
+    """A timeout of 0 would be a try that may last as long as any."""
+    lock, timeouts = client.get_lock("x"), []
+    demand = type(lock)._demand
+
+    def note_timeout(lock, timeout, lease, count):
+        timeouts.append(timeout)
+        return demand(lock, timeout, lease, count)
+
+    monkeypatch.setattr(type(lock), "_demand", note_timeout)
+    for timeout in (0.5, 0.0, None):
+        attempt = Attempt(timeout, None, 100.0)
+        for now in (100.0, 100.2, 103.0):
+            attempt.ask(lock, now)
+    assert timeouts[:2] == pytest.approx([0.5, 0.3])
+    assert 0 < timeouts[2] < 0.001
+    assert timeouts[3:] == [0.0] * 3 + [None] * 3
+
+
+def test_acquire_waits_until_the_last_is_free(multi, locks, other, client, eventually):
+    other.do(locks[0].acquire)
+    releaser = other.start(lambda: eventually(lambda: client.inspect("b").waiters) and locks[0].release())
+    assert multi.acquire(timeout=10) is True
+    releaser.result(5)
+    multi.release()
+
+
+def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
+    multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"), client.get_lock("c"))
+    far_nodes.kill(0)
+    far_nodes.kill(1)
+    error, seconds = timed(multi.acquire, False)
+    assert isinstance(error, QuorumError)
+    assert error.name == "b"
+    assert seconds < 1.5
+    eventually(lambda: raw.keys() == [set()] * 5)
+    error, seconds = timed(multi.acquire, timeout=0.5)
+    assert isinstance(error, QuorumError)
+    assert 0.5 <= seconds < 1.5
+    assert not client.get_lock("a").owned()
+    eventually(lambda: raw.keys() == [set()] * 5)
+    far_nodes.restart(0)
+    assert multi.acquire(timeout=10)
+    multi.release()
+
+
+def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventually):
+    for node in raw:
+        node.lpush("redsync:d", "foreign")
+    with pytest.raises(KeyTypeError) as info:
+        multi.acquire()
+    assert info.value.name == "d"
+    eventually(lambda: raw.keys() == keys("d"))
+
+
+def test_acquire_gives_all_back_when_a_lease_is_refused(client, make_client, raw, eventually):
+    strict = make_client(drift_factor=0.5)
+    multi = client.get_multi_lock(client.get_lock("a"), strict.get_lock("b"))
+    with pytest.raises(ValueError, match="drift"):
+        multi.acquire(lease=0.0039)
+    assert not client.get_lock("a").owned()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((False, 1), {}), ((True, -2), {}), ((), {"timeout": float("nan")})])
+def test_acquire_raises_value_error_when_arguments_contradict(multi, raw, args, kwargs):
+    with pytest.raises(ValueError, match="timeout"):
+        multi.acquire(*args, **kwargs)
+    assert raw.keys() == [set()] * 5
+
+
+def test_acquire_gives_all_back_when_the_client_is_closed_meanwhile(make_client, other, client, raw, eventually):
+    theirs = client.get_lock("b")
+    other.do(theirs.acquire)
+    closing = make_client()
+    multi = closing.get_multi_lock(client.get_lock("a"), closing.get_lock("b"))
+    closer = other.start(lambda: eventually(lambda: client.inspect("b").waiters) and closing.close())
+    with pytest.raises(ClientClosedError):
+        multi.acquire()
+    closer.result(5)
+    assert not client.get_lock("a").owned()
+    eventually(lambda: raw.keys() == keys("b"))
+    other.do(theirs.release)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_acquire_raises_when_one_is_lost_while_another_is_waited_for(client, other, raw, eventually, in_time):
+    a, b = client.get_lock("a"), client.get_lock("b")
+    other.do(b.acquire)
+
+    def lose_and_release():
+        eventually(lambda: client.inspect("b").waiters)
+        state = lose(client, "a")
+        eventually(lambda: state.lost)
+        if in_time:
+            b.release()
+
+    loser = other.start(lose_and_release)
+    with pytest.raises(LeaseLostError, match="'a' was lost") as info:
+        client.get_multi_lock(a, b).acquire(timeout=10 if in_time else 0.6)
+    assert info.value.name == "a"
+    loser.result(5)
+    assert a.hold_count() == b.hold_count() == 0
+    if not in_time:
+        other.do(b.release)
+    assert len(client.runner.session.holds) == 0
+    eventually(lambda: raw.keys() == [set()] * 5)
+    assert a.acquire(False)
+
+
+# Re-entry
+
+
+def test_multi_locks_are_reentrant_where_their_locks_are(client, other, raw, eventually):
+    a, b, c = client.get_lock("a"), client.get_fair_lock("b"), client.get_spin_lock("c")
+    outer, inner = client.get_multi_lock(b, a), client.get_multi_lock(c, b, a)
+    with outer, inner:
+        assert (a.hold_count(), b.hold_count(), c.hold_count()) == (2, 2, 1)
+        assert (outer.hold_count(), inner.hold_count()) == (2, 1)
+        with outer:
+            assert (outer.hold_count(), inner.hold_count()) == (3, 1)
+    assert (a.hold_count(), b.hold_count(), c.hold_count()) == (0, 0, 0)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_failed_reentry_leaves_what_was_held_before(client, other, raw, eventually):
+    a, b, c = (client.get_lock(name) for name in "abc")
+    multi = client.get_multi_lock(a, b, c)
+    other.do(c.acquire)
+    with b:
+        assert multi.acquire(False) is False
+        assert multi.acquire(timeout=0.1) is False
+        assert (a.hold_count(), b.hold_count()) == (0, 1)
+        assert multi.hold_count() == 0
+        eventually(lambda: raw.keys() == keys("b", "c"))
+    other.do(c.release)
+
+
+def test_mutex_keeps_a_multi_lock_from_being_reentrant(client, raw, eventually):
+    lock, mutex = client.get_lock("a"), client.get_mutex("b")
+    multi = client.get_multi_lock(lock, mutex)
+    with multi:
+        assert multi.acquire(False) is False
+        assert (lock.hold_count(), mutex.hold_count()) == (1, 1)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_mutex_that_another_thread_acquired_meanwhile_is_left_to_it(client, other, make_worker, eventually):
+    """The object is shared: what it holds may be another's."""
+    lock, mutex = client.get_lock("a"), client.get_mutex("b")
+    third = make_worker()
+    third.do(lock.acquire)
+    waiter = other.start(client.get_multi_lock(lock, mutex).acquire, timeout=0.3)
+    eventually(lambda: client.inspect("a").waiters)
+    assert mutex.acquire(False)
+    assert waiter.result(5) is False
+    assert mutex.owned()
+    mutex.release()
+    third.do(lock.release)
+
+
+def test_reentry_raises_when_what_is_held_was_lost(client, raw, eventually):
+    a, b, c = (client.get_lock(name) for name in "abc")
+    b.acquire()
+    lose(client, "b")
+    with pytest.raises(LeaseLostError, match="'b'"):
+        client.get_multi_lock(a, b, c).acquire()
+    assert (a.hold_count(), c.hold_count()) == (0, 0)
+    with pytest.raises(LeaseLostError):
+        b.release()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+# Release
+
+
+def test_release_raises_and_changes_nothing_when_one_is_not_held(multi, locks, other, raw, eventually):
+    with pytest.raises(NotOwnedError):
+        multi.release()
+    multi.acquire()
+    locks[3].release()
+    for operation in (multi.release, multi.extend):
+        with pytest.raises(NotOwnedError, match="'c'") as info:
+            operation()
+        assert not isinstance(info.value, LeaseLostError)
+        assert info.value.name == "c"
+    assert (multi.owned(), multi.hold_count(), multi.remaining()) == (False, 0, 0.0)
+    eventually(lambda: raw.keys() == keys("a", "b", "d"))
+    locks[3].acquire()
+    multi.release()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_release_gives_all_back_when_some_were_lost(client, multi, locks, raw, eventually):
+    multi.acquire()
+    for name in "bd":
+        lose(client, name)
+    with pytest.raises(LeaseLostError, match="'d' was lost") as info:
+        multi.release()
+    (note,) = info.value.__notes__
+    assert "'b' was lost" in note
+    assert not any(lock.hold_count() for lock in locks)
+    with pytest.raises(NotOwnedError) as info:
+        multi.release()
+    assert not isinstance(info.value, LeaseLostError)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_release_gives_all_back_when_a_client_was_closed(client, make_client, raw, eventually):
+    closing = make_client()
+    multi = client.get_multi_lock(client.get_lock("a"), closing.get_lock("b"), client.get_lock("c"))
+    with comes_out(ClientClosedError), multi:
+        closing.close()
+    eventually(lambda: raw.keys() == [set()] * 5)
+    assert not client.get_lock("a").owned()
+    with pytest.raises(ClientClosedError):
+        multi.acquire(False)
+    assert not client.get_lock("a").owned()
+
+
+# With
+
+
+def test_hold_tells_of_all(client, multi):
+    with multi as hold:
+        assert isinstance(hold, MultiHold)
+        assert hold.name == multi.name
+        assert [owner.rpartition(":")[0] for owner in hold.owner] == [client.id] * 4
+        assert len(set(hold.owner)) == 2, "the mutex is an owner of its own"
+        assert 25 < hold.remaining() <= 30 * 0.99 - 0.002
+        assert hold.lost is False
+        assert hold.fencing_token is None
+        assert hold.check() is None
+        assert repr(hold).startswith("<MultiHold of 'a', 'b', 'c', 'd', valid for 29.")
+    assert repr(hold) == "<MultiHold of 'a', 'b', 'c', 'd', released>"
+    assert hold.lost is False
+    assert hold.remaining() == 0.0
+    assert hold.wait_lost(5) is False
+    for operation in (hold.check, hold.extend, hold.release):
+        with pytest.raises(NotOwnedError) as info:
+            operation()
+        assert not isinstance(info.value, LeaseLostError)
+
+
+def test_with_raises_and_names_the_one_that_was_busy(client, locks, other, raw, eventually):
+    other.do(locks[3].acquire)
+    with pytest.raises(AcquireTimeout) as info, client.get_multi_lock(*locks, timeout=0.2):
+        pytest.fail("ran without the locks")
+    assert (info.value.name, info.value.timeout) == ("c", 0.2)
+    eventually(lambda: raw.keys() == keys("c"))
+    other.do(locks[3].release)
+
+
+def test_with_releases_all_when_the_body_raises(multi, raw, eventually):
+    with pytest.raises(KeyError) as info, multi:
+        raise KeyError
+    assert not hasattr(info.value, "__notes__")
+    assert not multi.locked()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_with_raises_at_its_end_when_some_were_lost(client, multi, raw, eventually):
+    with comes_out(LeaseLostError, match="'c' was lost") as info, multi as hold:
+        for name in "ac":
+            lose(client, name)
+        hold.wait_lost(5)
+    assert ["'a' was lost" in note for note in info.value.__notes__] == [True]
+    assert hold.lost is True
+    assert "lost" in repr(hold) or "released" in repr(hold)
+    assert not multi.locked()
+    assert len(client.runner.session.holds) == 0
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.mark.threads_only
+def test_with_notes_every_loss_on_the_error_of_its_body(client, multi):
+    """In asyncio the body is cancelled before."""
+    with comes_out(KeyError) as info, multi:
+        for name in "ac":
+            lose(client, name)
+        raise KeyError
+    assert ["'c' was lost" in note or "'a' was lost" in note for note in info.value.__notes__] == [True] * 2
+    assert not multi.locked()
+
+
+def test_with_raises_when_the_body_released_once_too_often(multi, raw, eventually):
+    with pytest.raises(NotOwnedError) as info, multi:
+        multi.release()
+    assert len(info.value.__notes__) == 3
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_with_gives_the_others_back_when_the_body_released_one(multi, locks, raw, eventually):
+    with pytest.raises(NotOwnedError, match="'b'") as info, multi:
+        locks[0].release()
+    assert not hasattr(info.value, "__notes__")
+    assert not multi.locked()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_with_releases_what_the_body_released_and_acquired_again(multi, raw, eventually):
+    with multi:
+        multi.release()
+        assert multi.acquire(False)
+    assert not multi.locked()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_with_lets_go_of_what_its_hold_released(multi, other, raw, eventually):
+    with multi as hold:
+        other.do(hold.release)
+        assert not multi.owned()
+        assert other.do(multi.acquire, False)
+        with pytest.raises(NotOwnedError):
+            hold.check()
+    assert other.do(multi.owned)
+    other.do(multi.release)
+
+
+def test_hold_release_changes_nothing_when_one_part_was_released(multi, locks, raw, eventually):
+    with pytest.raises(NotOwnedError), multi as hold:  # noqa: PT012  # the body of the lock
+        locks[1].release()
+        with pytest.raises(NotOwnedError):
+            hold.release()
+        assert locks[0].owned()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_withs_of_one_lock_and_of_multi_locks_nest_in_any_order(client, raw, eventually):
+    a, b = client.get_lock("a"), client.get_lock("b")
+    multi = client.get_multi_lock(a, b)
+    with a as first, multi as second, b as third, multi as fourth:
+        assert (a.hold_count(), b.hold_count()) == (3, 3)
+        for hold in (first, second, third, fourth):
+            hold.check()
+    assert (a.hold_count(), b.hold_count()) == (0, 0)
+    for hold in (first, second, third, fourth):
+        with pytest.raises(NotOwnedError):
+            hold.check()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.mark.threads_only
+def test_multi_lock_and_its_hold_are_weakly_referable_and_keep_nothing(client, multi):
+    with multi as hold:
+        refs = [weakref.ref(multi), weakref.ref(hold)]
+    assert not multi._entered
+    assert not any(lock._entered for lock in multi._locks)
+    del hold
+    assert [ref() for ref in refs] == [multi, None]
+
+
+# Loss
+
+
+def test_one_lost_hold_is_the_loss_of_all(client, multi, eventually):
+    multi.acquire()
+    state = lose(client, "c")
+    eventually(lambda: state.lost)
+    assert not multi.owned()
+    assert multi.hold_count() == 0
+    assert multi.remaining() == 0.0
+    with pytest.raises(LeaseLostError, match="'c'"):
+        multi.extend()
+    with pytest.raises(LeaseLostError, match="'c'"):
+        multi.release()
+
+
+@pytest.mark.threads_only
+def test_lost_hold_says_so(client, multi):
+    """In asyncio the body is cancelled, see `test_async_multi_lock.py`."""
+    hold = multi.__enter__()
+    lose(client, "b")
+    assert hold.wait_lost(5) is True
+    assert hold.lost is True
+    assert hold.remaining() == 0.0
+    assert "lost" in repr(hold)
+    for operation in (hold.check, hold.extend, hold.release):
+        with pytest.raises(LeaseLostError, match="'b'"):
+            operation()
+    assert hold.lost is True
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_wait_lost_ends_when_any_of_them_is_lost(client, far, make_worker, which, *, other, eventually):
+    clients = [client, far, client]
+    names = ["a", "b", "c"]
+    multi = client.get_multi_lock(*[each.get_lock(name) for each, name in zip(clients, names, strict=True)])
+    hold = make_worker().do(multi.__enter__)
+    sleeper = other.start(timed, hold.wait_lost, 20)
+    first = next(state for state in client.runner.session.holds if state.name == "a")
+    eventually(lambda: first.watchers)
+    lose(clients[which], names[which])
+    result, seconds = sleeper.result(10)
+    assert result is True
+    assert seconds < 10
+    assert first.watchers == 0
+    with pytest.raises(LeaseLostError):
+        hold.release()
+
+
+def test_wait_lost_ends_when_it_is_released_or_the_time_is_up(multi, other, client, eventually):
+    with multi as hold:
+        result, seconds = timed(hold.wait_lost, 0.2)
+        assert result is False
+        assert 0.2 <= seconds < 1
+        sleeper = other.start(hold.wait_lost, 20)
+        eventually(lambda: any(state.watchers for state in client.runner.session.holds))
+    assert sleeper.result(10) is False
+    with pytest.raises(ValueError, match="timeout"):
+        hold.wait_lost(-3)
+
+
+def test_wait_lost_leaves_no_callback_behind(multi, client):
+    with multi as hold:
+        states = list(client.runner.session.holds)
+        before = [list(state.on_lost) for state in states]
+        hold.wait_lost(0.01)
+        assert [list(state.on_lost) for state in states] == before
+        assert not any(state.watchers for state in states)
+
+
+def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost(
+    make_client, make_worker, other, client, eventually
+):
+    closing = make_client()
+    multi = client.get_multi_lock(closing.get_lock("a"), client.get_lock("b"))
+    hold = make_worker().do(multi.__enter__)
+    (first,), (second,) = closing.runner.session.holds, client.runner.session.holds
+    sleeper = other.start(hold.wait_lost, 20)
+    eventually(lambda: first.watchers and second.on_lost)
+    ring = second.on_lost[-1]
+    closing.close()
+    with pytest.raises(ClientClosedError):
+        sleeper.result(10)
+    ring(second)
+
+
+def test_on_lost_of_each_lock_is_called(client, eventually):
+    lost = []
+    multi = client.get_multi_lock(client.get_lock("a"), client.get_lock("b", on_lost=lost.append))
+    multi.acquire()
+    lose(client, "b")
+    eventually(lambda: lost)
+    assert lost[0].name == "b"
+    with pytest.raises(LeaseLostError):
+        multi.release()
+
+
+def test_listeners_hear_of_each_lost_hold_once(make_client, eventually):
+    events = []
+    client = make_client(listeners=[events.append])
+    multi = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
+    multi.acquire()
+    for name in "ab":
+        lose(client, name)
+    eventually(lambda: len([event for event in events if isinstance(event, HoldLost)]) == 2)
+    with pytest.raises(LeaseLostError):
+        multi.release()
+
+
+# Leases, looks, operators
+
+
+def test_lease_is_that_of_each_lock_or_of_the_call(client, raw, eventually):
+    short, long = client.get_lock("a", lease=5), client.get_lock("b")
+    multi = client.get_multi_lock(short, long)
+    with multi as hold:
+        assert 4 < hold.remaining() <= 5
+        assert long.remaining() > 25
+    assert multi.acquire(lease=10)
+    assert 9 < short.remaining() <= 10
+    assert 9 < long.remaining() <= 10
+    multi.release()
+
+
+def test_extend_lengthens_all(client, raw):
+    multi = client.get_multi_lock(client.get_lock("a"), client.get_mutex("b"))
+    multi.acquire(lease=3)
+    multi.extend(20)
+    assert 15 < multi.remaining() <= 20
+    multi.release()
+    with multi as hold:
+        hold.extend(60)
+        assert 50 < hold.remaining() <= 60
+
+
+def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
+    multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"))
+    with multi as hold:
+        far_nodes.kill(0)
+        far_nodes.kill(1)
+        with pytest.raises(QuorumError):
+            hold.extend(60)
+        hold.check()
+        assert client.get_lock("a").remaining() > 50
+        assert far.get_lock("b").remaining() <= 30
+
+
+def test_locked_is_true_when_anyone_holds_one(multi, locks, other):
+    assert not multi.locked()
+    other.do(locks[1].acquire)
+    assert multi.locked()
+    assert not multi.owned()
+    other.do(locks[1].release)
+    assert not multi.locked()
+
+
+def test_force_release_takes_all_away(client, multi, other, raw, eventually):
+    assert multi.force_release() is False
+    theirs = [client.get_lock("b"), client.get_mutex("d")]
+    for lock in theirs:
+        other.do(lock.acquire)
+    assert multi.force_release() is True
+    eventually(lambda: raw.keys() == [set()] * 5)
+    assert multi.acquire(False)
+    multi.release()
+    for lock in theirs:
+        with pytest.raises(LeaseLostError):
+            other.do(lock.release)
+
+
+# Pickling
+
+
+@pytest.mark.threads_only
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled_multi_lock_carries_its_locks_and_timeout_and_no_hold(client, far, other, protocol):
+    multi = client.get_multi_lock(client.get_mutex("b"), far.get_lock("c"), client.get_lock("a"), timeout=0.1)
+    with multi as hold:
+        with pytest.raises(TypeError, match="pickle the multi-lock instead"):
+            pickle.dumps(hold, protocol)
+        twin = pickle.loads(pickle.dumps(multi, protocol))
+        assert type(twin) is MultiLock
+        assert twin.name == ("a", "b", "c")
+        assert not twin.owned(), "the mutex is another object's"
+        with pytest.raises(AcquireTimeout), twin:
+            pytest.fail("ran without the locks")
+    with twin:
+        assert not other.do(multi.acquire, False)
