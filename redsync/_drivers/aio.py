@@ -16,7 +16,7 @@ import os
 import random
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, assert_never
@@ -44,6 +44,8 @@ __all__ = ["AioRunner"]
 T = TypeVar("T")
 
 _serials = itertools.count(1)
+
+_OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
 
 _CLOSING_PATIENCE = 2.0
 """Seconds that `close` waits for other tasks to leave what they are doing."""
@@ -96,7 +98,7 @@ class AioRunner:
         self._maintenance: AioMaintenance | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._ready = False
+        self._ready = self._finishing = self._outlived = False
         self._active = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -117,12 +119,17 @@ class AioRunner:
         self._require_loop()
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open(), name="redsync-opening")
+            # All who wait may be cancelled before it fails.
+            self._opening.add_done_callback(_retrieve)
         # Who waits here may be cancelled; the others go on waiting.
         await asyncio.shield(self._opening)
         self.require_open()
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
+        if self._outlived and self._loop is not loop:
+            # Nobody has closed it, so that is not what to tell.
+            raise ConfigurationError(_OTHER_LOOP)
         self.require_open()
         if self._loop is None:
             self._loop = loop
@@ -136,19 +143,18 @@ class AioRunner:
                 tell=self._herald.tell,
             )
         elif self._loop is not loop:
-            raise ConfigurationError(
-                "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
-            )
+            raise ConfigurationError(_OTHER_LOOP)
         return loop
 
     async def _open(self) -> None:
         maintenance = self._maintenance
         assert maintenance is not None, "the loop is ours"
         try:
-            await maintenance.start(self._watch, self.close)
+            await maintenance.start(self._watch, self._close_with_loop)
             self._ready = True
-        except BaseException:
+        except BaseException as error:
             self.closed = True
+            self._outlived = isinstance(error, asyncio.CancelledError)
             await maintenance.stop()
             raise
 
@@ -205,17 +211,10 @@ class AioRunner:
                 self._idle.set_result(None)
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing."""
+        """Perform a protocol that waits for nothing; in another thread, leave what it asks for to the loop."""
         self.require_open()
-        driving = drive(steps, partial(self._perform, []))
-        try:
-            driving.send(None)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            driving.close()
-        raise AssertionError("a protocol that waits for nothing has waited")
+        at_home = self._loop is None or _running_loop() is self._loop
+        return _at_once(drive(steps, partial(self._perform, []) if at_home else self._leave_to_loop))
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
@@ -242,6 +241,13 @@ class AioRunner:
                 return None
             case _:
                 assert_never(effect)
+
+    async def _leave_to_loop(self, effect: Effect) -> Reply:
+        """Let the loop perform what asks for no reply."""
+        assert self._loop is not None, "it is another one"
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(lambda: _at_once(self._perform([], effect)))
+        return None
 
     @property
     def _lane(self) -> AioLane:
@@ -301,8 +307,21 @@ class AioRunner:
         if self._closing is None and not self.closed:
             self._require_loop()
             self._begin_closing()
-        if self._closing is not None:
+        if self._closing is not None and not self._closing.done():
+            if asyncio.get_running_loop() is not self._loop:
+                raise ConfigurationError(_OTHER_LOOP)
             await asyncio.shield(self._closing)
+
+    async def _close_with_loop(self) -> None:
+        """Close because the loop ends, which cancels all tasks."""
+        self._outlived = not self.closed
+        self._begin_closing()
+        while self._closing is not None and not self._closing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._closing])
+        if not self._finishing:
+            # The task that was to close it was cancelled before its first step.
+            await self._finish()
 
     def abandon(self) -> None:
         """Let the loop close the client; safe in a finalizer, which may interrupt anything, in any thread."""
@@ -320,6 +339,7 @@ class AioRunner:
             self._closing = self._loop.create_task(self._finish(), name="redsync-closing")
 
     async def _finish(self) -> None:
+        self._finishing = True
         maintenance = self._maintenance
         assert maintenance is not None, "there is something to close"
         try:
@@ -349,6 +369,22 @@ class AioRunner:
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _at_once(coroutine: Coroutine[object, None, T]) -> T:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
+    raise AssertionError("what waits for nothing has waited")
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
