@@ -47,6 +47,9 @@ _serials = itertools.count(1)
 
 _OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
 
+_LAST_CHANCE = 0.03
+"""Seconds that nodes have at least to answer, however long the first connections took."""
+
 _CLOSING_PATIENCE = 2.0
 """Seconds that `close` waits for other tasks to leave what they are doing."""
 
@@ -116,14 +119,24 @@ class AioRunner:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
         """
-        self._require_loop()
+        # Who waits here may be cancelled; the others go on waiting.
+        await asyncio.shield(self._begin_opening())
+        self.require_open()
+
+    def _begin_opening(self) -> asyncio.Task[None]:
+        loop = self._require_loop()
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open(), name="redsync-opening")
+            self._opening = loop.create_task(self._open(), name="redsync-opening")
             # All who wait may be cancelled before it fails.
             self._opening.add_done_callback(_retrieve)
-        # Who waits here may be cancelled; the others go on waiting.
-        await asyncio.shield(self._opening)
-        self.require_open()
+        return self._opening
+
+    async def _await_opening(self, timeout: float) -> None:
+        """Wait for the first connections, but no longer than a round would; raise what came of them."""
+        assert self._opening is not None, "what runs has begun to open"
+        await asyncio.wait([self._opening], timeout=timeout)
+        if self._opening.done():
+            self._opening.result()
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -198,7 +211,7 @@ class AioRunner:
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
-            await self.connect()
+            self._begin_opening()
         listening: list[bytes] = []
         self._active += 1
         try:
@@ -255,7 +268,10 @@ class AioRunner:
         return self._maintenance.lane
 
     async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
-        lane = self._lane
+        lane, asked_at = self._lane, clock()
+        if not self._ready:
+            # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
+            await self._await_opening(effect.timeout)
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen)
             listening.append(effect.listen)
@@ -264,7 +280,8 @@ class AioRunner:
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
         if not parcel.done:
-            await lane.wait_for_round(parcel, sent_at + effect.timeout, effect.timeout)
+            deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
+            await lane.wait_for_round(parcel, deadline, effect.timeout)
         tally.at = clock()
         return tally
 
