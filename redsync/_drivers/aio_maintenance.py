@@ -59,6 +59,7 @@ class AioMaintenance:
         self._task: asyncio.Task[None] | None = None
         self._napping: asyncio.Future[None] | None = None
         self._stopping = False
+        self._patient_until = math.inf
         self._alarmed = False
 
     # Life.
@@ -125,22 +126,25 @@ class AioMaintenance:
         if self._task is not None and self._task is not asyncio.current_task():
             ending.append(self._task)
         cancelled: asyncio.CancelledError | None = None
-        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
-        deadline = math.inf
-        while (pending := [task for task in ending if not task.done()]) or (
-            self.lane.tend() and self._clock() < deadline
-        ):
+        ended = False
+        while not ended:
             try:
-                if pending:
-                    await asyncio.wait(pending)
-                else:
-                    deadline = min(deadline, self._clock() + self._node_timeout)
-                    await asyncio.sleep(0.001)  # nothing tells of the last reply
+                ended = await self._wait_for_end(ending)
             except asyncio.CancelledError as error:
                 cancelled = error
         self.lane.dispose()
         if cancelled is not None:
             raise cancelled
+
+    async def _wait_for_end(self, ending: Sequence[asyncio.Task[None]]) -> bool:
+        """Wait for these tasks, and for what nodes still owe; True when that is done."""
+        if pending := [task for task in ending if not task.done()]:
+            await asyncio.wait(pending)
+        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
+        while await self.lane.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (nothing tells of the last)
+            await asyncio.sleep(0.001)
+        return True
 
     def alarm(self) -> None:
         """Let the watchdog look at once."""
@@ -172,7 +176,7 @@ class AioMaintenance:
         """
         census = self._census
         while True:
-            owing = self.lane.tend()
+            owing = await self.lane.tend()
             census.christen(self.lane.send)
             census.tell_changes()
             self._connect_missing()
