@@ -85,7 +85,8 @@ class Exchange:
             return
         except IndexError:
             self._board.discard(link, "sent a reply to no command")
-        except (OSError, hiredis.HiredisError) as error:
+        except (OSError, hiredis.HiredisError, TypeError) as error:
+            # Of no known type: a map with a list for a key, a message whose channel is none.
             self._board.discard(link, describe_error(error))
         except BaseException:
             link.broken = link.broken or "an interruption left replies half handed out"
