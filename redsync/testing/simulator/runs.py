@@ -23,7 +23,7 @@ _CALM = 3.0
 """Seconds of work after the last fault, at the longest."""
 
 _LONG = 1000
-"""The first seeds, of which tests take a few, make long runs; most of the others, of which campaigns take many, short."""
+"""The first seeds, of which tests take a few, make long runs; most of the others, of campaigns, make short ones."""
 _BEYOND = 0.1
 """How many of the runs have clocks that are too wrong for any promise but those about liveness."""
 
