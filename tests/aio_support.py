@@ -61,7 +61,7 @@ def run(main, loop="asyncio", *, leaves_tasks=False):
         gc.collect()
     finally:
         log.removeHandler(complaints)
-    assert complaints.said == []
+    assert not complaints.said, complaints.said
     return result
 
 

@@ -17,6 +17,7 @@ from tests.aio_support import (
     both_loops,
     claims,
     client_of,
+    count,
     in_loop,
     new_seed,
     other_tasks,
@@ -35,8 +36,9 @@ states_of_nodes = pytest.mark.parametrize("state", ["healthy", "spread", "paused
 class Ground:
     """Two clients, and the nodes as they are to be found after each trial."""
 
-    def __init__(self, nodes, raw, client, other, paused, events):
-        self.client, self.other, self.events = client, other, events
+    def __init__(self, nodes, raw, clients, *, paused, events):
+        self.client, self.other = clients
+        self.events = events
         self._nodes, self._raw = nodes, raw
         self._paused = paused
         self._tasks = other_tasks()
@@ -73,7 +75,7 @@ async def ground_of(nodes, raw, state):
             if state == "paused":
                 nodes.pause(len(raw) - 1)
             try:
-                ground = Ground(nodes, raw, client, other, state == "paused", events)
+                ground = Ground(nodes, raw, (client, other), paused=state == "paused", events=events)
                 yield ground
                 await ground.end()
             finally:
@@ -242,6 +244,34 @@ async def test_acquire_cancelled_while_it_is_handed_the_lock_leaves_nothing(node
         await holder.release()
 
 
+@in_loop
+async def test_waiter_cancelled_while_it_is_handed_the_lock_lets_the_next_one_have_it(nodes, raw):
+    """The wake-up is passed on. Who missed it would look by itself, but not before half a second is over."""
+    async with ground_of(nodes, raw, "healthy") as ground, client_of(nodes) as third:
+        lock, holder, last = (client.get_lock("x") for client in (ground.client, ground.other, third))
+        loop, waited = asyncio.get_running_loop(), []
+        for k in range(30):
+            assert await holder.acquire()
+            first = asyncio.create_task(lock.acquire())
+            await until(lambda: count(raw, PLACES) and raw[0].hlen(PLACES) == 1)
+            second = asyncio.create_task(_take(last))
+            await until(lambda: raw[0].hlen(PLACES) == 2)
+            started_at = loop.time()
+            releasing = asyncio.create_task(ground_release(holder))
+            await turns(k)
+            first.cancel()
+            await releasing
+            await second
+            waited.append(loop.time() - started_at)
+            await asyncio.wait([first])
+            # It may have had the lock when it was cancelled: its task ended, so that was given back.
+            await until(lambda: claims(raw) == [])
+    assert sum(seconds > 0.45 for seconds in waited) <= 3, waited
+
+
+PLACES = "redsync_places:{redsync:x}"
+
+
 async def _wait_for_waiters(node, n):
     await until(lambda: node.zcard("redsync_queue:{redsync:x}") >= n)
 
@@ -343,6 +373,7 @@ async def test_release_of_a_hold_cancelled_at_any_turn_has_given_it_back(nodes, 
             finally:
                 assert holds[0].remaining() == 0.0
                 done.set()
+                assert not owner.done()
                 with pytest.raises(NotOwnedError):
                     holds[0].check()
 
@@ -423,19 +454,19 @@ async def test_look_cancelled_at_any_turn_leaves_nothing(nodes, raw, look):
 
 @in_loop
 async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
-    async with ground_of(nodes, raw, "healthy") as ground:
-        async with ground.client.get_lock("x") as hold:
+    async with ground_of(nodes, raw, "healthy") as ground, ground.client.get_lock("x") as hold:
 
-            async def operation(begun):
-                begun.set()
-                await hold.wait_lost(0.002)
+        async def operation(begun):
+            begun.set()
+            await hold.wait_lost(0.002)
 
-            async def check():
-                await ground.is_clean(held=[b"redsync:x"], resting={"holds": 1})
-                assert hold._state.watchers == 0
-                hold.check()
+        async def check():
+            await ground.is_clean(held=[b"redsync:x"], resting={"holds": 1})
+            assert hold._state.watchers == 0
+            hold.check()
 
-            assert await for_every_turn(operation, check) > 2
+        assert await for_every_turn(operation, check) > 2
+        await hold.release()
 
 
 @in_loop
@@ -463,6 +494,7 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(
     """Whoever connects is not the one who waits for it."""
     if paused:
         nodes.pause(4)
+    awake = raw[:4] if paused else raw
     try:
         async with client_of(nodes) as other:
             luck = random.Random(new_seed())
@@ -475,7 +507,6 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(
                 ended = not task.cancel()
                 await asyncio.wait([task], timeout=10)
                 assert task.cancelled() or task.exception() is None
-                awake = raw[:4] if paused else raw
                 await until(lambda: claims(awake) == [])
                 if k % 2:
                     assert await other.get_lock("x").acquire(False)

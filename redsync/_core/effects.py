@@ -70,7 +70,8 @@ class Broadcast(NamedTuple):
             claim.
         owed_to: Bit set of the nodes that must get it in any case: one that can't be reached gets it as soon as it is
             back, unless that is after `owed_until`.
-        owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes.
+        owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes; not so
+            for a node that has left commands unanswered: it may execute them at any time, and they last from then on.
         decide: Replaces the plain count of votes, see `Tally`.
         thorough: Whether silence must be told from refusals, see `Tally`.
         late: Whether to note votes that come after the round was won, see `Tally`.

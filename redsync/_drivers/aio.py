@@ -16,7 +16,7 @@ import os
 import random
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, assert_never
@@ -44,6 +44,11 @@ __all__ = ["AioRunner"]
 T = TypeVar("T")
 
 _serials = itertools.count(1)
+
+_OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
+
+_LAST_CHANCE = 0.03
+"""Seconds that nodes have at least to answer, however long the first connections took."""
 
 _CLOSING_PATIENCE = 2.0
 """Seconds that `close` waits for other tasks to leave what they are doing."""
@@ -98,7 +103,7 @@ class AioRunner:
         self._maintenance: AioMaintenance | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._ready = False
+        self._ready = self._finishing = self._outlived = False
         self._active = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -116,15 +121,30 @@ class AioRunner:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
         """
-        self._require_loop()
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open(), name="redsync-opening")
         # Who waits here may be cancelled; the others go on waiting.
-        await asyncio.shield(self._opening)
+        await asyncio.shield(self._begin_opening())
         self.require_open()
+
+    def _begin_opening(self) -> asyncio.Task[None]:
+        loop = self._require_loop()
+        if self._opening is None:
+            self._opening = loop.create_task(self._open(), name="redsync-opening")
+            # All who wait may be cancelled before it fails.
+            self._opening.add_done_callback(_retrieve)
+        return self._opening
+
+    async def _await_opening(self, timeout: float) -> None:
+        """Wait for the first connections, but no longer than a round would; raise what came of them."""
+        assert self._opening is not None, "what runs has begun to open"
+        await asyncio.wait([self._opening], timeout=timeout)
+        if self._opening.done():
+            self._opening.result()
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
+        if self._outlived and self._loop is not loop:
+            # Nobody has closed it, so that is not what to tell.
+            raise ConfigurationError(_OTHER_LOOP)
         self.require_open()
         if self._loop is None:
             self._loop = loop
@@ -138,19 +158,18 @@ class AioRunner:
                 tell=self._herald.tell,
             )
         elif self._loop is not loop:
-            raise ConfigurationError(
-                "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
-            )
+            raise ConfigurationError(_OTHER_LOOP)
         return loop
 
     async def _open(self) -> None:
         maintenance = self._maintenance
         assert maintenance is not None, "the loop is ours"
         try:
-            await maintenance.start(self._watch, self.close)
+            await maintenance.start(self._watch, self._close_with_loop)
             self._ready = True
-        except BaseException:
+        except BaseException as error:
             self.closed = True
+            self._outlived = isinstance(error, asyncio.CancelledError)
             await maintenance.stop()
             raise
 
@@ -194,7 +213,7 @@ class AioRunner:
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
-            await self.connect()
+            self._begin_opening()
         listening: list[bytes] = []
         self._active += 1
         try:
@@ -207,17 +226,10 @@ class AioRunner:
                 self._idle.set_result(None)
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing."""
+        """Perform a protocol that waits for nothing; in another thread, leave what it asks for to the loop."""
         self.require_open()
-        driving = drive(steps, partial(self._perform, []))
-        try:
-            driving.send(None)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            driving.close()
-        raise AssertionError("a protocol that waits for nothing has waited")
+        at_home = self._loop is None or _running_loop() is self._loop
+        return _at_once(drive(steps, partial(self._perform, []) if at_home else self._leave_to_loop))
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
@@ -245,13 +257,23 @@ class AioRunner:
             case _:
                 assert_never(effect)
 
+    async def _leave_to_loop(self, effect: Effect) -> Reply:
+        """Let the loop perform what asks for no reply."""
+        assert self._loop is not None, "it is another one"
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(lambda: _at_once(self._perform([], effect)))
+        return None
+
     @property
     def _lane(self) -> AioLane:
         assert self._maintenance is not None, "what runs has a loop"
         return self._maintenance.lane
 
     async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
-        lane = self._lane
+        lane, asked_at = self._lane, clock()
+        if not self._ready:
+            # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
+            await self._await_opening(effect.timeout)
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen)
             listening.append(effect.listen)
@@ -260,7 +282,8 @@ class AioRunner:
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
         if not parcel.done:
-            await lane.wait_for_round(parcel, sent_at + effect.timeout, effect.timeout)
+            deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
+            await lane.wait_for_round(parcel, deadline, effect.timeout)
         tally.at = clock()
         return tally
 
@@ -303,8 +326,21 @@ class AioRunner:
         if self._closing is None and not self.closed:
             self._require_loop()
             self._begin_closing()
-        if self._closing is not None:
+        if self._closing is not None and not self._closing.done():
+            if asyncio.get_running_loop() is not self._loop:
+                raise ConfigurationError(_OTHER_LOOP)
             await asyncio.shield(self._closing)
+
+    async def _close_with_loop(self) -> None:
+        """Close because the loop ends, which cancels all tasks."""
+        self._outlived = not self.closed
+        self._begin_closing()
+        while self._closing is not None and not self._closing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._closing])
+        if not self._finishing:
+            # The task that was to close it was cancelled before its first step.
+            await self._finish()
 
     def abandon(self) -> None:
         """Let the loop close the client; safe in a finalizer, which may interrupt anything, in any thread."""
@@ -322,6 +358,7 @@ class AioRunner:
             self._closing = self._loop.create_task(self._finish(), name="redsync-closing")
 
     async def _finish(self) -> None:
+        self._finishing = True
         maintenance = self._maintenance
         assert maintenance is not None, "there is something to close"
         try:
@@ -351,6 +388,22 @@ class AioRunner:
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _at_once(coroutine: Coroutine[object, None, T]) -> T:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
+    raise AssertionError("what waits for nothing has waited")
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

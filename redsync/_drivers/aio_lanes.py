@@ -112,10 +112,8 @@ class AioLane(Exchange):
         try:
             await self.wait(parcel, deadline)
             if not parcel.done:
-                # A process that stood still finds the deadline over, and the answers unread: the loop reads them now.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                self._look_for_suspects()
+                # A process that stood still finds the deadline over, and the answers unread.
+                self._look_for_suspects(await self._let_loop_read())
                 self._board.close(parcel, f"no answer within {timeout:g} s")
         finally:
             self._rounds -= 1
@@ -136,10 +134,18 @@ class AioLane(Exchange):
     def _receive_now(self, link: Link) -> None:
         self._receive(link, self._clock())
 
-    def tend(self) -> bool:
+    async def _let_loop_read(self) -> float:
+        """Let the loop read all that has come until now; return this instant, for what follows may take long."""
+        now = self._clock()
+        await asyncio.sleep(0)  # It looks for what has come,
+        await asyncio.sleep(0)  # and hands that out.
+        return now
+
+    async def tend(self) -> bool:
         """Write what is left to be written, look for suspects; True while replies are owed to us."""
         self._outbox.flush()
-        self._look_for_suspects()
+        if self._is_owed_replies():
+            self._look_for_suspects(await self._let_loop_read())
         return self._is_owed_replies()
 
     # Links.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -58,6 +59,7 @@ class AioMaintenance:
         self._task: asyncio.Task[None] | None = None
         self._napping: asyncio.Future[None] | None = None
         self._stopping = False
+        self._patient_until = math.inf
         self._alarmed = False
 
     # Life.
@@ -91,42 +93,58 @@ class AioMaintenance:
         if census.conflict is not None:
             raise ConfigurationError(census.conflict)
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
+        # It begins now. A task that is cancelled before its first step never takes it, and would close nothing.
+        await asyncio.sleep(0)
 
     async def _main(
         self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
     ) -> None:
-        while True:
-            try:
-                await watch()
-            except Stopped:
-                return
-            except asyncio.CancelledError:
-                # Nobody is to wait for this task, which waits for the end.
-                self._task = None
-                if not self._stopping:
-                    await on_cancelled()
-                raise
-            except Exception:
-                # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
-                log.exception("the watchdog failed and starts again; please report this")
-                await asyncio.sleep(PAUSE_AFTER_FAILURE)
+        try:
+            while True:
+                try:
+                    await watch()
+                except Exception:
+                    # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
+                    log.exception("the watchdog failed and starts again; please report this")
+                    await asyncio.sleep(PAUSE_AFTER_FAILURE)
+        except Stopped:
+            return
+        except asyncio.CancelledError:
+            # Nobody is to wait for this task, which waits for the end.
+            self._task = None
+            if not self._stopping:
+                await on_cancelled()
+            raise
 
     async def stop(self) -> None:
-        """End the task and all connections."""
+        """End the task and all connections; a cancellation, however often, comes out when that is done."""
         self._stopping = True
         self._wake()
-        if self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait([self._task])
-        connecting = list(self._connecting.values())
-        for task in connecting:
+        ending = list(self._connecting.values())
+        for task in ending:
             task.cancel()
-        if connecting:
-            await asyncio.wait(connecting)
-        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
-        deadline = self._clock() + self._node_timeout
-        while self.lane.tend() and self._clock() < deadline:  # noqa: ASYNC110  (nothing tells of the last reply)
-            await asyncio.sleep(0.001)
+        if self._task is not None and self._task is not asyncio.current_task():
+            ending.append(self._task)
+        cancelled: asyncio.CancelledError | None = None
+        ended = False
+        while not ended:
+            try:
+                ended = await self._wait_for_end(ending)
+            except asyncio.CancelledError as error:
+                cancelled = error
         self.lane.dispose()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _wait_for_end(self, ending: Sequence[asyncio.Task[None]]) -> bool:
+        """Wait for these tasks, and for what nodes still owe; True when that is done."""
+        if pending := [task for task in ending if not task.done()]:
+            await asyncio.wait(pending)
+        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
+        while await self.lane.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (nothing tells of the last)
+            await asyncio.sleep(0.001)
+        return True
 
     def alarm(self) -> None:
         """Let the watchdog look at once."""
@@ -158,7 +176,7 @@ class AioMaintenance:
         """
         census = self._census
         while True:
-            owing = self.lane.tend()
+            owing = await self.lane.tend()
             census.christen(self.lane.send)
             census.tell_changes()
             self._connect_missing()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeAlias
 
 from redsync._drivers.parcels import Sleeper
@@ -18,6 +18,9 @@ __all__ = ["Alarm", "Alarms"]
 
 Alarm: TypeAlias = list[Any]
 """When, a number that tells alarms of one instant apart, and the sleeper; None in its place when it was dropped."""
+
+_CROWD = 2000
+"""So many alarms at least are looked through for dropped ones: more than rounds that are over leave behind."""
 
 
 class Alarms:
@@ -28,6 +31,7 @@ class Alarms:
         self._clock: Final = clock
         self._heap: Final[list[Alarm]] = []
         self._count = 0
+        self._crowd = _CROWD
         self._next = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,6 +40,8 @@ class Alarms:
         self._count += 1
         alarm: Alarm = [at, self._count, sleeper]
         if at != math.inf:
+            if len(self._heap) >= self._crowd:
+                self._sweep()
             heappush(self._heap, alarm)
             if at < self._next:
                 self._arm(at)
@@ -45,6 +51,12 @@ class Alarms:
     def drop(alarm: Alarm) -> None:
         """Do not wake that sleeper any more; its entry goes when its time comes."""
         alarm[2] = None
+
+    def _sweep(self) -> None:
+        """Forget what was dropped, before so much of it has piled up again."""
+        self._heap[:] = [alarm for alarm in self._heap if alarm[2] is not None]
+        heapify(self._heap)
+        self._crowd = max(_CROWD, 2 * len(self._heap))
 
     def clear(self) -> None:
         """Wake nobody any more."""

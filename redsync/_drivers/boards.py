@@ -81,7 +81,7 @@ class Board:
         """
         index, now = link.node.index, self._clock()
         with self._mutex:
-            owed = self._owed[index].take(link.node.bit, now)
+            owed = self._owed[index].take(now)
             if owed:
                 link.since = now
                 link.pending.extend(owed)
@@ -129,6 +129,8 @@ class Board:
             with suppress(KeyError, OSError):  # An interruption came between the two, and this is the second time.
                 self._poller.unregister(fileno)
             del self.by_fd[fileno]
+        if pending:
+            self._owed[node.index].unanswered = True
         for parcel in link.healing:
             self.miss(node, parcel, reason, now)
         while pending:

@@ -85,7 +85,8 @@ class Exchange:
             return
         except IndexError:
             self._board.discard(link, "sent a reply to no command")
-        except (OSError, hiredis.HiredisError) as error:
+        except (OSError, hiredis.HiredisError, TypeError) as error:
+            # Of no known type: a map with a list for a key, a message whose channel is none.
             self._board.discard(link, describe_error(error))
         except BaseException:
             link.broken = link.broken or "an interruption left replies half handed out"
@@ -143,9 +144,9 @@ class Exchange:
         self._on_change()
         return node.unfit(now, guard)
 
-    def _look_for_suspects(self) -> None:
-        """Find links that owe replies for too long; the sockets have just been read, so nothing lies unread."""
-        now = self._clock()
+    def _look_for_suspects(self, now: float | None = None) -> None:
+        """Find links that have owed replies for too long, at the instant since which the sockets have been read."""
+        now = self._clock() if now is None else now
         self._look_at = now + self._node_timeout / 4
         for link in self.links:
             if link is None:

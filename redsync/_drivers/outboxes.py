@@ -253,7 +253,7 @@ class Outbox:
             link = self._board.links[node.index]
             if link is None:
                 reason: str | None = node.excuse
-            elif link.suspect and not parcel.owed(node.bit, now):
+            elif link.suspect and not parcel.owed(node.bit):
                 reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
             else:
                 reason = node.unfit(now, parcel.guard)
@@ -296,7 +296,7 @@ class Outbox:
         batch = [load]
         with self._mutex:
             overtaken = parcel not in link.healing or any(parcel.precedes(later) for later in link.pending)
-            if overtaken or (parcel.done and not parcel.owed(link.node.bit, now)):
+            if overtaken or (parcel.done and not parcel.owed(link.node.bit)):
                 self._board.fail(link.node, parcel, "NOSCRIPT: the node had forgotten the script")
             else:
                 batch.append(parcel)

@@ -12,7 +12,7 @@ from redsync._drivers.nodes import pack
 __all__ = ["Mailbox", "Owed", "Parcel", "Sleeper"]
 
 _OWED_LIMIT = 10_000
-"""Parcels kept for an absent node; older ones go first. All of them expire within a lease anyway."""
+"""Parcels kept for an absent node; older ones go first. What they would remove expires anyway."""
 
 
 class Gate(Protocol):
@@ -93,9 +93,9 @@ class Parcel(Sleeper):
         words = [b"%d" % word if isinstance(word, int) else word for word in args]
         self.data = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
 
-    def owed(self, bit: int, now: float) -> bool:
+    def owed(self, bit: int) -> bool:
         """Whether the node with that bit must get it, now or later."""
-        return bool(self.effect.owed_to & bit) and self.effect.owed_until > now
+        return bool(self.effect.owed_to & bit)
 
     def precedes(self, later: Parcel) -> bool:
         """Whether it must not be sent again behind that one.
@@ -111,17 +111,26 @@ class Parcel(Sleeper):
 
 
 class Owed:
-    """The parcels that an absent node gets as soon as it is back, oldest first."""
+    """The parcels that an absent node gets as soon as it is back, oldest first.
+
+    After its `owed_until` a parcel is pointless: what it removes has expired. Unless the node has left commands
+    unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until
+    it is back nothing becomes pointless.
+
+    Attributes:
+        unanswered: Whether the node has left commands unanswered since it was last connected.
+    """
 
     def __init__(self) -> None:
         self._parcels: deque[Parcel] = deque()
+        self.unanswered = False
 
     def __len__(self) -> int:
         return len(self._parcels)
 
     def add(self, parcel: Parcel, bit: int, now: float) -> None:
         """Keep a parcel, once and in the lane's order, if the node must get it; drop what has become pointless."""
-        if not parcel.owed(bit, now):
+        if not parcel.owed(bit) or self._is_pointless(parcel, now):
             return
         parcels = self._parcels
         place = len(parcels)
@@ -130,14 +139,18 @@ class Owed:
         if place and parcels[place - 1] is parcel:
             return
         parcels.insert(place, parcel)
-        while len(parcels) > _OWED_LIMIT or not parcels[0].owed(bit, now):
+        while len(parcels) > _OWED_LIMIT or self._is_pointless(parcels[0], now):
             parcels.popleft()
 
-    def take(self, bit: int, now: float) -> list[Parcel]:
-        """Return what the node with that bit must get, and keep nothing."""
-        parcels = [parcel for parcel in self._parcels if parcel.owed(bit, now)]
+    def take(self, now: float) -> list[Parcel]:
+        """Return what the node must get, as it is back, and keep nothing."""
+        parcels = [parcel for parcel in self._parcels if not self._is_pointless(parcel, now)]
         self._parcels.clear()
+        self.unanswered = False
         return parcels
+
+    def _is_pointless(self, parcel: Parcel, now: float) -> bool:
+        return not self.unanswered and parcel.effect.owed_until <= now
 
 
 class Mailbox(Sleeper):

@@ -163,11 +163,12 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=later).won
     assert rig.ask(rig.append, owner, "new").won
     rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=later)
-    rig.tell(rig.append, owner, "pointless", owed_to=0b010, owed_until=clock())
+    # What it executes when it goes on lasts from then on, so nothing is too late.
+    rig.tell(rig.append, owner, "late undo", owed_to=0b010, owed_until=clock() - 1)
     nodes.resume(1)
     rig.settle()
-    assert raw[1].lrange("list", 0, -1) == ["acquire", "release", "undo"]
-    assert raw[0].lrange("list", 0, -1) == ["acquire", "release", "new", "undo", "pointless"]
+    assert raw[1].lrange("list", 0, -1) == ["acquire", "release", "undo", "late undo"]
+    assert raw[0].lrange("list", 0, -1) == ["acquire", "release", "new", "undo", "late undo"]
 
 
 def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
@@ -224,6 +225,22 @@ def test_owed_commands_are_dropped_when_it_is_too_late(rig, nodes, raw):
     rig.connect(1)
     rig.settle()
     assert raw[1].lrange("list", 0, -1) == ["kept", "kept too"]
+
+
+def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answered(rig, nodes, raw):
+    """It executes what it was sent when it goes on, so what that made has not expired before."""
+    owner, soon = rig.owner(), clock() + 0.1
+    nodes.pause(1)
+    assert rig.ask(rig.append, owner, "acquire").won
+    assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=soon).won
+    while clock() < soon:
+        time.sleep(0.01)
+    rig.lane._board.discard(rig.lane.links[1], "a test")
+    rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=soon)
+    nodes.resume(1)
+    rig.connect(1)
+    rig.settle()
+    assert raw[1].lrange("list", 0, -1)[-2:] == ["release", "undo"]
 
 
 def test_what_a_broken_connection_had_not_answered_fails_and_is_owed(rig, nodes, raw, all_votes):

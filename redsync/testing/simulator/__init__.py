@@ -10,8 +10,10 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 | `lines`, `wakeups`, `upkeep`, `runner`, `client` | the third driver: performs what protocols ask for |
 | `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
 | `workload`, `faults`, `campaign` | many runs by seed |
+| `scenario`, `stage` | stories as text files |
 """
 
+from redsync.testing.simulator.scenario import Scenario, ScenarioError
 from redsync.testing.simulator.simulation import Simulation, SimulationError
 
-__all__ = ["Simulation", "SimulationError"]
+__all__ = ["Scenario", "ScenarioError", "Simulation", "SimulationError"]

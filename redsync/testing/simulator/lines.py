@@ -80,7 +80,7 @@ class Line:
         node, connection = self.node, self.connection
         if connection is None:
             self._miss(letter, node.excuse, now)
-        elif self.suspect and not letter.owed(node.bit, now):
+        elif self.suspect and not letter.owed(node.bit):
             self._miss(letter, f"suspect: owes {len(self.pending)} replies for {now - self._since:.2f} s", now)
         elif letter.guard and (reason := node.unfit(now, letter.guard)) is not None:
             self._miss(letter, reason, now)
@@ -197,7 +197,7 @@ class Line:
         runner.upkeep.meet(node, message)
         left = max(node.remembers_since + runner.session.timing.restart_guard - now, 0.0)
         runner.sim.saw(Connected(runner.sim.now, runner.name, node.index, left))
-        for parcel in self._owed.take(node.bit, now):
+        for parcel in self._owed.take(now):
             self._send(connection, parcel, now)
         runner.upkeep.note_tried(node, None)
 
@@ -211,6 +211,8 @@ class Line:
         runner.sim.saw(Disconnected(runner.sim.now, runner.name, self.node.index, reason))
         pending = list(self.pending)
         self.pending.clear()
+        if pending:
+            self._owed.unanswered = True
         for letter in pending:
             self._miss(letter, reason, now)
         runner.upkeep.note_broken(self.node, reason)

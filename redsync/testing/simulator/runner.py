@@ -11,6 +11,7 @@ import itertools
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["SimRunner"]
 
 T = TypeVar("T")
+
+_LAST_CHANCE = 0.03
+"""As in the driver for asyncio."""
 
 _CLOSING_PATIENCE = 2.0
 
@@ -147,15 +151,18 @@ class SimRunner:
 
     async def connect(self) -> None:
         """Begin to connect, if that has not been done, and give the first connections a moment."""
+        self._begin()
+        await self._begun.wait()
+
+    def _begin(self) -> None:
         self.require_open()
         assert self.sim.loop.current is self.machine, "a client is used on its own machine"
         if self._living is None:
             self._living = self.sim.loop.create_task(self._live(), name=f"{self.name}-maintenance")
-        await self._begun.wait()
 
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
-        await self.connect()
+        self._begin()
         listening: list[bytes] = []
         self._active += 1
         try:
@@ -239,6 +246,14 @@ class SimRunner:
                 assert_never(effect)
 
     async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
+        timeout = effect.timeout
+        if not self._begun.is_set():
+            # The first use is part of its round, as for the other driver of asyncio.
+            asked_at = self.now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._begun.wait()
+            timeout = max(asked_at + timeout - self.now(), min(timeout, _LAST_CHANCE))
         if effect.listen is not None:
             self.wakeups.listen(effect.listen)
             listening.append(effect.listen)
@@ -247,7 +262,7 @@ class SimRunner:
         tally.sent_at = self.now()
         self.post(parcel)
         if not parcel.done:
-            await self.wait_for_round(parcel, effect.timeout)
+            await self.wait_for_round(parcel, timeout)
         tally.at = self.now()
         if parcel.command is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, parcel.number, tally))

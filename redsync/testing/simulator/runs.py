@@ -17,7 +17,13 @@ from redsync.testing.simulator.workload import Workload
 __all__ = ["Outcome", "simulate"]
 
 _FAULTS_UNTIL = 9.0
-_WORK_UNTIL = 12.0
+"""Seconds of faults, at the longest."""
+
+_CALM = 3.0
+"""Seconds of work after the last fault, at the longest."""
+
+_LONG = 1000
+"""The first seeds, of which tests take a few, make long runs; most of the others, of campaigns, make short ones."""
 _BEYOND = 0.1
 """How many of the runs have clocks that are too wrong for any promise but those about liveness."""
 
@@ -74,9 +80,11 @@ def simulate(
     luck = sim.luck("run")
     lease = luck.uniform(1.0, 2.5)
     sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))
-    workload = Workload(sim, until=_WORK_UNTIL, lease=lease)
+    length = 1.0 if seed < _LONG else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
+    until = length * _FAULTS_UNTIL
+    workload = Workload(sim, until=until + (1 + length) / 2 * _CALM, lease=lease)
     nemesis = Nemesis(
-        sim, until=_FAULTS_UNTIL, every=luck.choice([0.4, 0.7, 1.5]), lasting=2 * lease, beyond=luck.random() < _BEYOND
+        sim, until=until, every=luck.choice([0.4, 0.7, 1.5]), lasting=2 * lease, beyond=luck.random() < _BEYOND
     )
     with _no_logs(), sim:
         workload.start()

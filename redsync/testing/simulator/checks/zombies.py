@@ -7,8 +7,9 @@ Whenever a node has answered all that a live client has sent it over a connectio
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
 * at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for.
 
-That needs no time for anything to become quiet: what is on its way to a node, and what the client owes to one that it
-can't reach, is not yet answered. What a crashed client leaves is judged by the last point alone.
+What is on its way to a node, and what the client owes to one that it can't reach, is not yet answered; so no more time
+is given for it to become quiet than `_SETTLED`, in which a client that has only begun to connect may hold back what it
+sends. What a crashed client leaves is judged by the last point alone.
 
 Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
 them, so perhaps later than their undoing. They expire, which the last point watches.
@@ -39,6 +40,9 @@ __all__ = ["Zombies"]
 _EVERY = 0.05
 """Seconds between two looks; what is left is left for long."""
 
+_SETTLED = 0.3
+"""Seconds for which something must have been left over."""
+
 _PLACE = 5.0
 """Seconds for which a place is kept."""
 
@@ -58,8 +62,10 @@ class Zombies(Checker):
         self._calm: Final = Calm(sim)
         self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._left: dict[str, float] = {}
         self._jumped: Final[dict[str, float]] = {}
-        self._longest = self._looked = self._disturbed = 0.0
+        self._longest = self._looked = 0.0
+        self._disturbed = -math.inf
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
         """Take note of what is asked, and look at the nodes now and then."""
@@ -90,13 +96,20 @@ class Zombies(Checker):
         for name, clock in clocks + [(node.name, node.clock) for node in self.sim.nodes]:
             if self._calm.lag(clock):
                 self._jumped[name] = self.sim.now
+        before, self._left = self._left, {}
+        for text in self._look_at_clients():
+            since = self._left[text] = before.get(text, self.sim.now)
+            if self.sim.now >= since + _SETTLED:
+                yield text
+        yield from self._look_at_expiries()
+
+    def _look_at_clients(self) -> Iterator[str]:
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.upkeep.links:
                         if line is not None and not line.pending:
                             yield from self._look_at(runner, line)
-        yield from self._look_at_expiries()
 
     def _note_sent(self, sent: Sent) -> None:
         for claim in claims(sent.script, sent.keys, sent.args):
@@ -160,4 +173,8 @@ class Zombies(Checker):
             for key in self._names:
                 found = node.store.peek(key)
                 if found is not None and (found[1] is None or found[1] > allowed):
-                    yield f"{node.name} keeps {key.decode(errors='replace')!r} for {found[1] or 'ever'} ms yet"
+                    yield f"{node.name} keeps {key.decode(errors='replace')!r} {_for_how_long(found[1])}"
+
+
+def _for_how_long(left: int | None) -> str:
+    return "for ever" if left is None else f"for {left} ms yet"

@@ -1,0 +1,172 @@
+"""Scenarios: stories of locks and faults as text files, which run in a simulation and say what they expect.
+
+```text
+# The holder is cut off from a majority.
+clients a b
+
+0.0   a acquires x
+0.5   a is cut off from 1 2
+0.6   b acquires x within 5
+1.0   expect a holds x
+2.5   expect a: acquired x, told of loss of x
+4.0   expect b holds x
+```
+
+One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
+guard) and `clients`, each of them one task on a machine of its own. Then what happens, each with its instant of true
+time in seconds; the times rise.
+
+| statement | means |
+|---|---|
+| `a acquires x [within S] [for S]` | wait, `within` a timeout; `for` a lease of its own |
+| `a tries x` | acquire without waiting |
+| `a releases x`, `a extends x`, `a gives up` | the last one cancels what `a` is doing |
+| `a pauses`, `resumes`, `crashes`, `goes dark`, `jumps S` | the machine of `a`, or its clock |
+| `node 1 hangs`, `resumes`, `crashes`, `goes dark`, `restarts`, `restarts empty`, `forgets`, `jumps S` | a node |
+| `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
+| `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break without a word |
+| `expect a holds x`, `expect nobody holds x` | what is believed |
+| `expect a waits`, `expect a: acquired x, released x` | whether `a` is at work; the last things that it said |
+| `expect nodes keep x: a a -` | whose claim each node keeps |
+
+A client says `acquired`, `busy`, `no quorum for`, `released`, `extended`, `lost`, `not owner of`, `cancelled` and
+`told of loss of`, each with the lock's name. What it is asked while it is busy it does afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from redsync.exceptions import RedsyncError
+from redsync.testing.simulator.simulation import Simulation
+from redsync.testing.simulator.stage import Stage, UnmetError
+
+__all__ = ["Scenario", "ScenarioError"]
+
+_SETTINGS: Final[dict[str, Callable[[str], Any]]] = {"seed": int, "nodes": int, "lease": float, "guard": float}
+_LAST_LINES = 40
+
+
+class ScenarioError(RedsyncError, AssertionError):
+    """A scenario can't be read, or went otherwise than it expects; str() begins with file and line."""
+
+
+def _form(pattern: str) -> re.Pattern[str]:
+    """Return a statement's pattern from one in which capital words stand for what varies."""
+    for word, expression in {
+        "NODES": r"(?P<nodes>\d+( \d+)*)",
+        "NODE": r"node (?P<nodes>\d+)",
+        "WHO": r"(?P<who>\w+)",
+        "LOCK": r"(?P<lock>\w+)",
+        "SECONDS": r"(?P<seconds>[-+]?[\d.]+)",
+    }.items():
+        pattern = pattern.replace(word, expression)
+    return re.compile(pattern)
+
+
+_FORMS: Final = [
+    (_form(r"all is well"), Stage.heal),
+    (_form(r"NODE (?P<verb>hangs|resumes|crashes|goes dark|restarts|restarts empty|forgets)"), Stage.do_node),
+    (_form(r"NODE jumps SECONDS"), Stage.jump_node),
+    (_form(r"WHO acquires LOCK(?: within (?P<within>[\d.]+))?(?: for (?P<lease>[\d.]+))?"), Stage.acquire),
+    (_form(r"WHO (?P<verb>tries|releases|extends) LOCK"), Stage.act),
+    (_form(r"WHO (?P<verb>gives up|pauses|resumes|crashes|goes dark)"), Stage.do),
+    (_form(r"WHO jumps SECONDS"), Stage.jump),
+    (_form(r"WHO is cut off from NODES"), Stage.cut_off),
+    (_form(r"WHO is SECONDS seconds from NODES"), Stage.slow),
+    (_form(r"WHO reaches NODES"), Stage.reach),
+    (_form(r"WHO loses (?P<what>requests to|replies from) NODES"), Stage.lose),
+    (_form(r"expect (?P<holder>\w+) holds LOCK"), Stage.expect_holds),
+    (_form(r"expect WHO waits"), Stage.expect_waits),
+    (_form(r"expect WHO: (?P<said>.+)"), Stage.expect_said),
+    (_form(r"expect nodes keep LOCK: (?P<owners>.+)"), Stage.expect_kept),
+]
+
+
+class _Statement(NamedTuple):
+    line: int
+    at: float
+    text: str
+    perform: Callable[[Stage], None]
+
+
+class Scenario:
+    """One story, made of its text; `name` is what errors call it.
+
+    Raises:
+        ScenarioError: It can't be understood.
+    """
+
+    def __init__(self, text: str, name: str = "scenario") -> None:
+        self.name: Final = name
+        self._settings: Final[dict[str, Any]] = {"seed": 1, "nodes": 3, "lease": 2.0}
+        self._clients: list[str] = []
+        self._statements: Final[list[_Statement]] = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            first, _, rest = line.partition("#")[0].strip().partition(" ")
+            if first:
+                self._read(number, first, " ".join(rest.split()))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Scenario:
+        """Return the story in a file."""
+        return cls(Path(path).read_text(), str(path))
+
+    def _read(self, number: int, first: str, rest: str) -> None:
+        if first == "clients":
+            self._clients += rest.split()
+            return
+        try:
+            if first in _SETTINGS:
+                self._settings[first] = _SETTINGS[first](rest)
+                return
+            at = float(first)
+        except ValueError:
+            raise self._error(number, f"neither a setting nor an instant: {first} {rest}") from None
+        if self._statements and at < self._statements[-1].at:
+            raise self._error(number, f"{at:g} comes after {self._statements[-1].at:g}: times must rise")
+        self._statements.append(_Statement(number, at, rest, self._understand(number, rest)))
+
+    def _understand(self, number: int, text: str) -> Callable[[Stage], None]:
+        for form, function in _FORMS:
+            found = form.fullmatch(text)
+            if found is not None:
+                words = found.groupdict()
+                who = words.get("who") or words.get("holder") or "nobody"
+                if who not in (*self._clients, "nobody"):
+                    raise self._error(number, f"{who!r} is none of the clients: {' '.join(self._clients)}")
+                nodes = self._settings["nodes"]
+                if not all(1 <= int(node) <= nodes for node in words.get("nodes", "").split()):
+                    raise self._error(number, f"nodes are counted from 1 to {nodes}: {text}")
+                return lambda stage: function(stage, **words)  # type: ignore[operator]
+        raise self._error(number, f"no statement looks like this: {text}")
+
+    def _error(self, number: int, problem: str) -> ScenarioError:
+        return ScenarioError(f"{self.name}:{number}: {problem}")
+
+    def run(self) -> Simulation:
+        """Let it happen; return the simulation, which is over then, with its trace.
+
+        Raises:
+            ScenarioError: An expectation was not met.
+            SimulationError: A promise was broken.
+        """
+        settings = self._settings
+        guard = settings.get("guard", settings["lease"])
+        options = {"lease": settings["lease"], "restart_guard": guard}
+        replay = f"Scenario.read({self.name!r}).run()"
+        with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
+            stage = Stage(sim, self._clients)
+            for statement in self._statements:
+                # Time goes on also where nothing happens.
+                sim.timeline.schedule(statement.at, None, bool)
+                sim.run(until=statement.at)
+                try:
+                    statement.perform(stage)
+                except UnmetError as unmet:
+                    tail = f"the trace ends with\n{sim.trace.text(_LAST_LINES)}"
+                    raise self._error(statement.line, f"{statement.text}: {unmet}\n\n{tail}") from None
+        return sim

@@ -1,0 +1,217 @@
+"""The stage of a scenario: its clients, which do one thing after the other, and what can happen to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync._core.events import Event, HoldLost
+from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from redsync.testing.simulator.values import Hash
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Actor", "Stage", "UnmetError"]
+
+
+class Actor:
+    """One task of one client on a machine of its own.
+
+    Attributes:
+        machine: The machine.
+        client: The client.
+        said: What came of what it did, in order.
+        busy: It is doing something.
+    """
+
+    def __init__(self, sim: Simulation, name: str) -> None:
+        self.machine: Final = sim.machine(name)
+        self.client: Final = self.machine.client(listeners=[self._hear])
+        self.said: Final[list[str]] = []
+        self.busy = False
+        self._name: Final = name
+        self._gives_up = False
+        self._orders: Final[asyncio.Queue[tuple[Callable[..., Awaitable[None]], str, dict[str, Any]]]] = asyncio.Queue()
+        self._task: Final = self.machine.start(self._work(), name=name)
+
+    # What it is asked to do.
+
+    def acquire(self, lock: str, **how: Any) -> None:
+        """Acquire a lock, when all that was asked before is done; options as for `AsyncLock.acquire`."""
+        self._orders.put_nowait((self._acquire, lock, how))
+
+    def release(self, lock: str) -> None:
+        """Give one acquisition back."""
+        self._orders.put_nowait((self._release, lock, {}))
+
+    def extend(self, lock: str) -> None:
+        """Lengthen the hold."""
+        self._orders.put_nowait((self._extend, lock, {}))
+
+    def give_up(self) -> None:
+        """Leave off what it is doing."""
+        if self.busy:
+            self._gives_up = True
+            self._task.cancel()
+
+    def holds(self, lock: str) -> bool:
+        """Whether it believes to hold a lock."""
+        now = self.machine.clock.now()
+        states = list(self.client.runner.session.holds)
+        return not self.machine.crashed and any(state.name == lock and state.valid(now) for state in states)
+
+    # Doing it.
+
+    async def _work(self) -> None:
+        while True:
+            act, lock, how = await self._orders.get()
+            self.busy = True
+            try:
+                await act(lock, **how)
+            except QuorumError:
+                self._say("no quorum for", lock)
+            except LeaseLostError:
+                self._say("lost", lock)
+            except NotOwnedError:
+                self._say("not owner of", lock)
+            except asyncio.CancelledError:
+                if not self._gives_up:
+                    raise
+                self._gives_up = False
+                self._say("cancelled", lock)
+            self.busy = False
+
+    async def _acquire(self, lock: str, **how: Any) -> None:
+        asked = self.client.get_lock(lock)
+        self._say("acquired" if await asked.acquire(**how) else "busy", lock)
+
+    async def _release(self, lock: str) -> None:
+        await self.client.get_lock(lock).release()
+        self._say("released", lock)
+
+    async def _extend(self, lock: str) -> None:
+        await self.client.get_lock(lock).extend()
+        self._say("extended", lock)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, HoldLost):
+            self._say("told of loss of", str(event.name))
+
+    def _say(self, what: str, lock: str) -> None:
+        self.said.append(f"{what} {lock}")
+        self.machine.tell(self._name, what, lock=lock)
+
+
+class UnmetError(Exception):
+    """An expectation is not met; str() says what there is instead."""
+
+
+class Stage:
+    """A scenario that is running: one method for each kind of statement."""
+
+    def __init__(self, sim: Simulation, clients: list[str]) -> None:
+        self.sim: Final = sim
+        self._actors: Final = {name: Actor(sim, name) for name in clients}
+
+    def acquire(self, who: str, lock: str, within: str | None, lease: str | None) -> None:
+        """Let a client wait for a lock."""
+        self._actors[who].acquire(lock, timeout=within and float(within), lease=lease and float(lease))
+
+    def act(self, who: str, verb: str, lock: str) -> None:
+        """Let a client do something with a lock."""
+        actor = self._actors[who]
+        if verb == "tries":
+            actor.acquire(lock, blocking=False)
+        else:
+            (actor.release if verb == "releases" else actor.extend)(lock)
+
+    def do(self, who: str, verb: str) -> None:
+        """Let a client or its machine do something."""
+        actor = self._actors[who]
+        machine = actor.machine
+        deeds: dict[str, Callable[[], None]] = {
+            "gives up": actor.give_up,
+            "pauses": machine.pause,
+            "resumes": machine.resume,
+            "crashes": machine.crash,
+            "goes dark": partial(machine.crash, dark=True),
+        }
+        deeds[verb]()
+
+    def do_node(self, nodes: str, verb: str) -> None:
+        """Let a node do something."""
+        node = self.sim.nodes[int(nodes) - 1]
+        deeds: dict[str, Callable[[], None]] = {
+            "hangs": node.hang,
+            "resumes": node.resume,
+            "crashes": node.crash,
+            "goes dark": partial(node.crash, dark=True),
+            "restarts": node.restart,
+            "restarts empty": partial(node.restart, forget=True),
+            "forgets": node.flush,
+        }
+        deeds[verb]()
+
+    def jump(self, who: str, seconds: str) -> None:
+        """Let a machine's clock jump."""
+        self._actors[who].machine.jump(float(seconds))
+
+    def jump_node(self, nodes: str, seconds: str) -> None:
+        """Let a node's clock jump."""
+        self.sim.nodes[int(nodes) - 1].jump(float(seconds))
+
+    def cut_off(self, who: str, nodes: str) -> None:
+        """Let nothing through between a machine and nodes."""
+        self.sim.partition(self._actors[who].machine, *_indices(nodes))
+
+    def reach(self, who: str, nodes: str) -> None:
+        """Let all through again."""
+        self.sim.heal(self._actors[who].machine, *_indices(nodes))
+
+    def slow(self, who: str, seconds: str, nodes: str) -> None:
+        """Let packets take longer."""
+        self.sim.slow(self._actors[who].machine, *_indices(nodes), seconds=float(seconds))
+
+    def lose(self, who: str, what: str, nodes: str) -> None:
+        """Let all requests, or all replies, be lost."""
+        there, back = (1.0, 0.0) if what == "requests to" else (0.0, 1.0)
+        self.sim.lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
+
+    def heal(self) -> None:
+        """End all troubles of the network."""
+        self.sim.heal()
+
+    def expect_holds(self, holder: str, lock: str) -> None:
+        """Look who believes to hold a lock."""
+        holders = [name for name, actor in self._actors.items() if actor.holds(lock)]
+        if holders != [name for name in [holder] if name != "nobody"]:
+            raise UnmetError(f"{' and '.join(holders) or 'nobody'} does")
+
+    def expect_waits(self, who: str) -> None:
+        """Look whether a client is at work."""
+        if not self._actors[who].busy:
+            raise UnmetError(f"{who} has said {', '.join(self._actors[who].said) or 'nothing'}")
+
+    def expect_said(self, who: str, said: str) -> None:
+        """Look at the last things that a client said."""
+        wanted = [words.strip() for words in said.split(",")]
+        found = self._actors[who].said
+        if found[-len(wanted) :] != wanted:
+            raise UnmetError(f"{who} has said {', '.join(found) or 'nothing'}")
+
+    def expect_kept(self, lock: str, owners: str) -> None:
+        """Look whose claims the nodes keep."""
+        found = []
+        for node in self.sim.nodes:
+            entry = node.store.peek(f"redsync:{lock}".encode())
+            fields = entry[0] if entry is not None and isinstance(entry[0], Hash) else {}
+            found.append(" ".join(self.sim.trace.named(owner.decode()).partition(":")[0] for owner in fields) or "-")
+        if found != owners.split():
+            raise UnmetError(f"they keep {' '.join(found)}")
+
+
+def _indices(nodes: str) -> list[int]:
+    return [int(node) - 1 for node in nodes.split()]

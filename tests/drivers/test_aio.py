@@ -1,0 +1,564 @@
+"""The asyncio driver on real nodes: trouble with nodes, order, wake-ups, ended tasks, many tasks, blocked loops."""
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import time
+
+import pytest
+
+from redsync import AsyncClient, HoldOrphaned, NodeChanged, NotOwnedError, QuorumError
+from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
+from redsync._drivers.aio import clock
+from tests.aio_support import both_loops, claims, client_of, in_loop, loop_factory, run, structures, turns, until
+
+ENDLESS = 30
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def make_client(nodes, events):
+    return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+# Nodes in trouble.
+
+
+@both_loops
+@in_loop
+async def test_hung_node_is_waited_for_by_nobody(nodes, make_client, raw, loop):
+    """One that owes answers costs nothing: thousands of its node timeouts would pass otherwise."""
+    async with make_client(node_timeout=0.5) as client:
+        lock = client.get_lock("x")
+        async with lock:
+            pass
+        nodes.pause(2)
+        started_at = clock()
+        for _ in range(200):
+            async with lock:
+                pass
+        took = clock() - started_at
+        nodes.resume(2)
+        assert took < 50 * 0.5
+        await until(lambda: claims(raw) == [])
+        await until(lambda: states(client) == ["up"] * 3)
+
+
+@both_loops
+@in_loop
+async def test_late_acquire_is_followed_by_its_undo(nodes, make_client, raw, loop):
+    """What a paused node was sent it executes when it goes on, in the order in which it was sent."""
+    async with make_client() as client:
+        async with client.get_lock("warm"):
+            pass
+        nodes.pause(2)
+        for i in range(5):
+            async with client.get_lock(f"x {i}"), client.get_mutex(f"y {i}"):
+                pass
+        tasks = [asyncio.create_task(client.get_lock(f"z {i}").acquire()) for i in range(5)]
+        await turns(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        nodes.resume(2)
+        await until(lambda: not client.runner._maintenance.lane._is_owed_replies())
+        assert claims(raw) == []
+
+
+@in_loop
+async def test_release_is_owed_to_a_node_that_is_gone(nodes, make_client, raw):
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        await lock.acquire()
+        await until(lambda: len(claims(raw)) == 3)
+        raw[2].config_set("maxclients", 10)  # survives what follows; and the connection is known to be live
+        raw[2].client_kill_filter(skipme=True, _type="normal")
+        raw[2].execute_command("CLIENT", "PAUSE", "1", "ALL")
+        await lock.release()
+        await until(lambda: claims(raw) == [])
+        await until(lambda: states(client) == ["up"] * 3)
+
+
+@in_loop
+async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_client, raw, events):
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        async with lock:
+            nodes.kill(1)
+            await until(lambda: states(client)[1] == "down")
+            async with client.get_lock("y"):
+                pass
+            nodes.restart(1)
+            await until(lambda: states(client) == ["up"] * 3)
+        async with lock:
+            await until(lambda: len(claims(raw)) == 3)
+        changes = [event.state for event in events if isinstance(event, NodeChanged)]
+        assert changes == ["down", "up"]
+
+
+@in_loop
+async def test_no_quorum_is_an_error_with_every_nodes_cause_and_passes(nodes, make_client):
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        async with lock:
+            pass
+        nodes.kill(0)
+        nodes.kill(1)
+        with pytest.raises(QuorumError) as info:
+            await lock.acquire(False)
+        assert len(info.value.votes) == 3
+        nodes.restart(0)
+        assert await lock.acquire(timeout=10)
+        nodes.restart(1)
+
+
+@both_loops
+@in_loop
+async def test_scripts_that_a_node_forgot_are_sent_again(make_client, raw, loop):
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        for _ in range(3):
+            for node in raw:
+                node.script_flush()
+            async with lock as hold:
+                for node in raw:
+                    node.script_flush()
+                await hold.extend()
+                async with lock:
+                    pass
+            assert await lock.locked() is False
+        await until(lambda: claims(raw) == [])
+
+
+@in_loop
+async def test_scripts_are_forgotten_under_many_tasks(make_client, raw):
+    async def work(client, number):
+        for _ in range(10):
+            async with client.get_lock(f"x {number}", timeout=10):
+                await asyncio.sleep(0)
+
+    async with make_client() as client:
+        tasks = [asyncio.create_task(work(client, number)) for number in range(30)]
+        while not all(task.done() for task in tasks):
+            for node in raw:
+                node.script_flush()
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+        await until(lambda: claims(raw) == [])
+        assert structures(client) == {}
+
+
+# Order.
+
+
+@in_loop
+async def test_commands_of_an_owner_keep_their_order_among_those_of_others(make_client, raw, make_script):
+    append = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+    for node in raw:
+        node.script_load(append.source)
+
+    def work(owner, n):
+        for i in range(n):
+            command = Command(append, (b"list " + owner.wire,), (b"%d" % i,))
+            if i % 3:
+                yield from tell(Tell(command, owner.lane, owner))
+            else:
+                tally = yield from broadcast(Broadcast(command, owner.lane, owner, lambda reply: True, 5.0))
+                assert tally.won
+
+    async def one(runner, n):
+        owner = runner.owner()
+        await runner.run(work(owner, n))
+        return owner
+
+    async with make_client() as client:
+        async with client.get_lock("warm"):
+            pass
+        owners = await asyncio.gather(*(one(client.runner, 60) for _ in range(20)))
+        await until(lambda: not client.runner._maintenance.lane._is_owed_replies())
+        for owner in owners:
+            for node in raw:
+                assert node.lrange(b"list " + owner.wire, 0, -1) == [str(i) for i in range(60)]
+        for node in raw:
+            node.flushall()
+
+
+# Wake-ups.
+
+
+@both_loops
+@in_loop
+async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
+    """Who polled would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
+
+    async def work(client):
+        for _ in range(10):
+            async with client.get_lock("x"):
+                inside.append(1)
+                assert len(inside) == 1
+                await asyncio.sleep(0)
+                inside.pop()
+
+    inside = []
+    async with make_client() as client, make_client() as other:
+        started_at = clock()
+        await asyncio.gather(*(work(one) for one in (client, other) for _ in range(5)))
+        assert clock() - started_at < 15
+        assert structures(client) == {}
+
+
+@in_loop
+async def test_sleeper_is_woken_by_a_signal_of_its_own_process(make_client):
+    async with make_client() as client:
+        async with client.get_lock("x") as hold:
+            sleepers = [asyncio.create_task(hold.wait_lost()) for _ in range(5)]
+            await turns(5)
+            await hold.release()
+            assert await asyncio.gather(*sleepers) == [False] * 5
+            for use in (hold.extend, hold.release):
+                with pytest.raises(NotOwnedError):
+                    await use()
+        assert structures(client) == {}
+
+
+# Tasks that end.
+
+
+@pytest.fixture
+def warnings(caplog):
+    """Return a function that gives what the watchdog has warned of."""
+    caplog.set_level(logging.DEBUG, "redsync.watchdog")
+    return lambda: [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
+    ]
+
+
+@both_loops
+@in_loop
+async def test_lock_of_a_task_that_ended_is_given_back_at_once_and_not_silently(
+    make_client, raw, events, warnings, loop
+):
+    async def hold(client):
+        async with client.get_lock("y") as other:
+            lock = client.get_lock("x")
+            await lock.acquire()
+            await lock.acquire()
+            return other.owner
+
+    async with make_client() as client:
+        owner = await asyncio.create_task(hold(client))
+        await until(lambda: not claims(raw))
+        assert await client.get_lock("x").acquire(False)
+        await client.get_lock("x").release()
+        assert [event for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned("x", owner)]
+        ((level, text),) = warnings()
+        assert level == "WARNING"
+        assert "ended without releasing it" in text
+        assert structures(client) == {}
+
+
+@pytest.mark.parametrize("ending", ["error", "cancelled"])
+@in_loop
+async def test_lock_of_a_task_that_failed_is_given_back(make_client, raw, events, ending):
+    async def hold(client):
+        await client.get_lock("x").acquire()
+        await until(lambda: claims(raw))
+        if ending == "error":
+            raise KeyError("mine")
+        await asyncio.sleep(ENDLESS)
+
+    async with make_client() as client:
+        task = asyncio.create_task(hold(client))
+        await until(lambda: claims(raw) or task.done())
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() or isinstance(task.exception(), KeyError)
+        await until(lambda: not claims(raw))
+        assert [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned]
+
+
+@in_loop
+async def test_waiter_gets_the_lock_of_a_task_that_ended(make_client):
+    async with make_client() as client, make_client() as other:
+        go_on = asyncio.Event()
+
+        async def hold():
+            await client.get_lock("x").acquire()
+            await go_on.wait()
+
+        holder = asyncio.create_task(hold())
+        await until(lambda: len(client.runner.session.holds) == 1)
+        waiter = asyncio.create_task(other.get_lock("x").acquire(timeout=20))
+        await asyncio.sleep(0.01)
+        go_on.set()
+        assert await waiter
+        await holder
+
+
+@in_loop
+async def test_many_tasks_that_ended_are_each_given_back(make_client, raw, events):
+    async def hold(client, number):
+        await client.get_lock(f"x {number}").acquire()
+        await turns(number % 7)
+
+    async with make_client() as client:
+        await asyncio.gather(*(hold(client, number) for number in range(300)))
+        await until(lambda: not claims(raw))
+        orphaned = sorted(event.name for event in events if isinstance(event, HoldOrphaned))
+        assert orphaned == sorted(f"x {number}" for number in range(300))
+        assert structures(client) == {}
+
+
+@in_loop
+async def test_mutex_of_a_task_that_ended_stays_held_until_it_is_dropped(make_client, raw, events):
+    async with make_client() as client:
+        mutex = client.get_mutex("x")
+        await asyncio.create_task(mutex.acquire())
+        await turns(20)
+        assert mutex.owned()
+        await mutex.extend()
+        del mutex
+        gc.collect()
+        await until(lambda: not claims(raw))
+        assert [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned]
+
+
+@in_loop
+async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_client, raw):
+    async def take(client):
+        return await client.get_lock("x").__aenter__()
+
+    async with make_client() as client:
+        hold = await asyncio.create_task(take(client))
+        watcher = asyncio.create_task(hold.wait_lost())
+        await until(lambda: not claims(raw))
+        assert await watcher is False
+        assert hold.remaining() == 0.0
+        with pytest.raises(NotOwnedError):
+            hold.check()
+
+
+# Many tasks.
+
+
+@both_loops
+@in_loop
+async def test_many_tasks_with_own_names_do_not_disturb_each_other(make_client, raw, loop):
+    async def work(client, number):
+        lock = client.get_lock(f"x {number}")
+        for _ in range(5):
+            async with lock as hold:
+                hold.check()
+                await asyncio.sleep(0)
+
+    async with make_client() as client:
+        await asyncio.gather(*(work(client, number) for number in range(200)))
+        await until(lambda: claims(raw) == [])
+        assert structures(client) == {}
+
+
+@both_loops
+@in_loop
+async def test_many_tasks_with_one_name_exclude_each_other(make_client, raw, loop):
+    counter = 0
+
+    async def work(client):
+        nonlocal counter
+        async with client.get_lock("x"):
+            value = counter
+            await asyncio.sleep(0)
+            counter = value + 1
+
+    async with make_client() as client:
+        await asyncio.gather(*(work(client) for _ in range(200)))
+        assert counter == 200
+        await until(lambda: claims(raw) == [])
+        assert structures(client) == {}
+
+
+@both_loops
+def test_no_thread_is_started(nodes, loop):
+    before = set(threading.enumerate())
+    seen = set()
+
+    async def main():
+        async with client_of(nodes, listeners=[lambda _: seen.update(threading.enumerate())]) as client:
+            seen.update(threading.enumerate())
+            async with client.get_lock("x"), client.get_mutex("y"):
+                seen.update(threading.enumerate())
+            nodes.kill(0)
+            await until(lambda: states(client)[0] == "down")
+            nodes.restart(0)
+            await until(lambda: states(client)[0] == "up")
+        seen.update(threading.enumerate())
+
+    run(main, loop)
+    assert seen == before
+
+
+# A loop that stands still.
+
+
+@pytest.mark.parametrize("pending", ["round", "straggler"])
+@both_loops
+@in_loop
+async def test_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, pending, loop):
+    async with make_client(node_timeout=0.05) as client:
+        lock = client.get_lock("x")
+        for i in range(5):
+            taking = asyncio.create_task(lock.acquire(False))
+            # In some of these turns the command is on its way, in others the first answers have come.
+            await turns(1 + i if pending == "straggler" else 1)
+            time.sleep(0.15)  # noqa: ASYNC251  (that is what it is about)
+            assert await taking is True
+            await turns(5)
+            time.sleep(0.15)  # noqa: ASYNC251
+            await asyncio.sleep(0.01)
+        assert not [event for event in events if isinstance(event, NodeChanged)]
+        assert states(client) == ["up"] * 3
+
+
+@both_loops
+@in_loop
+async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, loop):
+    """Commands that nobody waits for, whose answers lie unread when the maintenance's own timer is due."""
+
+    async with make_client(node_timeout=0.05) as client:
+        lane = client.runner._maintenance.lane
+        async with client.get_lock("warm"):
+            pass
+        await asyncio.sleep(0.1)
+        for _ in range(10):
+            task = asyncio.create_task(client.get_lock("x").acquire())
+            await turns(2)
+            task.cancel()
+            await turns(1)
+            client.runner._maintenance.alarm()
+            time.sleep(0.12)  # noqa: ASYNC251
+            await asyncio.sleep(0.003)
+            assert not [link for link in lane.links if link.suspect]
+        assert not [event for event in events if isinstance(event, NodeChanged)]
+
+
+@in_loop
+async def test_loop_that_is_blocked_beyond_a_lease_loses_the_hold(make_client):
+    async with make_client(lease=0.3) as client:
+        lock = client.get_lock("x")
+        await lock.acquire()
+        time.sleep(0.5)  # noqa: ASYNC251
+        assert not lock.owned()
+        with pytest.raises(NotOwnedError, match="was lost"):
+            await lock.release()
+
+
+# Memory.
+
+
+def test_pairs_leave_no_growing_structure(nodes):
+    async def main():
+        async with client_of(nodes[:1] if isinstance(nodes, list) else nodes.urls[:1]) as client:
+            lock, busy = client.get_lock("x"), client.get_lock("y")
+
+            async def pairs(n):
+                for _ in range(n):
+                    await lock.acquire()
+                    await lock.release()
+
+            async def waits(n):
+                holder = asyncio.create_task(_hold_until(busy, done))
+                await until(lambda: len(client.runner.session.holds) == 1)
+                for _ in range(n):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0):
+                            await busy.acquire()
+                done.set()
+                await holder
+
+            done = asyncio.Event()
+            await pairs(1000)
+            gc.collect()
+            before = len(gc.get_objects())
+            await pairs(19_000)
+            await waits(300)
+            await asyncio.sleep(0.3)
+            await pairs(10)
+            lane = client.runner._maintenance.lane
+            assert len(lane._alarms._heap) < 3000
+            gc.collect()
+            assert structures(client) == {}
+            assert len(gc.get_objects()) - before < 5000
+
+    run(main)
+
+
+async def _hold_until(lock, done):
+    async with lock:
+        await done.wait()
+
+
+@in_loop
+async def test_long_sleeps_that_are_cancelled_leave_no_growing_heap(make_client):
+    """Each would ring at the end of a lease of a minute."""
+    async with make_client() as client:
+        async with client.get_lock("x") as hold:
+            for _ in range(3000):
+                task = asyncio.create_task(hold.wait_lost())
+                await turns(2)
+                task.cancel()
+                await asyncio.wait([task])
+            assert len(client.runner._maintenance.lane._alarms._heap) < 2500
+        assert hold._state.watchers == 0
+
+
+# Protocols.
+
+
+@in_loop
+async def test_steps_are_atomic_over_many_tasks(make_client):
+    counter = [0]
+
+    def count(n):
+        for _ in range(n):
+            before = counter[0]
+            counter[0] = before + 1
+            yield from wait(Wait(clock(), 0))
+
+    async with make_client() as client:
+        async with client.get_lock("warm"):
+            pass
+        await asyncio.gather(*(client.runner.run(count(100)) for _ in range(20)))
+    assert counter == [2000]
+
+
+@both_loops
+@in_loop
+async def test_plain_sleep_ends_at_its_instant(make_client, loop):
+    def nap(until):
+        return (yield from wait(Wait(until, 0)))
+
+    async with make_client() as client:
+        for seconds in (0.0, 0.0005, 0.001, 0.01, 0.05):
+            instant = clock() + seconds
+            wake = await client.runner.run(nap(instant))
+            assert instant <= wake.at < instant + 5
+            assert wake.signals == 0
+
+
+def test_loop_is_named_by_its_kind():
+    """uvloop is what these tests mean by it."""
+    if "uvloop" not in sys.modules:
+        pytest.skip("there is no uvloop for this system")
+    loop = loop_factory("uvloop")()
+    assert type(loop).__module__ == "uvloop"
+    loop.close()
+    assert AsyncClient.__name__ == "AsyncClient"

@@ -1,0 +1,468 @@
+"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; and nodes that answer nonsense, or nothing."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from contextlib import asynccontextmanager, suppress
+
+import fakeredis
+import pytest
+import redis.asyncio
+
+from redsync import AsyncClient, ConfigurationError, LeaseLostError, QuorumError
+from redsync._drivers.aio_links import Receiver, open_link
+from redsync._drivers.links import BACKLOG_LIMIT
+from redsync._drivers.nodes import make_nodes, pack
+from redsync.testing import FaultProxy, LocalNodes
+from tests.aio_support import both_loops, claims, client_of, comes_out, in_loop, structures, until
+
+ENDLESS = 30
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+async def use_alone(client):
+    """Do a bit of everything that waits for nobody."""
+    lock = client.get_lock("x")
+    async with lock as hold, client.get_mutex("y"), lock:
+        assert lock.hold_count() == 2
+        await hold.extend()
+        assert await lock.locked()
+        assert not await asyncio.create_task(client.get_lock("x").acquire(False))
+
+
+async def use(client, raw=None):
+    """Do a bit of everything."""
+    lock = client.get_lock("x")
+    await use_alone(client)
+    waiter = asyncio.create_task(_take(client, "x"))
+    async with lock:
+        await asyncio.sleep(0.005)
+    await waiter
+    await asyncio.gather(*(_take(client, f"z {i % 4}") for i in range(20)))
+    if raw is not None:
+        await until(lambda: claims(raw) == [])
+
+
+async def _take(client, name):
+    async with client.get_lock(name):
+        await asyncio.sleep(0)
+
+
+# TLS.
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 that it has signed itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    made, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)]
+    subprocess.run(command + names, check=True, capture_output=True)
+    return made, key
+
+
+@asynccontextmanager
+async def tls_before(ports, certificate):
+    """Yield the ports of servers that speak TLS and pass on what they get to these ports."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*map(str, certificate))
+    tasks = set()
+
+    async def pipe(reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def passing_on_to(port):
+        async def serve(reader, writer):
+            task = asyncio.current_task()
+            tasks.add(task)
+            try:
+                inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.gather(pipe(reader, inner_writer), pipe(inner_reader, writer))
+                for each in (writer, inner_writer):
+                    await asyncio.wait_for(asyncio.gather(each.wait_closed(), return_exceptions=True), 5)
+            finally:
+                tasks.discard(task)
+
+        return serve
+
+    servers = [await asyncio.start_server(passing_on_to(port), "127.0.0.1", 0, ssl=context) for port in ports]
+    try:
+        yield [server.sockets[0].getsockname()[1] for server in servers]
+    finally:
+        for server in servers:
+            server.close()
+        await until(lambda: not tasks)
+
+
+@both_loops
+@in_loop
+async def test_nodes_may_speak_tls(nodes, raw, certificate, loop):
+    async with tls_before(nodes.ports, certificate) as ports:
+        urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
+        async with client_of(urls) as client:
+            await use(client, raw)
+            assert states(client) == ["up"] * 3
+            assert structures(client) == {}
+
+
+@both_loops
+@in_loop
+async def test_hung_node_behind_tls_is_waited_for_by_nobody(nodes, raw, certificate, loop):
+    async with tls_before(nodes.ports, certificate) as ports:
+        urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
+        async with client_of(urls) as client:
+            await _take(client, "x")
+            nodes.pause(0)
+            for _ in range(20):
+                await _take(client, "x")
+            nodes.resume(0)
+            await until(lambda: claims(raw) == [])
+
+
+@in_loop
+async def test_node_with_an_unknown_certificate_is_refused(nodes, certificate):
+    async with (
+        tls_before(nodes.ports[:1], certificate) as ports,
+        client_of([f"rediss://127.0.0.1:{ports[0]}"]) as client,
+    ):
+        with pytest.raises(QuorumError, match=r"(?i)certificate"):
+            await client.get_lock("x").acquire(False)
+
+
+# Unix sockets, passwords, redis-py's clients.
+
+
+@both_loops
+@in_loop
+async def test_node_may_be_a_unix_socket(server_path, tmp_path, loop):
+    path = tmp_path / "node.sock"
+    with LocalNodes(1, server=server_path, config={"unixsocket": str(path)}):
+        async with client_of([f"unix://{path}"]) as client:
+            await use(client)
+            assert client.nodes()[0].address == str(path)
+            assert states(client) == ["up"]
+
+
+@in_loop
+async def test_node_may_want_a_password(server_path):
+    with LocalNodes(1, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
+        async with client_of([nodes.urls[0].replace("redis://", "redis://:s3cr%3At%2F@")]) as client:
+            await use(client)
+        async with client_of(nodes) as client:
+            with pytest.raises(QuorumError, match=r"(?i)auth"):
+                await client.get_lock("x").acquire(False)
+
+
+@both_loops
+@in_loop
+async def test_nodes_may_be_clients_of_redis_py(nodes, raw, loop):
+    """Their settings are used, and none of their connections; with text for replies, which we do not want."""
+    theirs = [redis.asyncio.Redis(port=port, decode_responses=True, client_name="theirs") for port in nodes.ports]
+    assert await theirs[0].ping()
+    async with client_of(theirs) as client:
+        await use(client, raw)
+        names = [each.get("name") for each in raw[0].client_list()]
+        assert names.count("theirs") == 2
+    assert await theirs[0].ping()
+    for each in theirs:
+        await each.aclose()
+
+
+@pytest.mark.parametrize("node", [redis.Redis(), fakeredis.FakeRedis(), 7, b"redis://127.0.0.1"])
+def test_node_of_another_kind_is_refused(node):
+    with pytest.raises(ConfigurationError, match=r"redis\.Redis|a node is"):
+        AsyncClient([node])
+
+
+# fakeredis.
+
+
+@pytest.fixture
+def servers():
+    return [fakeredis.FakeServer() for _ in range(3)]
+
+
+def fakes(servers):
+    return [fakeredis.FakeAsyncRedis(server=server) for server in servers]
+
+
+@both_loops
+@in_loop
+async def test_nodes_may_be_fakeredis(servers, loop):
+    async with AsyncClient(fakes(servers)) as client:
+        await use_alone(client)
+        assert states(client) == ["up"] * 3
+        assert {status.version for status in client.nodes()} == {"fakeredis"}
+        assert (await client.inspect("x")).holders == ()
+        await until(lambda: structures(client) == {})
+    looks = fakes(servers)
+    for look in looks:
+        keys = await look.keys("*")
+        assert not [key for key in keys if not key.startswith((b"redsync:client:", b"redsync_birth"))]
+        await look.aclose()
+
+
+@in_loop
+async def test_single_fakeredis_is_enough_for_a_unit_test():
+    async with AsyncClient([fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())]) as client:
+        await use_alone(client)
+
+
+@in_loop
+async def test_clients_on_the_same_fakeredis_exclude_each_other(servers):
+    async with AsyncClient(fakes(servers)) as client, AsyncClient(fakes(servers)) as other:
+        async with client.get_lock("x"):
+            assert await other.get_lock("x").acquire(timeout=0.05) is False
+        assert await other.get_lock("x").acquire()
+
+
+@in_loop
+async def test_fakeredis_that_is_disconnected_and_back_takes_part_again(servers):
+    async with AsyncClient(fakes(servers)) as client:
+        await use_alone(client)
+        servers[1].connected = False
+        await _take(client, "x")
+        await until(lambda: states(client)[1] == "down")
+        await _take(client, "x")
+        servers[1].connected = True
+        await until(lambda: states(client)[1] == "up")
+        await use_alone(client)
+
+
+@in_loop
+async def test_loss_on_fakeredis_cancels_the_body(servers):
+    async with AsyncClient(fakes(servers), lease=0.5, restart_guard=0) as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x"):
+                for look in fakes(servers):
+                    await look.flushall()
+                    await look.set("redsync:x", "foreign")
+                    await look.aclose()
+                await asyncio.sleep(ENDLESS)
+
+
+@in_loop
+async def test_acquire_on_fakeredis_cancelled_at_any_turn_leaves_nothing(servers):
+    async with AsyncClient(fakes(servers), lease=60) as client, AsyncClient(fakes(servers)) as other:
+        for k in range(40):
+            task = asyncio.create_task(_take(client, "x"))
+            await asyncio.sleep(0)
+            for _ in range(k):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await until(lambda: structures(client) == {})
+            assert await other.get_lock("x").acquire(timeout=2)
+            await other.get_lock("x").release()
+
+
+# Nonsense.
+
+
+NONSENSE = {
+    "no RESP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a reply to nothing": b":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+    "an unhashable key": b"%1\r\n*1\r\n:1\r\n:2\r\n",
+    "a message of no shape": b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n*0\r\n",
+    "an empty message": b">0\r\n",
+    "a message of a number": b">1\r\n:1\r\n",
+    "nested too deeply": b"*1\r\n" * 100 + b":1\r\n",
+    "half a reply": b"$100\r\nhalf",
+    "an endless reply": b"$99999999999999999999\r\n",
+    "zeros": b"\0" * 100,
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+@both_loops
+@in_loop
+async def test_node_that_answers_nonsense_is_given_up_and_connected_again(nodes, raw, what, loop):
+    """As an answer to what it was asked; nobody is told but by the node's state."""
+    events = []
+    async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
+        await use(client)
+        link = client.runner._maintenance.lane.links[1]
+        link.data_received(NONSENSE[what])
+        for _ in range(3):
+            await _take(client, "x")
+        await until(lambda: states(client) == ["up"] * 3)
+        await use(client, raw)
+
+
+@pytest.mark.parametrize("answer", [b"", b"+OK\r\n", b"-ERR no\r\n", *NONSENSE.values()])
+@in_loop
+async def test_server_that_is_no_node_is_down_and_no_trouble(nodes, raw, answer):
+    async def serve(reader, writer):
+        with suppress(OSError):
+            while await reader.read(1000):
+                writer.write(answer * 5)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with client_of([*nodes.urls[:2], f"redis://127.0.0.1:{port}"], node_timeout=0.05) as client:
+        await use(client, raw)
+        await asyncio.sleep(0.05)
+        assert states(client)[2] == "down"
+    server.close()
+
+
+@pytest.mark.parametrize("fault", ["garbage", "half_replies", "drop_replies", "drop_requests", "cut"])
+@both_loops
+@in_loop
+async def test_network_that_fails_costs_no_lock(nodes, raw, fault, loop):
+    with FaultProxy(nodes.ports[1]) as proxy:
+        urls = [nodes.urls[0], proxy.url, nodes.urls[2]]
+        async with client_of(urls, node_timeout=0.1) as client:
+            await use(client)
+            for _ in range(3):
+                if fault == "cut":
+                    await asyncio.to_thread(proxy.cut)
+                else:
+                    setattr(proxy, fault, True)
+                async with client.get_lock("x") as hold:
+                    await hold.extend()
+                await asyncio.to_thread(proxy.heal)
+            await until(lambda: states(client) == ["up"] * 3, within=15)
+            await use(client, raw)
+
+
+@in_loop
+async def test_answers_in_single_bytes_are_read(nodes, raw):
+    async with client_of(nodes) as client:
+        await _take(client, "x")
+        for link in client.runner._maintenance.lane.links:
+            whole = link.data_received
+
+            def bytewise(data, whole=whole):
+                for i in range(len(data)):
+                    whole(data[i : i + 1])
+
+            link.data_received = bytewise
+        await use(client, raw)
+
+
+# Links.
+
+
+@pytest.fixture
+def node(nodes):
+    return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
+
+
+class Taken:
+    """What a link in use has handed on."""
+
+    def __init__(self):
+        self.data, self.broken = [], []
+        self.receiver = Receiver(lambda link: self.data.append(link.read()), self._break_off)
+
+    def _break_off(self, link, reason):
+        self.broken.append(reason)
+
+
+@both_loops
+@in_loop
+async def test_link_hands_on_what_it_reads_and_that_it_has_ended(nodes, node, loop):
+    link, taken = await open_link(node, 1.0), Taken()
+    assert await link.ask(pack("PING"), pack("ECHO", "x")) == [b"PONG", b"x"]
+    link.use(taken.receiver)
+    link.write(pack("PING"))
+    await until(lambda: b"".join(taken.data) == b"+PONG\r\n")
+    assert link.read() is None
+    nodes.kill(0)
+    await until(lambda: taken.broken)
+    link.shut()
+    nodes.restart(0)
+
+
+@both_loops
+@in_loop
+async def test_link_that_ended_before_its_use_says_so_then(nodes, node, loop):
+    link, taken = await open_link(node, 1.0), Taken()
+    nodes.kill(0)
+    await until(lambda: link._lost)
+    link.use(taken.receiver)
+    assert taken.broken == [link._lost]
+    link.shut()
+    nodes.restart(0)
+
+
+@both_loops
+@in_loop
+async def test_link_that_ends_while_it_is_asked_raises(nodes, node, loop):
+    link = await open_link(node, 1.0)
+    nodes.pause(0)
+    asking = asyncio.create_task(link.ask(pack("PING")))
+    await asyncio.sleep(0.01)
+    nodes.kill(0)
+    with pytest.raises(ConnectionError, match="during the handshake"):
+        await asking
+    link.shut()
+    nodes.restart(0)
+
+
+@both_loops
+@in_loop
+async def test_node_that_does_not_read_is_given_up(nodes, node, loop):
+    link, taken = await open_link(node, 1.0), Taken()
+    link.use(taken.receiver)
+    nodes.pause(0)
+    piece = pack("PING", "x" * 100_000)
+    for _ in range(BACKLOG_LIMIT // len(piece) + 200):
+        if taken.broken:
+            break
+        link.write(piece)
+        await asyncio.sleep(0)
+    assert "does not read" in taken.broken[0]
+    link.shut()
+    nodes.resume(0)
+    await until(lambda: "closed the connection" in str(taken.broken[-1]) or len(taken.broken) > 1)
+
+
+@both_loops
+@in_loop
+async def test_node_that_refuses_is_an_error(nodes, node, loop):
+    nodes.kill(0)
+    with pytest.raises((OSError, redis.exceptions.RedisError)):
+        await open_link(node, 1.0)
+    nodes.restart(0)
+
+
+@both_loops
+@in_loop
+async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
+    before = raw[0].info("clients")["connected_clients"]
+    for k in range(40):
+        task = asyncio.create_task(open_link(node, 1.0))
+        for _ in range(k):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            task.result().shut()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result().shut()
+    await until(lambda: raw[0].info("clients")["connected_clients"] == before)
+
+
+@in_loop
+async def test_waiter_on_fakeredis_looks_by_itself():
+    async with AsyncClient([fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())]) as client:
+        async with client.get_lock("x"):
+            waiter = asyncio.create_task(_take(client, "x"))
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(waiter, 5)

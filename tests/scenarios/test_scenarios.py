@@ -1,0 +1,31 @@
+"""The classic stories of distributed locks: each does what its file expects, and its trace is the one beside it.
+
+When a trace has changed for a good reason, `REDSYNC_UPDATE_TRACES=1 python -m pytest tests/scenarios` writes it anew;
+what has changed is then seen in the diff.
+"""
+
+import os
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from redsync.testing.simulator.scenario import Scenario
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+UPDATE = bool(os.environ.get("REDSYNC_UPDATE_TRACES"))
+
+
+@pytest.mark.parametrize("path", STORIES, ids=attrgetter("stem"))
+def test_story_goes_as_it_is_told(path):
+    trace = Scenario.read(path).run().trace.text()
+    golden = path.with_suffix(".trace")
+    if UPDATE:
+        golden.write_text(trace)
+    assert trace == golden.read_text(), f"{golden.name} has changed: see the docstring of this test"
+
+
+def test_every_trace_has_its_story():
+    stories = {path.stem for path in STORIES}
+    assert {path.stem for path in Path(__file__).parent.glob("*.trace")} == stories
+    assert len(stories) >= 9

@@ -1,0 +1,55 @@
+"""Looking for the seed with which a checker catches a protocol that was broken on purpose."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys
+from redsync._core.scripts import Script
+from redsync._protocols.lock import LOCK
+from redsync.testing.simulator import SimulationError
+from redsync.testing.simulator.checks import Checker
+from redsync.testing.simulator.runs import simulate
+
+__all__ = ["KEYS", "add_hold", "break_script", "hunt"]
+
+KEYS = LockKeys.of(b"redsync:", b"x")
+
+
+def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
+    """Return what is complained of in the first run in which the checker complains."""
+    tried = 0
+    for seed in seeds:
+        tried += 1
+        found = None
+        try:
+            simulate(seed, checkers=[checker], **options)
+        except SimulationError as error:
+            found = error
+        if found is not None:
+            print(f"seed {seed}: {found.complaints[0]}")
+            assert found.complaints[0].startswith(f"{checker.name}: ")
+            assert f"--seed {seed}" in str(found)
+            return found.complaints[0]
+    pytest.fail(f"{tried} runs, and nothing was found")
+
+
+def break_script(name: str, *replacements: tuple[str, str]) -> dict[str, str]:
+    """Return a script's source with other text in it, for `Simulation(scripts=...)`."""
+    source = Script.load(name).source.decode()
+    for old, new in replacements:
+        assert old in source
+        source = source.replace(old, new)
+    return {name: source}
+
+
+def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
+    """Let a new owner of a simulated client believe to hold `x` for that many seconds."""
+    now = runner.now()
+    renew_at = ends_at = float("inf")
+    state = HoldState(
+        "x", LOCK, KEYS, runner.new_owner(), count, until, now + until, renew_at, ends_at, 0b111, now + until
+    )
+    runner.session.holds.add(state)
+    return state

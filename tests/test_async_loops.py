@@ -1,0 +1,759 @@
+"""Clients and event loops: which belongs to which, how either begins and ends, and what a fork makes of them."""
+
+import asyncio
+import functools
+import gc
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redsync import AsyncClient, ClientClosedError, ConfigurationError, LeaseLostError, QuorumError, RedsyncError
+from tests.aio_support import (
+    both_loops,
+    claims,
+    client_of,
+    comes_out,
+    in_loop,
+    loop_factory,
+    new_seed,
+    other_tasks,
+    run,
+    turns,
+    until,
+)
+
+ENDLESS = 30
+
+BELONGS = "belongs to another event loop"
+
+
+# Several loops.
+
+
+@both_loops
+def test_loops_one_after_the_other_have_clients_of_their_own(nodes, raw, loop):
+    async def main():
+        async with client_of(nodes) as client:
+            async with client.get_lock("x"):
+                assert len(claims(raw)) >= 3
+            return client.id
+
+    ids = {run(main, loop) for _ in range(3)}
+    assert len(ids) == 3
+    assert claims(raw) == []
+
+
+def test_loops_in_two_threads_exclude_each_other(nodes, raw):
+    inside, most, kinds = [], [], ["asyncio", "uvloop"] if "uvloop" in sys.modules else ["asyncio"] * 2
+
+    async def main():
+        async with client_of(nodes) as client:
+            for _ in range(20):
+                async with client.get_lock("x"):
+                    inside.append(client.id)
+                    most.append(len(inside))
+                    await asyncio.sleep(0.001)
+                    inside.remove(client.id)
+
+    def in_thread(kind):
+        with asyncio.Runner(loop_factory=loop_factory(kind)) as runner:
+            runner.run(main())
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(in_thread, kinds))
+    assert most == [1] * 40
+    assert claims(raw) == []
+
+
+@pytest.fixture
+def elsewhere():
+    """Return a function that runs a coroutine in another loop, in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda coroutine: pool.submit(asyncio.run, coroutine).result(20)
+
+
+@in_loop
+async def test_other_loop_gets_a_clear_error_for_whatever_it_asks(nodes, raw, elsewhere):
+    async with client_of(nodes) as client:
+        lock = client.get_lock("x")
+        async with lock as hold:
+
+            async def enter():
+                async with client:
+                    pass
+
+            async def within():
+                async with lock:
+                    pass
+
+            for ask in (
+                lock.acquire,
+                lambda: lock.acquire(False),
+                lock.locked,
+                lock.force_release,
+                lambda: client.inspect("x"),
+                client.get_mutex("y").acquire,
+                hold.release,
+                hold.extend,
+                lambda: hold.wait_lost(0.1),
+                client.close,
+                enter,
+                within,
+            ):
+                with pytest.raises(ConfigurationError, match=BELONGS):
+                    await asyncio.to_thread(elsewhere, ask())
+            hold.check()
+            await hold.extend()
+        await until(lambda: claims(raw) == [])
+        assert set(client.runner._owners._owners) <= {asyncio.current_task()}
+
+
+@in_loop
+async def test_hold_may_be_looked_at_in_another_thread(nodes, raw):
+    """As whoever computes in `asyncio.to_thread` does, to see whether it goes on being worth while."""
+    async with client_of(nodes) as client, client.get_lock("x") as hold:
+        await asyncio.to_thread(hold.check)
+        assert await asyncio.to_thread(hold.remaining) > 10
+        assert await asyncio.to_thread(lambda: hold.lost) is False
+
+
+@in_loop
+async def test_hold_that_another_thread_finds_lost_is_lost_in_the_loop(nodes, raw, caplog):
+    """The other thread is told, and touches nothing that is the loop's."""
+    threads = set()
+
+    def check(hold):
+        with pytest.raises(LeaseLostError):
+            hold.check()
+
+    async with client_of(nodes, listeners=[lambda _: threads.add(threading.get_ident())]) as client:
+        with comes_out(LeaseLostError):
+            async with client.get_lock("x") as hold:
+                hold._state.valid_until = 0.0
+                await asyncio.to_thread(check, hold)
+                await asyncio.sleep(ENDLESS)
+        await until(lambda: claims(raw) == [])
+    assert threads == {threading.get_ident()}
+    assert "raised" not in caplog.text
+
+
+@both_loops
+def test_client_of_a_loop_that_ended_gets_a_clear_error_in_the_next(nodes, raw, loop):
+    client = client_of(nodes)
+
+    async def first():
+        assert await client.get_lock("x").acquire()
+
+    async def second():
+        with pytest.raises(ConfigurationError, match=BELONGS):
+            await client.get_lock("x").acquire()
+        await client.close()
+        with pytest.raises(RedsyncError):
+            await client.get_lock("x").acquire()
+
+    run(first, loop, leaves_tasks=True)
+    assert claims(raw) == []
+    run(second, loop)
+
+
+def test_client_that_was_closed_says_so_in_any_loop(nodes):
+    async def first():
+        async with client_of(nodes) as client:
+            return client
+
+    client = run(first)
+
+    async def second():
+        with pytest.raises(ClientClosedError):
+            await client.get_lock("x").acquire()
+        await client.close()
+
+    run(second)
+
+
+# Before any loop.
+
+
+@both_loops
+def test_client_and_locks_may_be_made_outside_of_any_loop(nodes, raw, loop):
+    client = client_of(nodes)
+    lock, mutex = client.get_lock("x"), client.get_mutex("y")
+    assert [status.state for status in client.nodes()] == ["down"] * 5
+    assert client.quorum == 3
+    assert not mutex.owned()
+    with pytest.raises(RuntimeError):
+        lock.owned()
+    assert threading.active_count() == len(threading.enumerate())
+
+    async def main():
+        async with lock, mutex:
+            assert lock.owned()
+        await client.close()
+
+    run(main, loop)
+    assert claims(raw) == []
+
+
+def test_client_that_was_never_used_needs_no_end(nodes):
+    client_of(nodes)
+    gc.collect()
+    client = client_of(nodes)
+
+    async def main():
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await client.get_lock("x").acquire()
+
+    run(main)
+
+
+@in_loop
+async def test_lock_is_not_for_callbacks(nodes):
+    """An owner is a task, and a callback runs in none."""
+    said = asyncio.get_running_loop().create_future()
+    async with client_of(nodes) as client:
+
+        def callback():
+            try:
+                client.get_lock("x").owned()
+            except RuntimeError as error:
+                said.set_result(str(error))
+
+        asyncio.get_running_loop().call_soon(callback)
+        assert "owned by a task" in await said
+
+
+# Beginning.
+
+
+@both_loops
+@in_loop
+async def test_tasks_that_use_a_client_first_all_at_once_share_its_beginning(nodes, raw, loop):
+    client = client_of(nodes)
+    results = await asyncio.gather(*(client.get_lock(f"x {i}").acquire() for i in range(20)))
+    assert results == [True] * 20
+    # Each by a task of its own, which has ended.
+    await until(lambda: claims(raw) == [])
+    assert all(node.info("clients")["connected_clients"] <= 3 for node in raw)
+    await client.close()
+
+
+@in_loop
+async def test_tasks_that_use_a_client_of_one_server_listed_twice_are_all_told(nodes):
+    port = nodes.ports[0]
+    client = AsyncClient([f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"])
+    results = await asyncio.gather(
+        *(client.get_lock(f"x {i}").acquire() for i in range(5)), client.__aenter__(), return_exceptions=True
+    )
+    assert {type(result) for result in results} == {ConfigurationError}
+    assert "are the same server" in str(results[0])
+    with pytest.raises(RedsyncError):
+        await client.get_lock("x").acquire()
+    await client.close()
+
+
+@in_loop
+async def test_beginning_that_fails_when_nobody_waits_any_more_is_no_complaint(nodes):
+    port = nodes.ports[0]
+    client = AsyncClient([f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"])
+    task = asyncio.create_task(client.get_lock("x").acquire())
+    await turns(2)
+    task.cancel()
+    await asyncio.wait([task])
+    await until(lambda: client.runner.closed)
+    await client.close()
+
+
+@in_loop
+async def test_client_without_any_node_begins_and_says_so_at_its_first_operation(nodes):
+    for i in range(5):
+        nodes.kill(i)
+    async with client_of(nodes) as client:
+        with pytest.raises(QuorumError):
+            await client.get_lock("x").acquire(False)
+
+
+# The end.
+
+
+@both_loops
+def test_loop_that_ends_gives_back_what_its_tasks_hold(nodes, raw, loop):
+    async def main():
+        client, other = client_of(nodes), client_of(nodes)
+        tasks.append(asyncio.create_task(_hold(client.get_lock("x"))))
+        tasks.append(asyncio.create_task(_hold(client.get_mutex("y"))))
+        await until(lambda: {key for _, key in claims(raw)} == {b"redsync:x", b"redsync:y"})
+        tasks.append(asyncio.create_task(other.get_lock("x").acquire()))
+        assert await client.get_lock("z").acquire()
+        assert await other.get_lock("u").acquire()
+        await until(lambda: raw[0].exists("redsync_queue:{redsync:x}"))
+
+    tasks = []
+    started_at = time.monotonic()
+    run(main, loop, leaves_tasks=True)
+    assert time.monotonic() - started_at < 10
+    assert claims(raw) == []
+    assert not raw[0].keys("redsync:client:*")
+
+
+async def _hold(lock):
+    async with lock:
+        await asyncio.sleep(ENDLESS)
+
+
+@both_loops
+@pytest.mark.parametrize("after", [0, 1, 3, 10, 50, 200])
+def test_loop_that_ends_while_a_client_connects_or_asks_leaves_nothing(nodes, raw, loop, after):
+    async def main():
+        client = client_of(nodes)
+        tasks.append(asyncio.create_task(_hold(client.get_lock("x"))))
+        await turns(after)
+
+    tasks = []
+    run(main, loop, leaves_tasks=True)
+    assert claims(raw) == []
+
+
+@both_loops
+def test_loop_that_ends_at_any_turn_of_a_clients_life_leaves_nothing(nodes, raw, loop):
+    """Each of its tasks may be cancelled before its first step."""
+
+    async def main(after):
+        client = client_of(nodes)
+        task = asyncio.create_task(_take_and_forget(client))
+        await turns(after)
+        return client, task
+
+    luck, after = random.Random(new_seed()), 0
+    while after < 250:
+        client, task = run(functools.partial(main, after), loop, leaves_tasks=True)
+        assert claims(raw) == [], after
+        assert len(client.runner.session.holds) == 0
+        if task.done() and not task.cancelled():
+            break
+        after += luck.choice([1, 1, 2, 3, 5])
+
+
+async def _take_and_forget(client):
+    mutex = client.get_mutex("x")
+    assert await mutex.acquire()
+    await turns(5)
+    await client.close()
+
+
+@both_loops
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_loop_that_ends_just_when_a_client_is_forgotten_gives_back_what_it_holds(nodes, raw, loop, after):
+    """A local variable of the main function, and nobody has closed it."""
+
+    async def main():
+        client = client_of(nodes)
+        assert await client.get_lock("x").acquire()
+        await until(lambda: len(claims(raw)) == 5)
+        del client
+        await turns(after)
+
+    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+        runner.run(main())
+    gc.collect()
+    assert claims(raw) == []
+
+
+@both_loops
+def test_loop_that_ends_while_a_client_is_closing_leaves_nothing(nodes, raw, loop):
+    for after in (1, 2, 3, 5, 8):
+        tasks = []
+
+        async def main(after=after, tasks=tasks):
+            client = client_of(nodes)
+            assert await client.get_lock("x").acquire()
+            tasks.append(asyncio.create_task(client.close()))
+            await turns(after)
+
+        run(main, loop, leaves_tasks=True)
+        assert claims(raw) == []
+
+
+def test_loop_that_ends_while_nodes_are_paused_does_not_hang(nodes, raw):
+    async def main():
+        client = client_of(nodes)
+        assert await client.get_lock("x").acquire()
+        for i in range(5):
+            nodes.pause(i)
+        tasks.append(asyncio.create_task(client.get_lock("y").acquire()))
+        await turns(10)
+
+    tasks = []
+    started_at = time.monotonic()
+    try:
+        run(main, leaves_tasks=True)
+        assert time.monotonic() - started_at < 8
+    finally:
+        for i in range(5):
+            nodes.resume(i)
+    # What they were sent was late, not lost.
+    deadline = time.monotonic() + 5
+    while claims(raw):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@both_loops
+def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nodes, raw, loop):
+    """Against all rules, so the loop complains of its tasks; but nothing hangs, and nothing raises."""
+    client = client_of(nodes, lease=1.0)
+    own = loop_factory(loop)()
+    own.set_exception_handler(lambda *_: None)
+    own.run_until_complete(_take_and_keep(client))
+    own.run_until_complete(asyncio.sleep(0.01))
+    for task in asyncio.all_tasks(own):
+        task._log_destroy_pending = False
+    maintenance = client.runner._maintenance
+    for link in maintenance.lane.links:
+        link.shut()
+    own.run_until_complete(asyncio.sleep(0.01))
+    own.close()
+    run(client.close)
+    with pytest.raises(ClientClosedError):
+        client.runner.require_open()
+    client.runner.abandon()
+    client.runner._alarm()
+    del client, maintenance, link, task
+    gc.collect()
+
+
+async def _take_and_keep(client):
+    assert await client.get_mutex("x").acquire()
+
+
+@both_loops
+def test_loop_may_stop_and_go_on(nodes, raw, loop):
+    client = client_of(nodes)
+    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+        lock = client.get_lock("x")
+        for _ in range(3):
+            runner.run(_use(lock))
+        runner.run(client.close())
+    assert claims(raw) == []
+
+
+async def _use(lock):
+    async with lock:
+        await asyncio.sleep(0)
+
+
+@both_loops
+@in_loop
+async def test_client_that_is_forgotten_is_closed_by_its_loop(nodes, raw, loop):
+    client = client_of(nodes)
+    assert await client.get_lock("x").acquire()
+    seen = weakref.ref(client)
+    runner = client.runner
+    del client
+    gc.collect()
+    assert seen() is None
+    await until(lambda: claims(raw) == [])
+    await until(lambda: not other_tasks())
+    assert runner.closed
+
+
+@in_loop
+async def test_client_that_is_forgotten_while_it_begins_is_closed_by_its_loop(nodes, raw):
+    for after in (1, 2, 5, 20, 100):
+        client = client_of(nodes)
+        task = asyncio.create_task(client.get_lock("x").acquire())
+        await turns(after)
+        task.cancel()
+        await asyncio.wait([task])
+        del client, task
+        gc.collect()
+        await until(lambda: not other_tasks())
+        assert claims(raw) == []
+
+
+@in_loop
+async def test_client_that_is_forgotten_in_another_thread_is_closed_by_its_loop(nodes, raw):
+    clients = [client_of(nodes)]
+    assert await clients[0].get_lock("x").acquire()
+    await asyncio.to_thread(clients.clear)
+    await asyncio.to_thread(gc.collect)
+    await until(lambda: claims(raw) == [])
+    await until(lambda: not other_tasks())
+
+
+@both_loops
+@in_loop
+async def test_close_lets_waiters_go_and_frees_what_others_hold(nodes, raw, loop):
+    client, other = client_of(nodes), client_of(nodes)
+    assert await other.get_lock("x").acquire()
+    waiters = [asyncio.create_task(client.get_lock("x").acquire()) for _ in range(5)]
+    async with client.get_lock("y") as hold:
+        watcher = asyncio.create_task(hold.wait_lost())
+        await until(lambda: raw[0].exists("redsync_places:{redsync:x}") and raw[0].hlen(PLACES) == 5)
+        await client.close()
+        results = await asyncio.gather(*waiters, watcher, return_exceptions=True)
+        assert {type(result) for result in results} == {ClientClosedError}
+        await until(lambda: {key for _, key in claims(raw)} == {b"redsync:x"})
+        for ask in (hold.extend, hold.release, client.get_lock("y").acquire, client.__aenter__):
+            with pytest.raises(ClientClosedError):
+                await ask()
+        with pytest.raises(ClientClosedError):
+            hold.check()
+        with pytest.raises(ClientClosedError):
+            await client.get_lock("y").release()
+        hold._note_released()
+    await other.close()
+
+
+PLACES = "redsync_places:{redsync:x}"
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 4, 8, 20, 60])
+@in_loop
+async def test_close_while_others_acquire_leaves_nothing(nodes, raw, after):
+    client = client_of(nodes)
+    results = []
+
+    async def work(number):
+        while True:
+            try:
+                async with client.get_lock(f"x {number % 2}"), client.get_mutex(f"y {number}"):
+                    await turns(number)
+            except ClientClosedError as error:
+                results.append(error)
+                return
+
+    async with client.get_lock("warm"):
+        pass
+    tasks = [asyncio.create_task(work(number)) for number in range(6)]
+    await turns(after)
+    await client.close()
+    await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    assert len(results) == 6
+    await until(lambda: claims(raw) == [])
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5, 20, 100])
+@in_loop
+async def test_close_while_it_connects_leaves_nothing(nodes, raw, after):
+    client = client_of(nodes)
+    task = asyncio.create_task(client.get_lock("x").acquire())
+    await turns(after)
+    await client.close()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    assert result is True or isinstance(result, ClientClosedError)
+    await until(lambda: claims(raw) == [])
+
+
+@both_loops
+@in_loop
+async def test_close_twice_and_concurrently_is_one_close(nodes, raw, loop):
+    client = client_of(nodes)
+    assert await client.get_lock("x").acquire()
+    await asyncio.gather(*(client.close() for _ in range(5)))
+    assert not other_tasks() - {asyncio.current_task()}
+    assert claims(raw) == []
+    await client.close()
+    async with client_of(nodes) as other:
+        await other.close()
+        await other.close()
+
+
+@in_loop
+async def test_close_in_another_loop_while_it_is_being_closed_says_whose_it_is(nodes, elsewhere):
+    client = client_of(nodes)
+    async with client.get_lock("x"):
+        pass
+    closing = asyncio.create_task(client.close())
+    await turns(2)
+    blocked = threading.Event()
+
+    async def close():
+        blocked.set()
+        await client.close()
+
+    # While this loop waits for it, the close is under way.
+    with pytest.raises(ConfigurationError, match=BELONGS):
+        elsewhere(close())
+    await closing
+    elsewhere(client.close())
+
+
+@both_loops
+@in_loop
+async def test_connections_are_ended_by_close(nodes, raw, loop):
+    before = [node.info("clients")["connected_clients"] for node in raw]
+    async with client_of(nodes) as client:
+        assert await client.get_lock("x").locked() is False
+        after = [node.info("clients")["connected_clients"] for node in raw]
+        assert after == [n + 1 for n in before]
+    await until(lambda: [node.info("clients")["connected_clients"] for node in raw] == before)
+
+
+# Forks.
+
+
+def run_program(nodes, program):
+    source = (
+        "import asyncio, gc, multiprocessing, os, sys\nfrom redsync import AsyncClient\n"
+        f"URLS = {nodes.urls!r}\n"
+        "def make():\n    return AsyncClient(URLS, lease=60, restart_guard=0)\n" + textwrap.dedent(program)
+    )
+    command = [sys.executable, "-W", "error", "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_client_that_was_not_used_before_a_fork_is_two_clients(nodes, raw):
+    program = """
+        client = make()
+        lock = client.get_lock("x")
+        before = client.id
+        read, write = os.pipe()
+
+        async def main():
+            async with client, lock as hold:
+                return hold.owner
+
+        child = os.fork()
+        if not child:
+            try:
+                os.write(write, asyncio.run(main()).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        theirs = os.read(read, 100).decode()
+        ours = asyncio.run(main())
+        assert theirs.rpartition(":")[0] != ours.rpartition(":")[0], (theirs, ours)
+        assert ours.startswith(before)
+        assert len(theirs) > 30
+    """
+    done = run_program(nodes, program)
+    assert done.stderr == ""
+    assert claims(raw) == []
+
+
+def test_client_that_was_used_before_a_fork_begins_anew_in_the_child(nodes, raw):
+    """The child holds nothing, uses a loop of its own, and does no harm to its parent's connections."""
+    program = """
+        client = make()
+
+        async def child_main():
+            lock = client.get_lock("x")
+            assert not lock.owned()
+            assert not await lock.acquire(False)
+            async with client.get_lock("child"):
+                pass
+            await client.close()
+
+        async def main():
+            async with client, client.get_lock("x") as hold:
+                owner = hold.owner
+                child = os.fork()
+                if not child:
+                    # In a running loop's process, as multiprocessing does it.
+                    status = 1
+                    try:
+                        assert hold.remaining() == 0.0
+                        asyncio.events._set_running_loop(None)
+                        asyncio.run(child_main())
+                        gc.collect()
+                        status = 0
+                    except BaseException:
+                        import traceback
+                        traceback.print_exc()
+                    finally:
+                        sys.stderr.flush()
+                        os._exit(status)
+                _, status = await asyncio.to_thread(os.waitpid, child, 0)
+                assert status == 0, status
+                hold.check()
+                await hold.extend()
+                assert hold.owner == owner
+                async with client.get_lock("y"):
+                    pass
+                assert not [node for node in client.nodes() if node.last_error], client.nodes()
+
+        asyncio.run(main())
+    """
+    done = run_program(nodes, program)
+    assert done.stderr == ""
+    assert claims(raw) == []
+
+
+def test_child_of_multiprocessing_uses_a_client_of_its_parents(nodes, raw):
+    program = """
+        client = make()
+
+        def work(queue):
+            async def main():
+                async with client.get_lock("x"):
+                    queue.put(client.id)
+            asyncio.run(main())
+
+        async def use():
+            async with client.get_lock("x"):
+                pass
+
+        with asyncio.Runner() as runner:
+            runner.run(use())
+            context = multiprocessing.get_context("fork")
+            queue = context.Queue()
+            children = [context.Process(target=work, args=(queue,)) for _ in range(3)]
+            for child in children:
+                child.start()
+            ids = {queue.get(timeout=20) for _ in children}
+            for child in children:
+                child.join(20)
+                assert child.exitcode == 0
+            assert len(ids | {client.id}) == 4, ids
+            runner.run(use())
+    """
+    done = run_program(nodes, program)
+    assert done.stderr == "" or sys.version_info >= (3, 12), done.stderr
+    assert claims(raw) == []
+
+
+def test_interpreter_that_ends_without_a_close_says_nothing(nodes, raw):
+    program = """
+        async def main():
+            client = make()
+            await client.get_lock("x").acquire()
+            global kept
+            kept = client
+
+        asyncio.run(main())
+        unused = make()
+    """
+    done = run_program(nodes, program)
+    assert done.stderr == ""
+    assert claims(raw) == []
+
+
+def test_interpreter_that_is_interrupted_gives_back_what_it_holds(nodes, raw):
+    program = """
+        import signal, threading
+
+        async def main():
+            client = make()
+            async with client.get_lock("x"), client.get_mutex("y"):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                await asyncio.sleep(60)
+
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = run_program(nodes, program)
+    assert done.stdout == "interrupted\n"
+    assert claims(raw) == []

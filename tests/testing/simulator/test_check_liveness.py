@@ -1,0 +1,74 @@
+"""The checker of liveness: it finds waiters that nobody serves, wakes or answers."""
+
+import pytest
+
+from redsync._protocols import claim
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Liveness
+from redsync.testing.simulator.happenings import Did
+from tests.support.hunting import KEYS, break_script, hunt
+
+
+def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
+    monkeypatch.setattr(claim, "_patience", lambda tally, luck: 3600.0)
+    broken = break_script("lock_release", ("redis.call('publish', channel, head", "tostring(head"))
+    assert "has not asked since" in hunt(Liveness, range(40), scripts=broken)
+
+
+def test_checker_finds_timeouts_that_are_not_kept(monkeypatch):
+    make = claim._Attempt.__init__
+
+    def make_patient(attempt, session, demand, started):
+        make(attempt, session, demand, started)
+        attempt.deadline += 3.0
+
+    monkeypatch.setattr(claim._Attempt, "__init__", make_patient)
+    assert "was to have an answer" in hunt(Liveness, range(40))
+
+
+def test_checker_finds_lock_that_a_crashed_client_keeps_for_ever():
+    broken = break_script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  if", "if"))
+    assert "nobody gets it" in hunt(Liveness, range(100), scripts=broken)
+
+
+# By hand.
+
+
+async def take(client):
+    async with client.get_lock("x"):
+        pass
+
+
+def test_lock_that_is_free_while_somebody_waits_is_found_after_the_bound():
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a = sim.machine("a")
+        for node in sim.nodes:
+            node.store.execute(b"hset", KEYS.lock, b"nobody", b"1")
+        a.start(take(a.client()))
+        # A lease, two guards no shorter than it, five seconds.
+        with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 1[12]\.\d+ s"):
+            sim.run()
+        assert 11.0 < sim.now < 13.0
+        a.crash()
+
+
+def test_time_of_faults_does_not_count():
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a = sim.machine("a")
+        sim.partition(a, 0, 1)
+        a.start(take(a.client()))
+        sim.run(until=60.0)
+        sim.heal()
+        sim.run()
+
+
+def test_answer_is_due_at_the_timeout():
+    with Simulation(seed=1, checkers=()) as sim:
+        checker, a = Liveness(sim), sim.machine("a")
+        checker.see(Did(0.0, a, "a worker", "asks", {"timeout": 2.0}))
+        sim.timeline.now = 2.4
+        assert list(checker.finish()) == []
+        sim.timeline.now = 2.6
+        assert "a worker on a was to have an answer 0.6" in next(iter(checker.finish()))
+        checker.see(Did(0.0, a, "a worker", "busy", {}))
+        assert list(checker.finish()) == []

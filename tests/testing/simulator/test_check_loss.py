@@ -1,0 +1,123 @@
+"""The checker of losses: it finds those that nobody tells, too late, twice, or of what was released."""
+
+import pytest
+
+from redsync._core.events import HoldLost
+from redsync._core.holds import HoldState
+from redsync._protocols import lease
+from redsync.testing.simulator import Simulation
+from redsync.testing.simulator.checks import LossTold
+from redsync.testing.simulator.happenings import Faulted, Stepped, Told
+from tests.support.hunting import add_hold, hunt
+
+
+def do_nothing(*args):
+    return
+    yield
+
+
+def test_checker_finds_losses_in_silence(monkeypatch):
+    monkeypatch.setattr(lease, "notify", do_nothing)
+    assert "lost, and nobody was told" in hunt(LossTold, range(10))
+
+
+def test_checker_finds_watchdog_that_looks_too_late(monkeypatch):
+    due = HoldState.due.fget
+    monkeypatch.setattr(HoldState, "due", property(lambda state: due(state) + 0.5))
+    assert "nobody was told" in hunt(LossTold, range(100))
+
+
+def test_checker_finds_losses_that_are_told_twice(monkeypatch):
+    notify = lease.notify
+
+    def notify_twice(event):
+        yield from notify(event)
+        yield from notify(event)
+
+    monkeypatch.setattr(lease, "notify", notify_twice)
+    assert "told twice" in hunt(LossTold, range(10))
+
+
+# By hand.
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=1, checkers=(), lease=5.0) as sim:
+        yield sim
+
+
+@pytest.fixture
+def machine(sim):
+    return sim.machine("a")
+
+
+@pytest.fixture
+def runner(machine):
+    return machine.client().runner
+
+
+def told(sim, runner, state):
+    return Told(sim.now, runner, HoldLost("x", str(state.owner), "a reason", state))
+
+
+def step(sim, machine):
+    return Stepped(sim.now, machine)
+
+
+def test_loss_may_be_told_after_two_rounds_of_votes_but_no_later(sim, machine, runner):
+    checker, state, other = LossTold(sim), add_hold(runner, until=2.0), add_hold(runner, until=2.0)
+    patience = 2 * runner.session.timing.round_timeout(5.0)
+    sim.timeline.now = 2.0 + patience
+    assert checker.see(step(sim, machine)) is None
+    assert checker.see(told(sim, runner, state)) is None
+    state.lost = "a reason"
+    sim.timeline.now = 2.1 + patience
+    assert "nobody was told" in checker.see(step(sim, machine))
+    assert "was told 0.09" in checker.see(told(sim, runner, other))
+
+
+def test_machine_that_stood_still_tells_when_it_goes_on(sim, machine, runner):
+    checker, state = LossTold(sim), add_hold(runner, until=2.0)
+    sim.timeline.now = 1.0
+    machine.pause()
+    sim.timeline.now = 60.0
+    assert list(checker.finish()) == []
+    checker.see(Faulted(sim.now, "machine resume", "a goes on"))
+    machine.paused = False
+    assert checker.see(told(sim, runner, state)) is None
+    state.lost = "a reason"
+    sim.timeline.now = 61.0
+    assert list(checker.finish()) == []
+
+
+def test_released_hold_is_not_told_as_lost(sim, runner):
+    checker, state = LossTold(sim), add_hold(runner)
+    runner.session.holds.remove(state)
+    assert "told as lost after it was released" in checker.see(told(sim, runner, state))
+
+
+def test_lost_hold_stays_lost(sim, machine, runner):
+    checker, state = LossTold(sim), add_hold(runner)
+    checker.see(told(sim, runner, state))
+    state.lost = "a reason"
+    assert checker.see(step(sim, machine)) is None
+    state.lost = None
+    assert "valid again" in checker.see(step(sim, machine))
+
+
+def test_hold_is_not_lengthened_after_its_end(sim, machine, runner):
+    checker, state = LossTold(sim), add_hold(runner, until=2.0)
+    sim.timeline.now = 1.9
+    assert checker.see(step(sim, machine)) is None
+    sim.timeline.now = 2.1
+    state.lengthen(state.valid_until + 2.0)
+    assert "ended at 2.000000 and was lengthened after that" in checker.see(step(sim, machine))
+
+
+def test_crashed_machine_is_told_nothing(sim, machine, runner):
+    checker = LossTold(sim)
+    add_hold(runner, until=1.0)
+    machine.crash()
+    sim.timeline.now = 60.0
+    assert list(checker.finish()) == []

@@ -1,0 +1,102 @@
+"""The checker of zombies: it finds what an attempt, a release or a loss leaves behind."""
+
+import asyncio
+
+import pytest
+
+from redsync._protocols import claim
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Zombies
+from tests.support.hunting import KEYS, break_script, hunt
+
+LEAVE = "redis.call('zrem', KEYS[2], ARGV[1])\nredis.call('hdel', KEYS[3], ARGV[1])\n"
+
+
+def test_checker_finds_attempts_that_are_not_undone(monkeypatch):
+    def undo(attempt, *, leave):
+        return
+        yield
+
+    monkeypatch.setattr(claim._Attempt, "undo", undo)
+    assert "keeps a claim for nobody" in hunt(Zombies, range(10))
+
+
+def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch):
+    undo = claim._Attempt.undo
+    monkeypatch.setattr(claim._Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
+    assert "keeps a place in the queue for nobody" in hunt(Zombies, range(20))
+
+
+def test_checker_finds_release_that_forgets_the_queue():
+    broken = break_script("lock_release", (LEAVE, ""))
+    assert "keeps a place in the queue for nobody" in hunt(Zombies, range(20), scripts=broken)
+
+
+def test_checker_finds_claims_without_an_end():
+    broken = break_script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  if", "if"))
+    assert hunt(Zombies, range(10), scripts=broken).endswith(" for ever")
+
+
+# By hand.
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=1, checkers=[Zombies], lease=2.0, restart_guard=0.0) as sim:
+        yield sim
+
+
+def connect(sim):
+    """Return the driver of a client that has connected and asked for a lock once."""
+    client = sim.machine("a").client()
+
+    async def visit():
+        async with client.get_lock("x"):
+            pass
+
+    sim.machines[0].start(visit())
+    sim.run()
+    sim.run(until=sim.now + 0.5)
+    return client.runner
+
+
+def test_claim_of_an_owner_that_holds_nothing_is_found(sim):
+    runner = connect(sim)
+    sim.check()
+    owner = runner.new_owner().wire
+    sim.nodes[1].store.execute(b"hset", KEYS.lock, owner, b"1")
+    sim.nodes[1].store.execute(b"pexpire", KEYS.lock, b"1000")
+    sim.check()
+    sim.timeline.now += 0.5
+    with pytest.raises(SimulationError, match=r"zombies: node-2 keeps a claim for nobody: 'redsync:x' held by a:2"):
+        sim.check()
+    sim.machines[0].crash()
+    sim.check()
+
+
+def test_claim_that_lasts_for_longer_than_any_lease_is_found(sim):
+    connect(sim)
+    sim.nodes[1].store.execute(b"hset", KEYS.lock, b"somebody", b"1")
+    sim.nodes[1].store.execute(b"pexpire", KEYS.lock, b"2000")
+    sim.check()
+    sim.nodes[1].store.execute(b"pexpire", KEYS.lock, b"2100")
+    with pytest.raises(SimulationError, match=r"zombies: node-2 keeps 'redsync:x' for 2100 ms yet"):
+        sim.check()
+    sim.nodes[1].store.flush()
+
+
+def test_what_strays_leave_is_excused():
+    """A command that arrives when the client has given its connection up can't be undone in order."""
+    with Simulation(seed=1, checkers=[Zombies], lease=60.0) as sim:
+        machine = sim.machine("a")
+        client = machine.client()
+        sim.nodes[0].hang()
+
+        async def visit():
+            async with client.get_lock("x"):
+                await asyncio.sleep(1.0)
+
+        machine.start(visit())
+        sim.run(until=30.0)
+        sim.nodes[0].resume()
+        sim.run(until=31.0)

@@ -1,0 +1,123 @@
+"""Scenarios: how they are read, what they do, and what their errors say."""
+
+import pytest
+
+from redsync.testing.simulator.scenario import Scenario, ScenarioError
+
+CLIENTS = "clients a b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("walk the dog", "story:2: neither a setting nor an instant: walk the dog"),
+        ("nodes many", "story:2: neither a setting nor an instant: nodes many"),
+        ("1.0 a walks the dog", "story:2: no statement looks like this: a walks the dog"),
+        ("1.0 c acquires x", "story:2: 'c' is none of the clients: a b"),
+        ("1.0 expect c holds x", "story:2: 'c' is none of the clients: a b"),
+        ("1.0 node 4 crashes", "story:2: nodes are counted from 1 to 3: node 4 crashes"),
+        ("1.0 a is cut off from 1 2 7", "story:2: nodes are counted from 1 to 3: a is cut off from 1 2 7"),
+        ("1.0 all is well\n# a comment\n\n0.5 all is well", "story:5: 0.5 comes after 1: times must rise"),
+    ],
+)
+def test_mistake_is_told_with_file_and_line(text, problem):
+    with pytest.raises(ScenarioError) as caught:
+        Scenario(CLIENTS + text, "story")
+    assert str(caught.value) == problem
+
+
+def play(*lines):
+    return Scenario(CLIENTS + "\n".join(lines), "story").run()
+
+
+@pytest.mark.parametrize(
+    ("expectation", "found"),
+    [
+        ("nobody holds x", "a does"),
+        ("b holds x", "a does"),
+        ("nodes keep x: a b -", "they keep a a a"),
+        ("a waits", "a has said acquired x"),
+        ("a: released x", "a has said acquired x"),
+        ("b: released x", "b has said nothing"),
+    ],
+)
+def test_unmet_expectation_is_told_with_what_there_is_and_the_trace(expectation, found):
+    with pytest.raises(ScenarioError) as caught:
+        play("0.0 a acquires x", f"1.0 expect {expectation}")
+    report = str(caught.value)
+    assert report.startswith(f"story:3: expect {expectation}: {found}\n\nthe trace ends with\n")
+    assert "a on a acquired lock=x" in report
+
+
+def test_client_does_one_thing_after_the_other_as_one_owner():
+    play(
+        "0.0 a acquires x",
+        "0.0 a acquires x for 1.5",
+        "0.0 a releases x",
+        "0.0 a extends x",
+        "0.5 expect a: acquired x, acquired x, released x, extended x",
+        "0.5 expect a holds x",
+        "0.5 a releases x",
+        "0.5 a releases x",
+        "1.0 expect a: released x, not owner of x",
+        "1.0 expect nodes keep x: - - -",
+    )
+
+
+def test_waiting_client_gives_up():
+    play(
+        "0.0 a acquires x",
+        "0.5 b acquires x",
+        "1.0 expect b waits",
+        "1.0 b gives up",
+        "1.1 expect b: cancelled x",
+        "1.1 b acquires x within 0.5",
+        "2.0 expect b: busy x",
+        "2.0 b gives up  # there is nothing to give up",
+        "2.0 a releases x",
+        "2.1 b tries x",
+        "2.5 expect b holds x",
+    )
+
+
+def test_every_fault_can_be_told():
+    sim = play(
+        "0.0 a acquires x",
+        "0.5 node 1 hangs",
+        "0.6 node 1 resumes",
+        "0.7 node 2 goes dark",
+        "0.8 node 2 restarts",
+        "0.9 node 3 forgets",
+        "0.9 node 3 jumps -0.5",
+        "1.0 a is 0.05 seconds from 1 2 3",
+        "1.1 a loses replies from 2",
+        "1.2 a reaches 1 2 3",
+        "1.3 a loses requests to 2",
+        "1.4 all is well",
+        "1.5 a jumps +0.1",
+        "1.6 a pauses",
+        "1.7 a resumes",
+        "1.8 a crashes",
+        "1.9 b goes dark",
+        "2.0 expect nobody holds x",
+    )
+    told = [line.partition("*** ")[2] for line in sim.trace.lines() if "***" in line]
+    assert told[0] == "node-1 hangs"
+    assert told[-2:] == ["a crashes", "b crashes and is dark"]
+    assert "100% of requests, 0% of replies are lost a <-> node-2" in told
+
+
+def test_settings_are_those_of_the_simulation():
+    scenario = Scenario(
+        "seed 7\nnodes 5\nlease 4\nguard 1\nclients a\n0.0 a acquires x\n0.5 expect nodes keep x: a a a a a"
+    )
+    sim = scenario.run()
+    assert (sim.seed, len(sim.nodes)) == (7, 5)
+    assert sim.client_options == {"lease": 4.0, "restart_guard": 1.0}
+
+
+def test_story_in_a_file_is_called_by_its_path(tmp_path):
+    path = tmp_path / "story.txt"
+    path.write_text("clients a\n0.0 expect a holds x\n")
+    with pytest.raises(ScenarioError, match=r"story\.txt:2: expect a holds x: nobody does"):
+        Scenario.read(path).run()
