@@ -4,8 +4,8 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
 
 * `acquire`: KEYS claim, and from who waits queue and places; ARGV owner, hold count, lease in ms, guard in ms, and from
   who waits for how long to keep its place in ms, its rank (waited so far in ms, or ticket), wake channel. Reply 1 new,
-  2 was ours already, [remaining ms or -1, holder, and by ticket the highest ticket] held, 0 foreign type, or the error
-  FORGETFUL.
+  2 was ours already, [remaining ms or -1, holder, the highest ticket if by ticket, how many wait before it if it has a
+  place] held, 0 foreign type, or the error FORGETFUL.
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each

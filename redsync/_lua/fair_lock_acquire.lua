@@ -9,7 +9,7 @@
 -- ARGV[5..7] not for a re-entry: for how long to keep its place, ms, 0: it does not wait; its ticket, 0: it has none yet;
 --        wake channel
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner, highest ticket} held by that owner, or
---        free and the turn of that owner, whose place lasts so long
+--        free and the turn of that owner, whose place lasts so long; to who has a place also how many wait before it
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
@@ -25,19 +25,20 @@ if count then
   return 2
 end
 
-local remaining, holder, highest
+local remaining, holder, highest, rank
 if KEYS[2] then
   highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
   if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
 -- include: take_ticket
   end
 -- include: live_head
+  rank = redis.call('zrank', KEYS[2], ARGV[1]) or nil
   if head and head ~= ARGV[1] then holder, remaining = head, until_ms - now end
 end
 if not free then
   holder, remaining = redis.call('hkeys', KEYS[1])[1], redis.call('pttl', KEYS[1])
 end
-if holder then return {remaining, holder, highest or 0} end
+if holder then return {remaining, holder, highest or 0, rank} end
 
 -- include: remembers
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])

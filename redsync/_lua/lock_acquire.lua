@@ -5,8 +5,8 @@
 -- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
 -- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
 -- ARGV[5..7] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner} held by that owner
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner} held by that owner; to who waits also
+--        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
 -- include: remembers
   redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
@@ -30,7 +30,9 @@ if count then
   return 2
 end
 
+local rank
 if KEYS[2] then
 -- include: take_place
+  rank = redis.call('zrank', KEYS[2], ARGV[1])
 end
-return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}
+return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1], rank}

@@ -6,8 +6,8 @@
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
 -- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
 -- ARGV[5..7] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; to who waits also
+--        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
 -- include: remembers
   redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[3])
@@ -28,7 +28,9 @@ if value == ARGV[1] then
   return 2
 end
 
+local rank
 if KEYS[2] then
 -- include: take_place
+  rank = redis.call('zrank', KEYS[2], ARGV[1])
 end
-return {redis.call('pttl', KEYS[1]), value}
+return {redis.call('pttl', KEYS[1]), value, rank}

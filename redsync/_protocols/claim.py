@@ -35,7 +35,7 @@ __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 _FOREIGN = 0
 _CODES = (1, 2, 0)
 
-_REFUSALS = [int, bytes], [int, bytes, int]
+_REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
 
 _GRACE = 0.003
 """Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
@@ -229,7 +229,7 @@ class _Attempt:
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0
-        return _patience(tally, luck)
+        return min(_time_left(tally) + 0.001 + 0.02 * luck, self._place.patience(tally, luck))
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -322,9 +322,8 @@ def _is_split(tally: Tally) -> bool:
     return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
 
-def _patience(tally: Tally, luck: float) -> float:
-    """Return for how many seconds to wait for a wake-up: until the holder's time is up on a quorum, or a second."""
+def _time_left(tally: Tally) -> float:
+    """Return for how many seconds a quorum of nodes keeps the holder's claim."""
     # -1 stands for a claim without an end, and a foreign value tells none.
     remaining = sorted(reply[0] if reply and reply[0] >= 0 else math.inf for reply in refusals(tally))
-    expiry = remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
-    return min(expiry + 0.001 + 0.02 * luck, 0.5 + luck)
+    return remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000

@@ -21,10 +21,16 @@ from redsync._protocols.rounds import most_refusals, refusals
 __all__ = ["Arrival", "Nowhere", "Place", "Ticket"]
 
 ARRIVAL_KEPT = 5.0
-"""Seconds for which a node keeps a waiter's place; each of its tries, at most 1.5 s apart, renews it."""
+"""Seconds for which a node keeps a waiter's place; each of its tries renews it."""
 
 TICKET_KEPT = 3.0
 """Likewise for a ticket. Shorter, as one who stopped with it holds up everybody behind."""
+
+_LONGEST_SLEEP = 0.7
+"""Of the time for which a place is kept, so that it is renewed before it ends."""
+
+_FRONT = 64
+"""So many who wait may look every second. Who has more before it sleeps longer: thousands would keep nodes busy."""
 
 
 def _is_held(tally: Tally) -> bool:
@@ -64,6 +70,16 @@ class Place(Protocol):
         """Return for how many seconds to sleep whatever was heard; None: until woken, or the holder's time is up."""
         ...
 
+    def patience(self, tally: Tally, luck: float) -> float:
+        """Return for how many seconds to wait for a wake-up before looking again."""
+        ...
+
+
+def _patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
+    """Return 0.5 to 1.5 s, or longer for who is far behind; `told_at`: where a refusal tells how many are before it."""
+    ahead = min((reply[told_at] for reply in refusals(tally) if reply and len(reply) > told_at), default=0)
+    return min((0.5 + luck) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
+
 
 class Arrival:
     """A place by arrival; see `Place`."""
@@ -90,6 +106,9 @@ class Arrival:
 
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
+
+    def patience(self, tally: Tally, luck: float) -> float:
+        return _patience(tally, luck, 2, self.kept)
 
 
 class Ticket:
@@ -122,6 +141,9 @@ class Ticket:
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
 
+    def patience(self, tally: Tally, luck: float) -> float:
+        return _patience(tally, luck, 3, self.kept)
+
 
 class Nowhere:
     """No place; see `Place`."""
@@ -142,3 +164,6 @@ class Nowhere:
 
     def pause(self, tries: int, luck: float) -> float | None:
         return self._backoff(tries, luck)
+
+    def patience(self, tally: Tally, luck: float) -> float:  # noqa: ARG002
+        return 0.0

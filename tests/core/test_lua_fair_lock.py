@@ -92,8 +92,8 @@ def test_free_lock_is_granted_to_the_head_only(fair):
     fair.ask(B, 1)
     fair.ask(C, 2)
     assert fair.release(A) == 1
-    remaining, holder, highest = fair.ask(C, 2)
-    assert (holder, highest) == (B, 2)
+    remaining, holder, highest, ahead = fair.ask(C, 2)
+    assert (holder, highest, ahead) == (B, 2, 1)
     assert 0 < remaining <= KEEP, "as long as the head's place lasts"
     assert fair.ask(D)[1] == B, "a newcomer does not barge"
     assert fair.ask(D, keep=0)[1] == B, "nor does who would not wait"

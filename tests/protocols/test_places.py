@@ -142,6 +142,34 @@ def test_foreign_values_do_not_count_for_a_ticket(toy):
     assert tickets(toy) == [0, 4]
 
 
+# How often one looks.
+
+
+@pytest.mark.parametrize(("ahead", "longest"), [(0, 1.5), (3, 1.6), (64, 3.0), (2000, 3.5)])
+def test_who_is_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahead, longest):
+    toy = make_toy(luck=0.999)
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.all_say([20_000, A, ahead])),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", toy.all_say(NEW)),
+        crowded=True,
+    )
+    assert longest - 0.1 < toy.waits[0].until - toy.tallies[0].at <= longest + 0.01
+
+
+def test_who_is_near_the_head_on_some_node_looks_often(toy):
+    fair(
+        toy,
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.answers(*[[20_000, A, 5, ahead] for ahead in (900, 2, 900, 900, 900)])),
+        "tell fair_lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert toy.waits[0].until - toy.tallies[1].at < 1.1
+
+
 # Not at all.
 
 
