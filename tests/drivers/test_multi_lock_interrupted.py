@@ -1,0 +1,236 @@
+"""A multi-lock interrupted at every point at which an interruption can come: all or none all the same."""
+
+import itertools
+import time
+from contextlib import suppress
+
+import pytest
+
+from redsync import Client, LeaseLostError, NotOwnedError, QuorumError
+
+STRIDE = 11
+"""Of some 700 points a run tries each eleventh; the seed says which."""
+
+RECORDS = ("redsync:client:", "redsync_birth")
+
+
+@pytest.fixture
+def make_client(nodes):
+    """Make clients; their lease is a minute: whatever is left is left by mistake."""
+    clients = []
+
+    def make(**options):
+        clients.append(Client(nodes.urls, lease=60.0, restart_guard=0.0, **options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def clients(make_client):
+    """Two clients, of which the multi-locks here are made."""
+    return make_client(), make_client(prefix="other:")
+
+
+@pytest.fixture
+def make_multi(clients):
+    first, second = clients
+
+    def make(point=""):
+        return first.get_multi_lock(
+            second.get_mutex(f"c{point}"),
+            first.get_lock(f"b{point}"),
+            first.get_fair_lock(f"a{point}"),
+        )
+
+    return make
+
+
+def left(raw, expected):
+    """Wait until each node has these keys and no others; return what they have if they never do."""
+    # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
+    deadline = time.monotonic() + 2.5
+    while True:
+        found = [sorted(key for key in node.keys("*") if not key.startswith(RECORDS)) for node in raw]
+        if found == [sorted(expected)] * len(raw):
+            return None
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def interrupt(clients, raw, inject, seed):
+    """Return a function that tries all points of something, and checks after each that nothing of it is left."""
+
+    def interrupt(prepare, do, check=lambda multi: None, keys=(), holds=0):
+        """Interrupt `do(prepare(point))`; `check(multi)` follows, and `keys` are what others have on the nodes."""
+        tables = [client.runner.session.holds for client in clients]
+        wrong = []
+        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+            multi = prepare(point)
+            where = inject(point, lambda multi=multi: do(multi))
+            if where is None:
+                break
+            problem = check(multi)
+            if problem:
+                wrong.append(f"{where}: {problem}")
+            if sum(map(len, tables)) != holds:
+                wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
+            rest = left(raw, keys)
+            if rest is not None:
+                wrong.append(f"{where}: left {rest}")
+                break
+            try:
+                for client in clients:
+                    # Connections that were given up again and again come back after growing pauses.
+                    with client.get_lock("next", timeout=3.0):
+                        pass
+            except QuorumError as error:
+                wrong.append(f"{where}: {error}")
+                break
+        print(f"{point} points")
+        assert wrong == []
+        assert point > 100
+
+    return interrupt
+
+
+def enter_and_leave(multi):
+    with multi:
+        pass
+
+
+def is_free(multi):
+    """Check that the same object can be used again, and knows of no earlier `with`."""
+    if multi.hold_count() or any(lock.hold_count() for lock in multi._locks):
+        return "it is believed to be held"
+    with multi as hold:
+        hold.check()
+    if multi._entered or any(lock._entered for lock in multi._locks):
+        return "it remembers a `with`"
+    return "the next `with` did not release it" if multi.hold_count() else None
+
+
+def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi):
+    interrupt(make_multi, lambda multi: multi.acquire(timeout=2.0), is_free)
+
+
+def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_client):
+    """Also where it is about to give back what it had taken."""
+    held = make_client(prefix="other:").get_mutex("c")
+    assert held.acquire(timeout=2.0)
+
+    def try_in_vain(multi):
+        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+            assert multi.acquire(timeout=0.02) is False
+
+    interrupt(lambda point: make_multi(), try_in_vain, lambda multi: multi.hold_count(), keys=["other:c"])
+    held.release()
+
+
+def test_acquire_that_fails_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, raw):
+    for node in raw:
+        node.lpush("other:c", "foreign")
+
+    def fail(multi):
+        with suppress(TypeError, QuorumError):
+            multi.acquire(timeout=2.0)
+
+    interrupt(lambda point: make_multi(), fail, lambda multi: multi.hold_count(), keys=["other:c"])
+
+
+def test_with_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi):
+    interrupt(make_multi, enter_and_leave, is_free)
+
+
+def test_with_interrupted_while_an_error_passes_leaves_nothing_held(interrupt, make_multi):
+    def fail(multi):
+        try:
+            with multi:
+                raise KeyError("the body's own")
+        except KeyError:
+            pass
+
+    interrupt(make_multi, fail, is_free)
+
+
+def test_reentry_interrupted_at_any_point_leaves_the_outer_holds(interrupt, clients):
+    first, second = clients
+    outer = first.get_multi_lock(first.get_lock("a"), second.get_lock("b"))
+    with outer as hold:
+
+        def still_held(_):
+            hold.check()
+            return None if outer.hold_count() == 1 else f"held {outer.hold_count()} times"
+
+        inner = first.get_multi_lock(second.get_lock("b"), first.get_lock("a"), first.get_lock("c"))
+        interrupt(lambda point: inner, enter_and_leave, still_held, keys=["redsync:a", "other:b"], holds=2)
+    assert outer.hold_count() == 0
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["held", "one is lost"])
+def test_release_interrupted_at_any_point_has_released_all_or_none(interrupt, make_multi, lost):
+    """One that had not begun has yet to be called; then all are held, and can be released."""
+
+    def acquired(point):
+        multi = make_multi(point)
+        assert multi.acquire(timeout=2.0)
+        if lost:
+            state = multi._locks[1]._state()
+            state.valid_until = 0.0
+        return multi
+
+    def release(multi):
+        with suppress(LeaseLostError):
+            multi.release()
+
+    def released(multi):
+        counts = {lock._state().count if lock._state() else 0 for lock in multi._locks}
+        if len(counts) != 1:
+            return f"released some and not others: {counts}"
+        with suppress(*([NotOwnedError] if counts == {0} or lost else [])):
+            multi.release()
+        return None
+
+    interrupt(acquired, release, released)
+
+
+def test_release_of_a_hold_interrupted_at_any_point_has_released_all_or_none(interrupt, make_multi):
+    kept = []
+
+    def acquired(point):
+        multi = make_multi(point)
+        kept[:] = [multi.__enter__()]
+        return multi
+
+    def released(multi):
+        counts = {lock.hold_count() for lock in multi._locks}
+        if len(counts) != 1:
+            return f"released some and not others: {counts}"
+        multi.__exit__(None, None, None)
+        return is_free(multi)
+
+    interrupt(acquired, lambda multi: kept[0].release(), released)
+
+
+def test_wait_for_a_loss_interrupted_at_any_point_leaves_nobody_asleep(interrupt, clients):
+    first, second = clients
+    multi = first.get_multi_lock(first.get_lock("a"), second.get_lock("b"))
+    with multi as hold:
+        states = [part._state for part in hold._holds]
+
+        def rests(_):
+            hold.check()
+            return f"watchers {[s.watchers for s in states]}" if any(state.watchers for state in states) else None
+
+        interrupt(
+            lambda point: multi,
+            lambda multi: hold.wait_lost(0.002),
+            rests,
+            keys=["redsync:a", "other:b"],
+            holds=2,
+        )
+        assert not any(state.on_lost for state in states)
