@@ -74,9 +74,6 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
             await action()
         except RedsyncError as error:
             errors.append(error)
-        except GeneratorExit:
-            # The coroutine is thrown away, with its loop most likely: it can await nothing any more.
-            raise
         except BaseException as error:
             cancelled.append(error)
     raise_first(cancelled + errors)

@@ -52,9 +52,6 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
             for lock in self._locks:
                 if not attempt.settle(lock, await lock._runner.run(attempt.ask(lock, self._runner.now()))):
                     break
-        except GeneratorExit:
-            # The coroutine is thrown away, with its loop most likely: it can await nothing any more.
-            raise
         except BaseException:
             await self._undo(attempt)
             raise

@@ -1,0 +1,349 @@
+"""The async multi-lock: cancelled at every turn of the loop, and what becomes of the body of an `async with`."""
+
+import asyncio
+import pickle
+from contextlib import suppress
+
+import pytest
+
+from redsync import AcquireTimeout, AsyncMultiLock, Client, HoldLost, LeaseLostError, NotOwnedError
+from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
+from tests.test_async_cancel import for_every_turn, give_back, ground_of, states_of_nodes
+
+ENDLESS = 30
+
+
+def multi_of(client):
+    return client.get_multi_lock(client.get_mutex("y"), client.get_lock("x"), client.get_fair_lock("z"))
+
+
+def lose(client, name):
+    """Let the hold of that name be lost, as the watchdog would, at this instant."""
+    (state,) = (state for state in client.runner.session.holds if state.name == name)
+    state.valid_until = 0.0
+    state.renew_at = 0.0
+    client.runner.session.holds.watch(state)
+
+
+async def goes_on():
+    """Show that the running task can await as ever, with no cancellation left."""
+    assert asyncio.current_task().cancelling() == 0
+    await asyncio.sleep(0.001)
+    await turns(3)
+
+
+# Cancelled at every turn, and again at every later one.
+
+
+@states_of_nodes
+@in_loop
+async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        multi = multi_of(ground.client)
+
+        async def operation(begun):
+            begun.set()
+            try:
+                assert await multi.acquire()
+            except asyncio.CancelledError:
+                assert not any(lock.hold_count() for lock in multi._locks)
+                raise
+            finally:
+                await give_back(multi)
+
+        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
+
+
+@states_of_nodes
+@in_loop
+async def test_acquire_that_is_refused_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        holder = ground.other.get_lock("z")
+        assert await holder.acquire()
+        multi = multi_of(ground.client)
+
+        async def operation(begun):
+            begun.set()
+            try:
+                assert await multi.acquire(timeout=0.004) is False
+            finally:
+                assert not any(lock.hold_count() for lock in multi._locks)
+
+        async def check():
+            await ground.is_clean(held=[b"redsync:z"])
+
+        assert await for_every_turn(operation, check, limit=100) > 10
+        await holder.release()
+
+
+@states_of_nodes
+@in_loop
+async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        lock = ground.client.get_lock("x")
+        multi = multi_of(ground.client)
+
+        async def operation(begun):
+            assert await lock.acquire()
+            begun.set()
+            try:
+                assert await multi.acquire()
+            except asyncio.CancelledError:
+                assert [each.hold_count() for each in multi._locks] == [1, 0, 0]
+                raise
+            finally:
+                try:
+                    await give_back(multi)
+                finally:
+                    await give_back(lock)
+
+        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
+
+
+@states_of_nodes
+@in_loop
+async def test_release_cancelled_at_any_turn_has_given_all_back(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        multi = multi_of(ground.client)
+
+        async def operation(begun):
+            assert await multi.acquire()
+            begun.set()
+            try:
+                await multi.release()
+            finally:
+                assert not any(lock.hold_count() for lock in multi._locks)
+
+        assert await for_every_turn(operation, ground.is_clean, limit=100) > 2
+
+
+@states_of_nodes
+@in_loop
+async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
+    async with ground_of(nodes, raw, state) as ground:
+        multi = multi_of(ground.client)
+
+        async def operation(begun):
+            begun.set()
+            async with multi as hold:
+                hold.check()
+                await turns(3)
+
+        assert await for_every_turn(operation, ground.is_clean, limit=60) > 10
+        assert not multi._entered
+        assert not any(lock._entered for lock in multi._locks)
+
+
+@in_loop
+async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
+    async with ground_of(nodes, raw, "healthy") as ground, multi_of(ground.client) as hold:
+        states = [part._state for part in hold._holds]
+        before = [list(state.on_lost) for state in states]
+
+        async def operation(begun):
+            begun.set()
+            await hold.wait_lost(0.002)
+
+        async def check():
+            assert not any(state.watchers for state in states)
+            assert [list(state.on_lost) for state in states] == before
+            hold.check()
+
+        assert await for_every_turn(operation, check) > 2
+
+
+# The body.
+
+
+@pytest.mark.parametrize("names", ["x", "y", "z", "xz", "zyx"])
+@in_loop
+async def test_body_is_cancelled_once_when_some_are_lost(nodes, raw, names):
+    cancelled = []
+    async with client_of(nodes) as client:
+        multi = multi_of(client)
+        with comes_out(LeaseLostError) as info:
+            async with multi as hold:
+                for name in names:
+                    lose(client, name)
+                try:
+                    await asyncio.sleep(ENDLESS)
+                except asyncio.CancelledError:
+                    cancelled.append(hold.lost)
+                    await asyncio.sleep(0.01)
+                    await turns(5)
+                    cancelled.append("cleaned up")
+                    raise
+        assert cancelled == [True, "cleaned up"]
+        assert info.value.name == max(names), "given back in reverse order"
+        assert len(getattr(info.value, "__notes__", [])) == len(names) - 1
+        await goes_on()
+        await until(lambda: not claims(raw))
+        async with multi:
+            await goes_on()
+
+
+@in_loop
+async def test_body_is_cancelled_when_locks_of_several_clients_are_lost(nodes, raw):
+    events = []
+    async with client_of(nodes, listeners=[events.append]) as one, client_of(nodes, prefix="z:") as two:
+        with comes_out(LeaseLostError):
+            async with one.get_multi_lock(one.get_lock("x"), two.get_lock("x")):
+                lose(two, "x")
+                lose(one, "x")
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+        await until(lambda: not claims(raw))
+    assert [type(event) for event in events if isinstance(event, HoldLost)] == [HoldLost]
+
+
+@in_loop
+async def test_body_that_released_what_is_lost_is_told_all_the_same(nodes):
+    async with client_of(nodes) as client:
+        with comes_out(LeaseLostError, match="'y'"):
+            async with multi_of(client) as hold:
+                lose(client, "y")
+                try:
+                    await asyncio.sleep(ENDLESS)
+                finally:
+                    with suppress(LeaseLostError):
+                        await hold.release()
+        await goes_on()
+
+
+@in_loop
+async def test_loss_is_noted_on_the_error_of_the_body(nodes):
+    async with client_of(nodes) as client:
+        with comes_out(KeyError) as info:
+            async with multi_of(client):
+                for name in "xz":
+                    lose(client, name)
+                raise KeyError
+        assert ["'z' was lost" in note or "'x' was lost" in note for note in info.value.__notes__] == [True] * 2
+        await goes_on()
+
+
+@in_loop
+async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
+    lost = []
+    async with client_of(nodes) as client:
+        multi = client.get_multi_lock(client.get_lock("x", on_lost=lost.append), client.get_lock("y"))
+        with comes_out(LeaseLostError, match="'x'"):
+            async with multi as hold:
+                lose(client, "x")
+                assert await hold.wait_lost(5)
+                await asyncio.sleep(0.01)
+                assert [each.name for each in lost] == ["x"]
+        with comes_out(LeaseLostError, match="'y'"):
+            async with multi:
+                lose(client, "y")
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+
+
+@pytest.mark.parametrize("turns_between", [-3, -2, -1, 0, 1, 2, 3, 5])
+@pytest.mark.parametrize("names", ["y", "xz"])
+@in_loop
+async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, raw, names, turns_between):
+    """Whichever comes first, also in one turn of the loop, and also when several are lost."""
+    begun = asyncio.Event()
+
+    async def hold(client):
+        async with multi_of(client):
+            begun.set()
+            await asyncio.sleep(ENDLESS)
+
+    async with client_of(nodes) as client:
+
+        def lose_all():
+            for state in client.runner.session.holds:
+                if state.name in names:
+                    lose(client, state.name)
+
+        task = asyncio.create_task(hold(client))
+        await begun.wait()
+        if turns_between < 0:
+            lose_all()
+        await turns(abs(turns_between))
+        task.cancel()
+        if turns_between >= 0:
+            await turns(turns_between)
+            lose_all()
+        with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
+            await task
+        # The loss comes out only if it had been told when the cancellation came, or that came while the with was left.
+        assert task.cancelled() or turns_between < 0
+        assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
+        await until(lambda: not claims(raw))
+        assert len(client.runner.session.holds) == 0
+
+
+@in_loop
+async def test_cancellation_from_outside_comes_out_and_gives_all_back(nodes, raw):
+    begun = asyncio.Event()
+
+    async def hold(client):
+        async with multi_of(client):
+            begun.set()
+            await asyncio.sleep(ENDLESS)
+
+    async with client_of(nodes) as client:
+        task = asyncio.create_task(hold(client))
+        await begun.wait()
+        task.cancel("mine")
+        with comes_out(asyncio.CancelledError, match="mine"):
+            await task
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_timeout_around_ends_the_body_and_gives_all_back(nodes, raw):
+    async with client_of(nodes) as client:
+        with comes_out(TimeoutError):
+            async with asyncio.timeout(0.02), multi_of(client):
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+        await until(lambda: not claims(raw))
+
+
+@in_loop
+async def test_tasks_are_different_owners(nodes):
+    async with client_of(nodes) as client:
+        multi = multi_of(client)
+        async with multi:
+            assert await asyncio.create_task(multi.acquire(False)) is False
+
+            async def release():
+                with pytest.raises(NotOwnedError):
+                    await multi.release()
+
+            await asyncio.create_task(release())
+            assert multi.owned()
+
+
+# Made of locks.
+
+
+@in_loop
+async def test_multi_lock_for_asyncio_is_refused_when_made_of_locks_for_threads(nodes):
+    async with client_of(nodes) as client:
+        with Client(nodes.urls, restart_guard=0.0) as theirs:
+            lock = theirs.get_lock("x")
+        with pytest.raises(TypeError, match="locks for asyncio, given one by one, not of <Lock 'x'>"):
+            client.get_multi_lock(lock)
+
+
+@in_loop
+async def test_pickled_multi_lock_carries_its_locks_and_timeout_and_no_hold(nodes):
+    async with client_of(nodes) as client:
+        multi = client.get_multi_lock(client.get_mutex("b"), client.get_lock("a"), timeout=0.01)
+        async with multi as hold:
+            with pytest.raises(TypeError, match="pickle the multi-lock instead"):
+                pickle.dumps(hold)
+            twin = pickle.loads(pickle.dumps(multi))
+            assert type(twin) is AsyncMultiLock
+            assert twin.name == ("a", "b")
+            with comes_out(AcquireTimeout):
+                async with twin:
+                    pytest.fail("ran without the locks")
+        async with twin:
+            assert await multi.locked()
