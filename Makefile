@@ -4,6 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 MINUTES ?= 5
 SEEDS   ?= 2000
+KIND    ?= lock
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -23,8 +24,8 @@ test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
 soak: $(READY)  ## run the test of random faults for MINUTES=5
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
 
-simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds, over all cores
-	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) $(ARGS)
+simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds of KIND=lock, fair or spin
+	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)
 
 check: $(READY)  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .

@@ -77,7 +77,9 @@ class LockInfo:
         holders = [_holder(owner, held, tally) for owner, held in by_owner.items() if len(held) >= tally.quorum]
         kinds = Counter(_KINDS.get(look.kind, look.kind) for look in looks if look.kind != "none")
         kind = kinds.most_common(1)[0][0] if kinds else "none"
-        waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters)
+        # Who holds a fair lock keeps its place in the queue.
+        served = [holder.owner for holder in holders]
+        waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters if waiter not in served)
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)
 
 

@@ -87,6 +87,19 @@ def test_holder_that_wants_it_again_queues_behind_who_waits(lock, line_up):
     assert served == [0, 1, 2, "holder"]
 
 
+def test_holder_that_had_to_wait_is_not_shown_as_waiting(lock, client, line_up, eventually, raw):
+    served = []
+    lock.acquire()
+    (waiter,) = line_up(1, served, hold=1.0)
+    lock.release()
+    eventually(lambda: served)
+    info = client.inspect("x")
+    assert len(info.holders) == 1
+    assert info.waiters == ()
+    waiter.result(20)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
 def test_order_holds_while_a_minority_of_nodes_fails(lock, line_up, nodes):
     served = []
     lock.acquire()

@@ -1,6 +1,8 @@
 -- Purpose: claim a fair lock, first come first served, or else take a place in its queue by the ticket that was drawn, in
 -- one atomic step. A ticket is one more than the highest that a quorum of nodes knew; since two quorums meet, who finished
--- queueing first has the lower one on every node that knows both. Only the head of the queue is granted a free lock.
+-- queueing first has the lower one on every node that knows both. Only the head of the queue is granted a free lock. It
+-- keeps its place meanwhile: a grant may be undone when too few nodes granted, or not in time, and whoever draws a ticket
+-- until then must still come after it.
 -- Idempotent: hold count and ticket are set, never added to.
 -- KEYS[1] lock: hash owner -> hold count
 -- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry channel"
@@ -15,22 +17,20 @@ local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
 
+if KEYS[2] and ARGV[6] ~= '0' and ARGV[5] ~= '0' then
+-- include: take_ticket
+end
+
 if count then
   if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end
   -- A nested acquire may lengthen the lease, never shorten it.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
-  if KEYS[2] then
--- include: leave_queue
-  end
   return 2
 end
 
 local remaining, holder, highest, rank
 if KEYS[2] then
   highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
-  if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
--- include: take_ticket
-  end
 -- include: live_head
   rank = redis.call('zrank', KEYS[2], ARGV[1]) or nil
   if head and head ~= ARGV[1] then holder, remaining = head, until_ms - now end
@@ -43,7 +43,4 @@ if holder then return {remaining, holder, highest or 0, rank} end
 -- include: remembers
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
 redis.call('pexpire', KEYS[1], ARGV[3])
-if KEYS[2] then
--- include: leave_queue
-end
 return 1

@@ -5,7 +5,7 @@
 -- Reply: 1 this node had our claim | 0 it had not
 if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
   if ARGV[2] == '0' then
-    -- A place may be left if this node was not asked when the others granted.
+    -- A place may be left, as this node did not grant when the others did.
 -- include: leave_queue
   end
   return 0
@@ -19,7 +19,7 @@ end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
-  -- A renewal may have made the claim here, where we were still queueing: without this we would wake ourselves.
+  -- Whoever waited for the lock has kept its place: without this we would wake ourselves.
 -- include: leave_queue
 -- include: wake_head
 end

@@ -6,9 +6,13 @@
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then return 0 end
 if kind ~= ARGV[2] then return -1 end
+local holder = ARGV[3] == '1' and redis.call('hkeys', KEYS[1])[1]
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[1], '0')
 if ARGV[3] == '1' then
+  -- Who waited for the lock has kept its place, at the head.
+  redis.call('zrem', KEYS[2], holder)
+  redis.call('hdel', KEYS[3], holder)
 -- include: wake_head
 else
 -- include: wake_next

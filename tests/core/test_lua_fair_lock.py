@@ -99,6 +99,8 @@ def test_free_lock_is_granted_to_the_head_only(fair):
     assert fair.ask(D, keep=0)[1] == B, "nor does who would not wait"
     assert fair.redis.exists(KEYS.lock) == 0
     assert fair.ask(B, 1) == NEW
+    assert fair.queue() == [(B, 1), (C, 2)]
+    assert fair.release(B) == 1
     assert fair.queue() == [(C, 2)]
 
 
@@ -109,8 +111,9 @@ def test_head_whose_place_has_expired_is_passed_over(fair):
     fair.release(A)
     time.sleep(0.05)
     assert fair.ask(C, 2) == NEW
-    assert fair.queue() == []
-    assert fair.redis.exists(KEYS.places) == 0
+    assert fair.queue() == [(C, 2)]
+    assert fair.release(C) == 1
+    assert fair.redis.keys() == []
 
 
 def test_renewed_place_does_not_expire(fair):
@@ -126,6 +129,7 @@ def test_renewed_place_does_not_expire(fair):
 def test_place_without_its_entry_is_passed_over(fair):
     fair.redis.zadd(KEYS.queue, {B: 1})
     assert fair.ask(A) == NEW
+    assert fair.queue() == []
 
 
 @pytest.mark.parametrize("way", ["release", "abandon"])
@@ -195,10 +199,29 @@ def test_re_entry_sets_the_count_and_lengthens(fair):
     assert fair.redis.hgetall(KEYS.lock) == {A: b"1"}
 
 
-def test_repeated_ask_of_the_holder_is_no_new_claim(fair):
+def test_repeated_ask_of_the_holder_is_no_new_claim_but_takes_its_place(fair):
+    """It had too few nodes, and asks again with its ticket."""
     fair.ask(A)
     assert fair.ask(A, 3) == EXISTING
-    assert fair.queue() == [], "who has it does not wait for it"
+    assert fair.queue() == [(A, 3)]
+    assert fair.ask(B)[1:3] == [A, 3]
+
+
+def test_grant_that_is_undone_leaves_the_place_as_it_was(fair):
+    fair.ask(A, 1)
+    fair.ask(B, 2)
+    assert fair.ask(C)[2] == 2, "whoever draws meanwhile comes after them"
+    assert fair.abandon(A, leave=False) == 1
+    assert fair.ask(B, 2)[1] == A
+    assert fair.ask(A, 1) == NEW
+
+
+def test_holder_that_queued_is_not_woken_by_its_own_release(fair):
+    fair.ask(A, 1)
+    fair.ask(B, 2)
+    with fair.node.listening(WAKE[A], WAKE[B]) as subscription:
+        fair.release(A)
+        assert fair.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
 
 
 def test_release_of_another_changes_nothing_but_leaves_the_queue(fair):
@@ -226,10 +249,10 @@ def test_node_without_memory_grants_nothing_but_takes_places(fair):
     assert fair.ask(A, guard=1000) == NEW
 
 
-def test_force_release_wakes_the_head_which_keeps_its_place(fair):
-    fair.ask(A)
-    fair.ask(B, 1)
+def test_force_release_takes_the_holder_out_of_the_queue_and_wakes_the_head_which_keeps_its_place(fair):
+    fair.ask(A, 1)
+    fair.ask(B, 2)
     with fair.node.listening(WAKE[B]) as subscription:
         assert fair.node.run("lock_force_release", KEYS.all, KEYS.channel, "hash", 1) == 1
         assert fair.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
-    assert fair.queue() == [(B, 1)]
+    assert fair.queue() == [(B, 2)]

@@ -8,6 +8,7 @@ import sys
 from redsync.testing.simulator.campaign import Campaign
 from redsync.testing.simulator.runs import simulate
 from redsync.testing.simulator.simulation import SimulationError
+from redsync.testing.simulator.workload import KINDS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,11 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     which.add_argument("--seeds", type=int, help="make that many runs")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds (default: 0)")
     parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
+    parser.add_argument("--kind", choices=KINDS, default="lock", help="which locks are contended for (default: lock)")
     options = parser.parse_args(arguments)
     if options.seeds is not None:
-        return not Campaign(range(options.first, options.first + options.seeds), options.jobs).run()
+        return not Campaign(range(options.first, options.first + options.seeds), options.jobs, options.kind).run()
     try:
-        sys.stdout.write(simulate(options.seed, traced=True).trace)
+        sys.stdout.write(simulate(options.seed, kind=options.kind, traced=True).trace)
     except SimulationError as error:
         sys.stdout.write(f"{error.trace}\n{chr(10).join(error.complaints)}\n")
         return 1

@@ -14,10 +14,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from redsync.testing.simulator.runs import Outcome, simulate
+from redsync.testing.simulator.runs import Outcome, how_to_replay, simulate
 from redsync.testing.simulator.simulation import SimulationError
+from redsync.testing.simulator.workload import Kind
 
 __all__ = ["Campaign", "Failure"]
 
@@ -45,22 +47,22 @@ class _Chunk:
     failures: list[Failure] = field(default_factory=list)
 
 
-def _run_chunk(seeds: range) -> _Chunk:
+def _run_chunk(seeds: range, kind: Kind = "lock") -> _Chunk:
     chunk = _Chunk()
     # A run leaves little but cycles, and they are collected at less cost all at once.
     gc.disable()
     try:
-        _run_each(seeds, chunk)
+        _run_each(seeds, kind, chunk)
     finally:
         gc.enable()
         gc.collect()
     return chunk
 
 
-def _run_each(seeds: range, chunk: _Chunk) -> None:
+def _run_each(seeds: range, kind: Kind, chunk: _Chunk) -> None:
     for seed in seeds:
         try:
-            chunk.outcome.add(simulate(seed))
+            chunk.outcome.add(simulate(seed, kind=kind))
         except SimulationError as error:
             chunk.failures.append(Failure(seed, "\n".join(error.complaints)))
         except Exception:
@@ -73,15 +75,17 @@ class Campaign:
     Args:
         seeds: Which.
         jobs: How many processes share them; None for one per core.
+        kind: Which locks are contended for.
 
     Attributes:
         outcome: What came of those that went well.
         failures: Those that did not, by seed once the campaign is over.
     """
 
-    def __init__(self, seeds: range, jobs: int | None = None) -> None:
+    def __init__(self, seeds: range, jobs: int | None = None, kind: Kind = "lock") -> None:
         self._seeds = seeds
         self._jobs = jobs or os.cpu_count() or 1
+        self._kind = kind
         self._begun = time.monotonic()
         self.outcome = Outcome()
         self.failures: list[Failure] = []
@@ -91,7 +95,7 @@ class Campaign:
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
-            for chunk in pool.imap_unordered(_run_chunk, chunks):
+            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind), chunks):
                 self._take(chunk)
                 advance(chunk.outcome.runs + len(chunk.failures))
         self.failures.sort(key=lambda failure: failure.seed)
@@ -102,7 +106,7 @@ class Campaign:
         self.outcome.add(chunk.outcome)
         for failure in chunk.failures:
             if len(self.failures) < _SHOWN:
-                _print(_describe(failure))
+                _print(f"seed {failure.seed}: {failure.what.rstrip()}\n{self._replay(failure)}\n")
             self.failures.append(failure)
 
     def summary(self) -> str:
@@ -120,18 +124,13 @@ class Campaign:
         if self.failures:
             seeds = ", ".join(str(failure.seed) for failure in self.failures[:20])
             more = f" and {len(self.failures) - 20} more" if len(self.failures) > 20 else ""
-            lines += [f"{len(self.failures)} runs FAILED, seeds {seeds}{more}", _how_to_replay(self.failures[0].seed)]
+            lines += [f"{len(self.failures)} runs FAILED, seeds {seeds}{more}", self._replay(self.failures[0])]
         else:
             lines.append("every promise was kept in every run")
         return "\n".join(lines)
 
-
-def _describe(failure: Failure) -> str:
-    return f"seed {failure.seed}: {failure.what.rstrip()}\n{_how_to_replay(failure.seed)}\n"
-
-
-def _how_to_replay(seed: int) -> str:
-    return f"replay with: python -m redsync.testing.simulator --seed {seed}"
+    def _replay(self, failure: Failure) -> str:
+        return f"replay with: {how_to_replay(failure.seed, self._kind)}"
 
 
 def _print(text: str) -> None:

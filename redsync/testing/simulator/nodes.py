@@ -114,6 +114,10 @@ class VirtualNode:
         uptime = float(int(now) - int(self._started_at))
         return NodeInfo(self.run_id, "virtual", uptime, True, Birth.read(record, now))
 
+    def listeners(self, channel: bytes) -> int:
+        """Return how many connections listen to a channel, as far as this node has noticed."""
+        return len(self._channels.get(channel, ()))
+
     def _publish(self, channel: bytes, message: bytes) -> int:
         listening = self._channels.get(channel, ())
         for connection in listening:

@@ -12,9 +12,9 @@ from redsync.testing.simulator.checks import ALL, Checker
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
-from redsync.testing.simulator.workload import Workload
+from redsync.testing.simulator.workload import Kind, Workload
 
-__all__ = ["Outcome", "simulate"]
+__all__ = ["Outcome", "how_to_replay", "simulate"]
 
 _FAULTS_UNTIL = 9.0
 """Seconds of faults, at the longest."""
@@ -60,6 +60,7 @@ class Outcome:
 def simulate(
     seed: int,
     *,
+    kind: Kind = "lock",
     scripts: Mapping[str, str] | None = None,
     checkers: Iterable[type[Checker]] = ALL,
     traced: bool = False,
@@ -68,6 +69,7 @@ def simulate(
 
     Args:
         seed: The seed.
+        kind: Which locks are contended for.
         scripts: As for `Simulation`.
         checkers: As for `Simulation`.
         traced: Whether to return the trace as text.
@@ -75,14 +77,13 @@ def simulate(
     Raises:
         SimulationError: A promise was broken.
     """
-    replay = f"python -m redsync.testing.simulator --seed {seed}"
-    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=checkers, replay=replay)
+    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=checkers, replay=how_to_replay(seed, kind))
     luck = sim.luck("run")
     lease = luck.uniform(1.0, 2.5)
     sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))
     length = 1.0 if seed < _LONG else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
     until = length * _FAULTS_UNTIL
-    workload = Workload(sim, until=until + (1 + length) / 2 * _CALM, lease=lease)
+    workload = Workload(sim, kind, until=until + (1 + length) / 2 * _CALM, lease=lease)
     nemesis = Nemesis(
         sim, until=until, every=luck.choice([0.4, 0.7, 1.5]), lasting=2 * lease, beyond=luck.random() < _BEYOND
     )
@@ -95,6 +96,11 @@ def simulate(
     kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
     text = sim.trace.text() if traced else ""
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
+
+
+def how_to_replay(seed: int, kind: Kind) -> str:
+    """Return the command that makes a run again and prints its trace."""
+    return f"python -m redsync.testing.simulator --seed {seed}" + ("" if kind == "lock" else f" --kind {kind}")
 
 
 def _nodes(seed: int) -> int:

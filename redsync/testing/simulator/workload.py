@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["Workload"]
+__all__ = ["KINDS", "Kind", "Workload"]
+
+Kind: TypeAlias = Literal["lock", "fair", "spin"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class Workload:
@@ -37,17 +40,20 @@ class Workload:
 
     Args:
         sim: The simulation.
+        kind: Which locks.
         until: The instant of true time after which no worker begins anything new.
         lease: The longest lease that anybody asks for, in seconds.
 
     Attributes:
+        kind: As given.
         until: As given.
         acquisitions: How often a lock was acquired.
         losses: How often a worker was told that it lost one.
     """
 
-    def __init__(self, sim: Simulation, *, until: float, lease: float) -> None:
+    def __init__(self, sim: Simulation, kind: Kind = "lock", *, until: float, lease: float) -> None:
         self._sim: Final = sim
+        self.kind: Final = kind
         self.until: Final = until
         self._lease: Final = lease
         self._luck: Final = sim.luck("workload")
@@ -95,6 +101,12 @@ class _Worker:
         self._machine = machine
         self._client = client
         self._who = who
+        kinds: dict[Kind, Callable[..., Any]] = {
+            "lock": client.get_lock,
+            "fair": client.get_fair_lock,
+            "spin": client.get_spin_lock,
+        }
+        self._get = kinds[workload.kind]
         self._luck = random.Random(machine.random.getrandbits(64))
         self._ways: list[Callable[[str], Awaitable[None]]] = [
             self._acquire,
@@ -137,7 +149,7 @@ class _Worker:
 
     async def _acquire(self, name: str) -> None:
         luck = self._luck
-        lock = self._client.get_lock(name)
+        lock = self._get(name)
         how: dict[str, Any] = luck.choice([{}, {"blocking": False}, {"timeout": 2 * luck.random()}])
         lease = self._workload.own_lease(luck)
         self._tell("asks", name, how="acquire", **how, lease=lease)
@@ -155,7 +167,7 @@ class _Worker:
         luck = self._luck
         timeout = luck.choice([None, 2 * luck.random()])
         lease = self._workload.own_lease(luck)
-        lock = self._client.get_lock(name, timeout=timeout, lease=lease)
+        lock = self._get(name, timeout=timeout, lease=lease)
         self._tell("asks", name, how="enter", timeout=timeout, lease=lease)
         async with lock:
             self._note(lock, name)
@@ -163,7 +175,7 @@ class _Worker:
         self._tell("released", name)
 
     async def _nest(self, name: str) -> None:
-        lock = self._client.get_lock(name, timeout=3.0)
+        lock = self._get(name, timeout=3.0)
         self._tell("asks", name, how="nest", timeout=3.0)
         async with lock:
             self._note(lock, name)
@@ -178,7 +190,7 @@ class _Worker:
 
     async def _leave_it(self, name: str) -> None:
         """Acquire and end: the client gives back what this task has."""
-        lock = self._client.get_lock(name)
+        lock = self._get(name)
         self._tell("asks", name, how="leave", timeout=1.0)
         if await lock.acquire(timeout=1.0):
             self._note(lock, name)

@@ -29,7 +29,7 @@ def test_summary_names_failing_seeds_and_how_to_replay_them():
 
 
 def test_error_in_a_run_is_a_failure_of_its_seed(monkeypatch):
-    def fail(seed):
+    def fail(seed, **how):
         raise RuntimeError("broken simulator") if seed == 3 else LookupError
 
     monkeypatch.setattr(campaign, "simulate", fail)

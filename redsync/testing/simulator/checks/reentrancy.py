@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.holds import HoldState
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.rounds import Outcome, Rounds, claims
+from redsync.testing.simulator.checks.rounds import REENTRANT, Outcome, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 from redsync.testing.simulator.values import Hash
 
@@ -62,11 +62,12 @@ class Reentrancy(Checker):
         return found[0] if found else None
 
     def _see_executed(self, executed: Executed) -> str | None:
-        if not executed.script.startswith("lock_"):
+        noun, verb = parse(executed.script)
+        if noun not in REENTRANT:
             return None
         node, replies = self.sim.nodes[executed.node], executed.reply
         for i, claim in enumerate(claims(executed.script, executed.keys, executed.args)):
-            code = replies[i] if executed.script == "lock_renew" and isinstance(replies, list) else replies
+            code = replies[i] if verb == "renew" and isinstance(replies, list) else replies
             # 1 and 2: it made the claim, or had it already.
             if claim.holds and code in (1, 2):
                 found = node.store.peek(claim.key)
@@ -79,7 +80,8 @@ class Reentrancy(Checker):
         return None
 
     def _see_sent(self, sent: Sent) -> str | None:
-        if not sent.script.startswith("lock_") or sent.script == "lock_abandon":
+        noun, verb = parse(sent.script)
+        if noun not in REENTRANT or verb == "abandon":
             return None
         runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
@@ -87,11 +89,11 @@ class Reentrancy(Checker):
             state = self.hold(runner, key, owner)
             has = 0 if state is None else state.count
             what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(key, owner)}"
-            if sent.script == "lock_acquire" and state is not None and state.lost is not None:
+            if verb == "acquire" and state is not None and state.lost is not None:
                 return f"{what}: re-enters what it has lost"
-            if sent.script == "lock_acquire" and count <= has:
+            if verb == "acquire" and count <= has:
                 return f"{what}: counts {has} already"
-            if sent.script != "lock_acquire" and count != has:
+            if verb != "acquire" and count != has:
                 return f"{what}: counts {has}"
         return None
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["Claim", "Rounds", "claims"]
+__all__ = ["REENTRANT", "Claim", "Rounds", "claims", "parse"]
+
+REENTRANT: Final = ("lock", "fair_lock")
+"""The kinds of claim that count."""
+
+
+@functools.cache
+def parse(script: str) -> tuple[str, str]:
+    """Return of which kind of claim a script is, and what it does with it; two empty texts for any other."""
+    for noun in (*REENTRANT, "mutex"):
+        if script.startswith(f"{noun}_"):
+            return noun, script.removeprefix(f"{noun}_")
+    return "", ""
 
 
 class Claim(NamedTuple):
@@ -28,17 +41,16 @@ class Claim(NamedTuple):
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
     """Return the claims that a command makes, lengthens or gives back; none for one that does none of that."""
-    verb = script.partition("_")[2]
-    if script.startswith(("lock_", "mutex_")):
-        if verb == "renew":
-            for i, key in enumerate(keys):
-                yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
-        elif verb == "acquire":
-            yield Claim(keys[0], args[0], args[1], args[2] / 1000)
-        elif verb == "release":
-            yield Claim(keys[0], args[0], args[1], 0.0)
-        elif verb == "abandon":
-            yield Claim(keys[0], args[0], 0, 0.0)
+    verb = parse(script)[1]
+    if verb == "renew":
+        for i, key in enumerate(keys):
+            yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
+    elif verb == "acquire":
+        yield Claim(keys[0], args[0], args[1], args[2] / 1000)
+    elif verb == "release":
+        yield Claim(keys[0], args[0], args[1], 0.0)
+    elif verb == "abandon":
+        yield Claim(keys[0], args[0], 0, 0.0)
 
 
 class Outcome(NamedTuple):
@@ -76,7 +88,7 @@ class Rounds:
         if asked is None:
             return []
         sent_at, sent = asked
-        verb = sent.script.partition("_")[2]
+        verb = parse(sent.script)[1]
         outcomes = []
         for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
             codes = [reply[i] if isinstance(reply, list) and verb == "renew" else reply for reply in decided.replies]

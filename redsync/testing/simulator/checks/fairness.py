@@ -1,0 +1,118 @@
+"""Fairness: first come, first served. Whoever had finished queueing before another asked is served before it.
+
+For each owner X who waits for a fair lock, and each Y that wins it:
+
+* X *had finished queueing* when a quorum of nodes had executed an ask of X with its ticket;
+* Y's attempt *began* when it sent its first ask;
+* if X had finished before Y's attempt began, and each node of one and the same quorum has had to keep X's place at all
+  times from then until now (see `queues`), then Y must not win.
+
+It must hold at every instant, whatever faults there are, and no clock has to be right for it: Y draws its ticket after
+it began, from a quorum of nodes. That shares a node with X's quorum, where X's place tells X's ticket: Y's is higher.
+And no node of X's quorum grants to Y while X's place there comes first. So nothing is excused but what ends places: X
+was silent for 3 s, as a node counts them; a node lost its memory, or had no connection to X's client when it was to
+wake X. If so many of its places have ended that no quorum is left of those that it had, Y may overtake X.
+
+Not seen: who has not finished queueing; that it is served at all, of which `liveness` tells; owners of whom a node
+executed something behind time, over a connection that their client had given up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
+from redsync.testing.simulator.checks.rounds import claims, parse
+from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Fairness"]
+
+
+class _Attempt:
+    """One that asks for a lock.
+
+    Attributes:
+        key: Which lock.
+        owner: For whom.
+        began: When, and with which command.
+        seniors: The places of those who had finished queueing then, by owner.
+    """
+
+    def __init__(self, key: bytes, owner: bytes, began: str, seniors: dict[bytes, list[Place]]) -> None:
+        self.key: Final = key
+        self.owner: Final = owner
+        self.began: Final = began
+        self.seniors: Final = seniors
+
+
+class Fairness(Checker):
+    """Nobody is overtaken by who came later."""
+
+    name = "fairness"
+    watches = (Sent, Executed, Decided, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._queues: Final = Queues(sim)
+        self._quorum: Final = quorum_of(len(sim.nodes))
+        self._attempts: Final[dict[tuple[bytes, bytes], _Attempt]] = {}
+        self._rounds: Final[dict[tuple[str, int], _Attempt]] = {}
+        self._strays: Final[dict[bytes, None]] = {}
+
+    def see(self, happening: Sent | Executed | Decided | Faulted) -> str | None:
+        """Take note of who asks when, and look at who wins."""
+        match happening:
+            case Sent():
+                self._note_sent(happening)
+            case Executed():
+                self._queues.note(happening)
+                if happening.stray:
+                    for claim in claims(happening.script, happening.keys, happening.args):
+                        self._strays[claim.owner] = None
+            case Decided():
+                return self._look_at(happening)
+            case Faulted():
+                self._queues.forget(happening)
+        return None
+
+    def _note_sent(self, sent: Sent) -> None:
+        noun, verb = parse(sent.script)
+        if noun != "fair_lock":
+            return
+        key, owner = sent.keys[0], sent.args[0]
+        assert isinstance(owner, bytes), "an owner is text"
+        if asked_ticket(sent.script, sent.keys, sent.args) is not None:
+            attempt = self._attempts.get((key, owner))
+            if attempt is None:
+                attempt = self._attempts[key, owner] = self._begin(key, owner, f"#{sent.number} at {sent.at:.6f}")
+            self._rounds[sent.client, sent.number] = attempt
+        elif verb == "release" or (verb == "abandon" and sent.args[1]):
+            self._attempts.pop((key, owner), None)
+
+    def _begin(self, key: bytes, owner: bytes, began: str) -> _Attempt:
+        queued = self._queues.by_owner(key)
+        # Where it has a place of an earlier attempt, it may go first.
+        known = [place.node for place in queued.pop(owner, ())]
+        seniors = {senior: [place for place in places if place.node not in known] for senior, places in queued.items()}
+        return _Attempt(key, owner, began, {who: at for who, at in seniors.items() if len(at) >= self._quorum})
+
+    def _look_at(self, decided: Decided) -> str | None:
+        attempt = self._rounds.pop((decided.client, decided.number), None)
+        if attempt is None or decided.verdict != "won" or attempt.owner in self._strays:
+            return None
+        # Ends what has expired meanwhile.
+        self._queues.by_owner(attempt.key)
+        for senior, places in attempt.seniors.items():
+            kept = [place for place in places if not place.over]
+            if len(kept) >= self._quorum:
+                where = ", ".join(self.sim.nodes[place.node].name for place in kept)
+                return (
+                    f"{describe(attempt.key, attempt.owner)}, who asked first with {attempt.began}, when "
+                    f"{senior.decode()} had queued with ticket {kept[0].ticket} on {where}, and still does"
+                )
+        return None

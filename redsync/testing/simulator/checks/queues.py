@@ -1,0 +1,132 @@
+"""Who must be in the queues of fair locks: kept by what nodes executed, not by what they keep. For several checkers.
+
+A node that executes an ask with a ticket has to keep the asker's *place*, whatever it answers, until
+
+* the owner leaves (it releases its last hold, or gives up),
+* it was silent for as long as it had asked for, by the node's clock, wherever that goes: a clock that jumps ahead ends
+  places, one that jumps back lengthens them,
+* a release, or somebody who gives up, finds it while no connection of its client listens at the node,
+* the node loses its memory, or the lock is taken away by force.
+
+A place that goes on is the same object all the while. One with another ticket is another place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync.testing.simulator.happenings import Executed, Faulted
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Place", "Queues", "asked_ticket"]
+
+_ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
+    "fair_lock_acquire",
+    "fair_lock_release",
+    "fair_lock_abandon",
+    "lock_force_release",
+)
+_FOREIGN = 0
+
+
+def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int | None:
+    """Return the ticket with which a command asks for a fair lock, 0 for none yet; None if it does not ask."""
+    return args[5] if script == _ACQUIRE and len(keys) > 1 else None
+
+
+class Place:
+    """One owner's place in the queue of one node.
+
+    Attributes:
+        node: The node's index.
+        owner: The owner, as nodes store it.
+        ticket: Its ticket.
+        channel: Where it is woken.
+        until_ms: Until when it lasts unless it is renewed, by the node's clock.
+        over: It has ended.
+    """
+
+    __slots__ = ("channel", "node", "over", "owner", "ticket", "until_ms")
+
+    def __init__(self, node: int, owner: bytes, ticket: int, channel: bytes) -> None:
+        self.node: Final = node
+        self.owner: Final = owner
+        self.ticket: Final = ticket
+        self.channel: Final = channel
+        self.until_ms = 0
+        self.over = False
+
+    @property
+    def rank(self) -> tuple[int, bytes]:
+        """By what waiters are ordered: their tickets; those with equal ones by their names."""
+        return self.ticket, self.owner
+
+
+class Queues:
+    """The places that nodes must keep at this instant. Shown every `Executed` and `Faulted`, in order."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim: Final = sim
+        self._places: Final[dict[tuple[int, bytes], dict[bytes, Place]]] = {}
+
+    def places(self, node: int, key: bytes) -> list[Place]:
+        """Return the places that a node must keep for a lock, those that end at this very instant left out."""
+        kept = self._places.get((node, key), {})
+        now_ms = math.floor(self._sim.nodes[node].clock.now() * 1000) + 1
+        for place in [place for place in kept.values() if place.until_ms <= now_ms]:
+            self._end(kept, place)
+        return list(kept.values())
+
+    def by_owner(self, key: bytes) -> dict[bytes, list[Place]]:
+        """Return the places at all nodes for a lock."""
+        found: dict[bytes, list[Place]] = {}
+        for node in range(len(self._sim.nodes)):
+            for place in self.places(node, key):
+                found.setdefault(place.owner, []).append(place)
+        return found
+
+    def note(self, executed: Executed) -> None:
+        """Take note of what a node has executed."""
+        node, script, keys, args = executed.node, executed.script, executed.keys, executed.args
+        ticket = asked_ticket(script, keys, args)
+        if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
+            return
+        self.places(node, keys[0])
+        kept = self._places.setdefault((node, keys[0]), {})
+        if ticket and args[4] and executed.reply != _FOREIGN:
+            self._keep(kept, node, args)
+        if script == _FORCE:
+            for place in list(kept.values()):
+                self._end(kept, place)
+        elif script in (_RELEASE, _ABANDON):
+            leaves = args[1] == (0 if script == _RELEASE else 1)
+            for place in list(kept.values()):
+                if (leaves and place.owner == args[0]) or not self._sim.nodes[node].listeners(place.channel):
+                    self._end(kept, place)
+
+    def _keep(self, kept: dict[bytes, Place], node: int, args: Sequence[Any]) -> None:
+        owner, keep_ms, ticket, channel = args[0], *args[4:]
+        place = kept.get(owner)
+        if place is None or place.ticket != ticket:
+            if place is not None:
+                self._end(kept, place)
+            place = kept[owner] = Place(node, owner, ticket, channel)
+        place.until_ms = math.floor(self._sim.nodes[node].clock.now() * 1000) + keep_ms
+
+    def forget(self, faulted: Faulted) -> None:
+        """Take note of nodes that lose their memory."""
+        if faulted.kind == "node flush" or faulted.text.endswith("without its data"):
+            name = faulted.text.partition(" ")[0]
+            for (node, _), kept in self._places.items():
+                if self._sim.nodes[node].name == name:
+                    for place in list(kept.values()):
+                        self._end(kept, place)
+
+    @staticmethod
+    def _end(kept: dict[bytes, Place], place: Place) -> None:
+        place.over = True
+        del kept[place.owner]
