@@ -57,7 +57,9 @@ class Workload:
         self.until: Final = until
         self._lease: Final = lease
         self._luck: Final = sim.luck("workload")
-        self._names: Final = ["x", "y"][: self._luck.choice([1, 2, 2])]
+        names = self._luck.choice([1, 2, 2])
+        # It is in long queues that the order matters.
+        self._names: Final = ["x", "y"][: 1 if kind == "fair" else names]
         self.acquisitions = self.losses = 0
 
     def start(self) -> None:

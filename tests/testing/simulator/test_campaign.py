@@ -28,6 +28,18 @@ def test_summary_names_failing_seeds_and_how_to_replay_them():
     assert "python -m redsync.testing.simulator --seed 41" in made.summary()
 
 
+def test_command_makes_runs_of_another_kind_of_lock(capsys):
+    assert main(["--seed", "7", "--kind", "fair"]) == 0
+    assert capsys.readouterr().out == simulate(7, kind="fair", traced=True).trace
+    assert main(["--seeds", "2", "--jobs", "1", "--kind", "spin"]) == 0
+
+
+def test_summary_tells_how_to_replay_another_kind_of_lock():
+    made = campaign.Campaign(range(2), kind="fair")
+    made.failures.append(campaign.Failure(41, "fairness: b before a"))
+    assert "python -m redsync.testing.simulator --seed 41 --kind fair" in made.summary()
+
+
 def test_error_in_a_run_is_a_failure_of_its_seed(monkeypatch):
     def fail(seed, **how):
         raise RuntimeError("broken simulator") if seed == 3 else LookupError

@@ -3,15 +3,19 @@
 While all is well (see `calm`), for each lock that somebody on a running machine waits for:
 
 * it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody
-  asked for, after which all that faults have left on nodes has expired, two restart guards, for a node that forgot is
-  noticed only when it is asked, and five seconds to connect and to look again;
+  asked for, or the time for which a place in a fair lock's queue is kept, if that is longer: after it all that faults
+  have left on nodes has expired, also the dead heads of queues, however many. Add two restart guards, for a node that
+  forgot is noticed only when it is asked, and five seconds to connect and to look again;
 * who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
 
+* whoever asks for a fair lock has a place in the queue within the same bound, if it does not have the lock by then.
+
 So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
 whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
-waiter among endlessly many newcomers.
+waiter among endlessly many newcomers. But those of a fair lock come after it (see `fairness`): who has n waiters before
+it is served when they have held the lock and it has been free n times for no longer than a moment, as nobody is dead.
 
 Not seen: who waits while the lock is held for ever; who has waited for longer than the run lasts.
 """
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.rounds import Rounds, claims
 from redsync.testing.simulator.happenings import Decided, Did, Faulted, Sent, Stepped
 
@@ -55,13 +60,14 @@ class Liveness(Checker):
         self._waiting: Final[dict[tuple[str, bytes, bytes], float]] = {}
         self._free_since: Final[dict[bytes, float]] = {}
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
-        self._longest = self._looked = 0.0
+        self._newcomers: Final[dict[tuple[str, bytes, bytes], tuple[float, float]]] = {}
+        self._longest = self._kept = self._looked = 0.0
 
     @property
     def bound(self) -> float:
         """For how many seconds a lock may be free while somebody waits for it."""
         guards = [runner.session.timing.restart_guard for machine in self.sim.machines for runner in machine.runners]
-        return self._longest + 2 * max(self._longest if any(guards) else 0.0, *guards, 0.0) + 5.0
+        return max(self._longest, self._kept) + 2 * max(self._longest if any(guards) else 0.0, *guards, 0.0) + 5.0
 
     def see(self, happening: Stepped | Sent | Decided | Did | Faulted) -> str | None:
         """Take note of who asks and who wins, and look now and then."""
@@ -72,6 +78,7 @@ class Liveness(Checker):
                 for outcome in self._rounds.decide(happening):
                     if happening.verdict == "won":
                         self._free_since.pop(outcome.claim.key, None)
+                        self._newcomers.pop((happening.client, *outcome.claim[:2]), None)
             case Did():
                 self._note_did(happening)
             case Faulted():
@@ -88,6 +95,7 @@ class Liveness(Checker):
         calm = self._calm.lasted()
         yield from self._look_at_waiters(calm)
         yield from self._look_at_locks(calm)
+        yield from self._look_at_newcomers(calm)
         for (_, who), (machine, due) in self._due.items():
             late = machine.clock.now() - due
             if not machine.crashed and min(calm, late) > _OVER:
@@ -99,6 +107,20 @@ class Liveness(Checker):
             for key, owner, _count, lease in claims(sent.script, sent.keys, sent.args):
                 self._longest = max(self._longest, lease)
                 self._waiting[sent.client, key, owner] = sent.at
+                self._note_ticket(sent, (sent.client, key, owner))
+
+    def _note_ticket(self, sent: Sent, who: tuple[str, bytes, bytes]) -> None:
+        ticket = asked_ticket(sent.script, sent.keys, sent.args)
+        kept_ms = sent.args[4] if ticket is not None else 0
+        if not kept_ms:
+            return
+        self._kept = max(self._kept, int(kept_ms) / 1000)
+        if ticket:
+            self._newcomers.pop(who, None)
+        else:
+            since, last = self._newcomers.get(who, (sent.at, sent.at))
+            # Who has not asked for so long had given up, and begins anew.
+            self._newcomers[who] = (since if sent.at <= last + _POLL else sent.at), sent.at
 
     def _note_did(self, did: Did) -> None:
         about = did.about
@@ -116,6 +138,13 @@ class Liveness(Checker):
             elif min(calm, self.sim.now - asked_at) > _POLL:
                 name = key.decode(errors="replace")
                 yield f"{owner.decode()} waits for {name!r} and has not asked since {asked_at:.6f}"
+
+    def _look_at_newcomers(self, calm: float) -> Iterator[str]:
+        for (client, key, owner), (since, last) in self._newcomers.items():
+            asked = min(calm, self.sim.now - since)
+            if asked > self.bound and self.sim.now <= last + _POLL and not self.runner(client).machine.crashed:
+                name = key.decode(errors="replace")
+                yield f"{owner.decode()} has asked for {name!r} since {since:.6f}, and has no place in the queue"
 
     def _look_at_locks(self, calm: float) -> Iterator[str]:
         awaited = {key: None for _, key, _ in self._waiting}

@@ -1,0 +1,26 @@
+"""The fair lock with all faults, some runs by seed; `make simulate SEEDS=100000 KIND=fair` makes more of them."""
+
+import pytest
+
+from redsync.testing.simulator.runs import simulate
+
+PER_TEST = 15
+
+
+@pytest.mark.parametrize("first", range(0, 60, PER_TEST))
+def test_fair_lock_keeps_every_promise_in_runs_by_seed(first):
+    for seed in range(first, first + PER_TEST):
+        simulate(seed, kind="fair")  # its error says how to replay it
+
+
+def test_spin_lock_keeps_every_promise_in_runs_by_seed():
+    for seed in range(15):
+        simulate(seed, kind="spin")
+
+
+@pytest.mark.parametrize("kind", ["fair", "spin"])
+def test_same_seed_gives_same_trace_of_other_kinds(kind):
+    first, second = (simulate(1003, kind=kind, traced=True).trace for _ in range(2))
+    assert first == second
+    assert first != simulate(1003, traced=True).trace
+    assert ("fair_lock_acquire" in first) == (kind == "fair")
