@@ -114,32 +114,36 @@ def is_free(multi):
     return "the next `with` did not release it" if multi.hold_count() else None
 
 
+def none_is_held(multi):
+    return [lock for lock in multi._locks if lock.hold_count()]
+
+
 def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi):
     interrupt(make_multi, lambda multi: multi.acquire(timeout=2.0), is_free)
 
 
 def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_client):
     """Also where it is about to give back what it had taken."""
-    held = make_client(prefix="other:").get_mutex("c")
+    held = make_client().get_lock("b")  # the last in their order
     assert held.acquire(timeout=2.0)
 
     def try_in_vain(multi):
         with suppress(QuorumError):  # where nodes are given up, or the machine is busy
             assert multi.acquire(timeout=0.02) is False
 
-    interrupt(lambda point: make_multi(), try_in_vain, lambda multi: multi.hold_count(), keys=["other:c"])
+    interrupt(lambda point: make_multi(), try_in_vain, none_is_held, keys=["redsync:b"])
     held.release()
 
 
 def test_acquire_that_fails_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, raw):
     for node in raw:
-        node.lpush("other:c", "foreign")
+        node.lpush("redsync:b", "foreign")  # the last in their order
 
     def fail(multi):
         with suppress(TypeError, QuorumError):
             multi.acquire(timeout=2.0)
 
-    interrupt(lambda point: make_multi(), fail, lambda multi: multi.hold_count(), keys=["other:c"])
+    interrupt(lambda point: make_multi(), fail, none_is_held, keys=["redsync:b"])
 
 
 def test_with_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi):
