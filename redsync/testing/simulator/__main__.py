@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from redsync.testing.simulator.campaign import Campaign
+from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.runs import simulate
 from redsync.testing.simulator.simulation import SimulationError
-from redsync.testing.simulator.workload import KINDS
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.runs import Outcome, how_to_replay, simulate
 from redsync.testing.simulator.simulation import SimulationError
-from redsync.testing.simulator.workload import Kind
 
 __all__ = ["Campaign", "Failure"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import redis.asyncio
 
@@ -15,7 +15,12 @@ from redsync.client import AsyncClient
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.runner import SimRunner
 
-__all__ = ["SimulatedClient"]
+__all__ = ["KINDS", "Kind", "SimulatedClient"]
+
+Kind: TypeAlias = Literal["lock", "fair", "spin"]
+"""Which kind of lock programs contend for: the reentrant lock, the fair one, the spinning one."""
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class SimulatedClient(AsyncClient):
@@ -27,6 +32,10 @@ class SimulatedClient(AsyncClient):
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
         super().__init__([_address(node.name) for node in machine.sim.nodes], **options)
+
+    def locks(self, kind: Kind) -> Callable[..., Any]:
+        """Return what makes locks of that kind, by their names."""
+        return {"lock": self.get_lock, "fair": self.get_fair_lock, "spin": self.get_spin_lock}[kind]
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
         return SimRunner(

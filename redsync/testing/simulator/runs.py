@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from redsync.testing.simulator.checks import ALL, Checker
+from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
-from redsync.testing.simulator.workload import Kind, Workload
+from redsync.testing.simulator.workload import Workload
 
 __all__ = ["Outcome", "how_to_replay", "simulate"]
 

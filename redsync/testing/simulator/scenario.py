@@ -13,8 +13,8 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard) and `clients`, each of them one task on a machine of its own. Then what happens, each with its instant of true
-time in seconds; the times rise.
+guard), `kind` (of all locks: `lock`, `fair` or `spin`) and `clients`, each of them one task on a machine of its own.
+Then what happens, each with its instant of true time in seconds; the times rise.
 
 | statement | means |
 |---|---|
@@ -41,12 +41,26 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redsync.exceptions import RedsyncError
+from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
 __all__ = ["Scenario", "ScenarioError"]
 
-_SETTINGS: Final[dict[str, Callable[[str], Any]]] = {"seed": int, "nodes": int, "lease": float, "guard": float}
+
+def _kind(word: str) -> str:
+    if word not in KINDS:
+        raise ValueError(word)
+    return word
+
+
+_SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
+    "seed": int,
+    "nodes": int,
+    "lease": float,
+    "guard": float,
+    "kind": _kind,
+}
 _LAST_LINES = 40
 
 
@@ -102,7 +116,7 @@ class Scenario:
 
     def __init__(self, text: str, name: str = "scenario") -> None:
         self.name: Final = name
-        self._settings: Final[dict[str, Any]] = {"seed": 1, "nodes": 3, "lease": 2.0}
+        self._settings: Final[dict[str, Any]] = {"seed": 1, "nodes": 3, "lease": 2.0, "kind": "lock"}
         self._clients: list[str] = []
         self._statements: Final[list[_Statement]] = []
         for number, line in enumerate(text.splitlines(), start=1):
@@ -159,7 +173,7 @@ class Scenario:
         options = {"lease": settings["lease"], "restart_guard": guard}
         replay = f"Scenario.read({self.name!r}).run()"
         with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
-            stage = Stage(sim, self._clients)
+            stage = Stage(sim, self._clients, settings["kind"])
             for statement in self._statements:
                 # Time goes on also where nothing happens.
                 sim.timeline.schedule(statement.at, None, bool)

@@ -12,6 +12,7 @@ from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.client import Kind
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]
@@ -27,9 +28,10 @@ class Actor:
         busy: It is doing something.
     """
 
-    def __init__(self, sim: Simulation, name: str) -> None:
+    def __init__(self, sim: Simulation, name: str, kind: Kind) -> None:
         self.machine: Final = sim.machine(name)
         self.client: Final = self.machine.client(listeners=[self._hear])
+        self._lock: Final = self.client.locks(kind)
         self.said: Final[list[str]] = []
         self.busy = False
         self._name: Final = name
@@ -85,15 +87,15 @@ class Actor:
             self.busy = False
 
     async def _acquire(self, lock: str, **how: Any) -> None:
-        asked = self.client.get_lock(lock)
+        asked = self._lock(lock)
         self._say("acquired" if await asked.acquire(**how) else "busy", lock)
 
     async def _release(self, lock: str) -> None:
-        await self.client.get_lock(lock).release()
+        await self._lock(lock).release()
         self._say("released", lock)
 
     async def _extend(self, lock: str) -> None:
-        await self.client.get_lock(lock).extend()
+        await self._lock(lock).extend()
         self._say("extended", lock)
 
     def _hear(self, event: Event) -> None:
@@ -110,11 +112,11 @@ class UnmetError(Exception):
 
 
 class Stage:
-    """A scenario that is running: one method for each kind of statement."""
+    """A scenario that is running, with locks of one kind: one method for each kind of statement."""
 
-    def __init__(self, sim: Simulation, clients: list[str]) -> None:
+    def __init__(self, sim: Simulation, clients: list[str], kind: Kind) -> None:
         self.sim: Final = sim
-        self._actors: Final = {name: Actor(sim, name) for name in clients}
+        self._actors: Final = {name: Actor(sim, name, kind) for name in clients}
 
     def acquire(self, who: str, lock: str, within: str | None, lease: str | None) -> None:
         """Let a client wait for a lock."""

@@ -20,19 +20,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
+    from redsync.testing.simulator.client import Kind, SimulatedClient
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["KINDS", "Kind", "Workload"]
-
-Kind: TypeAlias = Literal["lock", "fair", "spin"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+__all__ = ["Workload"]
 
 
 class Workload:
@@ -103,12 +100,7 @@ class _Worker:
         self._machine = machine
         self._client = client
         self._who = who
-        kinds: dict[Kind, Callable[..., Any]] = {
-            "lock": client.get_lock,
-            "fair": client.get_fair_lock,
-            "spin": client.get_spin_lock,
-        }
-        self._get = kinds[workload.kind]
+        self._lock = client.locks(workload.kind)
         self._luck = random.Random(machine.random.getrandbits(64))
         self._ways: list[Callable[[str], Awaitable[None]]] = [
             self._acquire,
@@ -151,7 +143,7 @@ class _Worker:
 
     async def _acquire(self, name: str) -> None:
         luck = self._luck
-        lock = self._get(name)
+        lock = self._lock(name)
         how: dict[str, Any] = luck.choice([{}, {"blocking": False}, {"timeout": 2 * luck.random()}])
         lease = self._workload.own_lease(luck)
         self._tell("asks", name, how="acquire", **how, lease=lease)
@@ -169,7 +161,7 @@ class _Worker:
         luck = self._luck
         timeout = luck.choice([None, 2 * luck.random()])
         lease = self._workload.own_lease(luck)
-        lock = self._get(name, timeout=timeout, lease=lease)
+        lock = self._lock(name, timeout=timeout, lease=lease)
         self._tell("asks", name, how="enter", timeout=timeout, lease=lease)
         async with lock:
             self._note(lock, name)
@@ -177,7 +169,7 @@ class _Worker:
         self._tell("released", name)
 
     async def _nest(self, name: str) -> None:
-        lock = self._get(name, timeout=3.0)
+        lock = self._lock(name, timeout=3.0)
         self._tell("asks", name, how="nest", timeout=3.0)
         async with lock:
             self._note(lock, name)
@@ -192,7 +184,7 @@ class _Worker:
 
     async def _leave_it(self, name: str) -> None:
         """Acquire and end: the client gives back what this task has."""
-        lock = self._get(name)
+        lock = self._lock(name)
         self._tell("asks", name, how="leave", timeout=1.0)
         if await lock.acquire(timeout=1.0):
             self._note(lock, name)

@@ -12,6 +12,7 @@ CLIENTS = "clients a b\n"
     [
         ("walk the dog", "story:2: neither a setting nor an instant: walk the dog"),
         ("nodes many", "story:2: neither a setting nor an instant: nodes many"),
+        ("kind rocket", "story:2: neither a setting nor an instant: kind rocket"),
         ("1.0 a walks the dog", "story:2: no statement looks like this: a walks the dog"),
         ("1.0 c acquires x", "story:2: 'c' is none of the clients: a b"),
         ("1.0 expect c holds x", "story:2: 'c' is none of the clients: a b"),
@@ -47,6 +48,11 @@ def test_unmet_expectation_is_told_with_what_there_is_and_the_trace(expectation,
     report = str(caught.value)
     assert report.startswith(f"story:3: expect {expectation}: {found}\n\nthe trace ends with\n")
     assert "a on a acquired lock=x" in report
+
+
+@pytest.mark.parametrize(("kind", "script"), [("lock", " lock_acquire"), ("fair", " fair_lock_acquire")])
+def test_kind_of_all_locks_is_a_setting(kind, script):
+    assert script in play(f"kind {kind}", "0.0 a acquires x", "0.5 expect a holds x").trace.text()
 
 
 def test_client_does_one_thing_after_the_other_as_one_owner():
