@@ -147,7 +147,8 @@ class _AnyClient(ABC, Generic[DriverT]):
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
         keys = LockKeys.of(self._prefix, encode_name(name))
-        return lock_survey.survey(self._runner.session, keys, self._runner.owner())
+        # As nobody, see `Exclusive._holder_steps`.
+        return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:
         if None in self._urls:

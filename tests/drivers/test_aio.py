@@ -139,6 +139,21 @@ async def test_scripts_that_a_node_forgot_are_sent_again(make_client, raw, loop)
         await until(lambda: claims(raw) == [])
 
 
+@pytest.mark.parametrize("look", ["locked", "inspect"])
+@in_loop
+async def test_release_is_sent_again_to_a_node_that_forgot_its_script_also_behind_a_look(nodes, make_client, raw, look):
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        await lock.acquire()
+        await until(lambda: len(claims(raw)) == 3)
+        raw[2].script_flush()
+        nodes.pause(2)
+        await lock.release()
+        await (lock.locked() if look == "locked" else client.inspect("x"))
+        nodes.resume(2)
+        await until(lambda: claims(raw) == [])
+
+
 @in_loop
 async def test_scripts_are_forgotten_under_many_tasks(make_client, raw):
     async def work(client, number):
