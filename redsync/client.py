@@ -86,7 +86,8 @@ class _AnyClient(ABC, Generic[DriverT]):
         self._urls = tuple(node.url for node in made)
         self._runner: DriverT = self._make_runner(made, timing, listeners)
         # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
-        weakref.finalize(self, self._runner.abandon).atexit = False
+        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
+        self._finalizer.atexit = False
         with _shared_guard:
             sharing = _shared.get(self._identity())
             if sharing is None or not sharing.runner.usable:

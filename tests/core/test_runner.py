@@ -200,3 +200,33 @@ def test_error_that_came_out_is_not_kept_alive_by_the_driver():
         assert asyncio.run(main())() is None
     finally:
         gc.enable()
+
+
+def test_coroutine_that_is_dropped_performs_its_clean_up_through_all_delegations():
+    """GeneratorExit would close what a protocol delegates to, and that may not yield any more."""
+    performed = []
+
+    def inner():
+        try:
+            yield from sleeping()
+        except BaseException:
+            yield from signal(0, b"clean-up")
+            raise
+
+    def steps():
+        return (yield from inner())
+
+    async def perform(effect):
+        performed.append(effect)
+        if isinstance(effect, Wait):
+            await Suspended()
+
+    driving = drive(steps(), perform)
+    driving.send(None)
+    driving.close()
+    assert performed == [Wait(1.0, 0, b"key"), Signal(0, b"clean-up")]
+
+
+class Suspended:
+    def __await__(self):
+        yield
