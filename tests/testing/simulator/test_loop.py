@@ -148,7 +148,7 @@ def test_program_that_goes_in_circles_is_an_error_and_no_endless_run(sim, monkey
     monkeypatch.setattr(loop, "_CIRCLES", 1000)
 
     async def spin():
-        while True:
+        while True:  # noqa: ASYNC110  (what it is about)
             await asyncio.sleep(0)
 
     sim.machine("a").start(spin())
