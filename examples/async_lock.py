@@ -1,4 +1,4 @@
-"""asyncio: three tasks take turns, one is cancelled while it waits, and one loses its lock in the middle of its work."""
+"""asyncio: tasks take turns, one is cancelled while it waits, and one loses its lock in the middle of its work."""
 
 import asyncio
 

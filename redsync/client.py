@@ -92,7 +92,8 @@ class _AnyClient(ABC, Generic[DriverT]):
         self._urls = tuple(node.url for node in made)
         self._runner: DriverT = self._make_runner(made, timing, listeners)
         # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
-        weakref.finalize(self, self._runner.abandon).atexit = False
+        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
+        self._finalizer.atexit = False
         with _shared_guard:
             sharing = _shared.get(self._identity())
             if sharing is None or not sharing.runner.usable:
@@ -153,7 +154,8 @@ class _AnyClient(ABC, Generic[DriverT]):
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
         keys = LockKeys.of(self._prefix, encode_name(name))
-        return lock_survey.survey(self._runner.session, keys, self._runner.owner())
+        # As nobody, see `Exclusive._holder_steps`.
+        return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:
         if None in self._urls:

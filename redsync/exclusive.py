@@ -165,8 +165,9 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         return release(self._runner.session, state, self._runner.now(), count)
 
     def _holder_steps(self) -> Steps[str | None]:
+        # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
         runner = self._runner
-        return lock_survey.holder(runner.session, self._name, self._keys, runner.owner())
+        return lock_survey.holder(runner.session, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
         runner = self._runner

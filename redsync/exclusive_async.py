@@ -52,6 +52,9 @@ class TaskEnterable(Enterable[AsyncRunner, EnteredT]):
         If the body raised for another reason, its own error comes out, and carries a note instead. So does a
         cancellation from outside, also one that comes together with the loss.
         """
+        if isinstance(error, GeneratorExit):
+            # The coroutine is dropped, and with it the client that knew its task: nothing can be awaited any more.
+            return
         hold = self._innermost()
         cancelled = hold is not None and hold._close_scope(error)
         try:

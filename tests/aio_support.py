@@ -58,6 +58,7 @@ def run(main, loop="asyncio", *, leaves_tasks=False):
         with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
             runner.get_loop().set_exception_handler(complaints.handle_context)
             result = runner.run(_watched(main, leaves_tasks))
+        # What becomes of a task or future that nobody looks at shows when it is collected.
         gc.collect()
     finally:
         log.removeHandler(complaints)
@@ -69,8 +70,6 @@ async def _watched(main, leaves_tasks):
     result = await main()
     if not leaves_tasks:
         await until(lambda: not other_tasks())
-    # What becomes of a task or future that nobody looks at shows when it is collected.
-    gc.collect()
     return result
 
 

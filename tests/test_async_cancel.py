@@ -516,7 +516,7 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(
                 await until(lambda: claims(awake) == [])
                 if ended:
                     break
-                k += luck.randrange(1, 5 + k // (2 if paused else 10))
+                k += luck.randrange(1, 9 + k // (1 if paused else 10))
             assert k > 10
     finally:
         if paused:

@@ -260,6 +260,19 @@ async def test_tasks_that_use_a_client_of_one_server_listed_twice_are_all_told(n
 
 
 @in_loop
+async def test_beginning_goes_on_for_the_others_when_one_who_waits_is_cancelled(nodes):
+    for after in (1, 2, 3, 10):
+        client = client_of(nodes)
+        cancelled, *others = [asyncio.create_task(client.__aenter__()) for _ in range(3)]
+        others.append(asyncio.create_task(client.get_lock("x").acquire()))
+        await turns(after)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert await asyncio.gather(*others) == [client, client, True]
+        await client.close()
+
+
+@in_loop
 async def test_beginning_that_fails_when_nobody_waits_any_more_is_no_complaint(nodes):
     port = nodes.ports[0]
     client = AsyncClient([f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"])

@@ -12,8 +12,8 @@ import pytest
 
 from redsync import QuorumError
 
-
 pytestmark = pytest.mark.usefixtures("both_flavours")
+
 
 def test_inspect_tells_of_a_free_lock(client):
     info = client.inspect("x")

@@ -139,11 +139,16 @@ Host: TypeAlias = AnyHost[Runner]
 AsyncHost: TypeAlias = AnyHost[AsyncRunner]
 
 
+class _Dropped(BaseException):
+    """Stands for GeneratorExit in a protocol: `yield from` does not hand that on, but closes what it delegates to."""
+
+
 async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) -> T:
     """Drive a protocol with a function that performs one effect, for drivers whose protocols share one thread.
 
     What comes out of `perform`, a cancellation above all, is thrown into the protocol, whose clean-up effects are then
-    performed to the end. They wait for nothing, so a second cancellation finds nothing to abandon.
+    performed to the end. They wait for nothing, so a second cancellation finds nothing to abandon; and so a coroutine
+    that is dropped, in which nothing can be awaited any more, cleans up too.
     """
     reply: Reply = None
     interruption: BaseException | None = None
@@ -153,10 +158,14 @@ async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) 
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except _Dropped:
+            raise GeneratorExit from None
         finally:
             # The error knows this frame, so this frame must not keep the error.
             interruption = None
         try:
             reply = await perform(effect)
+        except GeneratorExit:
+            interruption = _Dropped()
         except BaseException as error:
             interruption = error

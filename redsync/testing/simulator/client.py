@@ -32,6 +32,8 @@ class SimulatedClient(AsyncClient):
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
         super().__init__([_address(node.name) for node in machine.sim.nodes], **options)
+        # A machine keeps its clients, so none is forgotten; and what is to be told of that would keep the machine.
+        self._finalizer.detach()
 
     def locks(self, kind: Kind) -> Callable[..., Any]:
         """Return what makes locks of that kind, by their names."""

@@ -80,6 +80,10 @@ class Host:
         self.paused = self.crashed = self.stepped = False
 
 
+_CIRCLES = 200_000
+"""Steps at one instant that no program needs: it would go on for ever, and no time would pass."""
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Runs the callbacks of all machines of one simulation.
 
@@ -107,11 +111,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Run until `stop` is called or the instant has come; False if nothing at all is left to happen before."""
         timeline, busy, luck = self._timeline, self._busy, self._luck
         entries = timeline.entries
+        steps = 0
         self._stopping, self._running = False, True
         asyncio._set_running_loop(self)
         try:
             while not self._stopping:
                 if busy:
+                    steps += 1
+                    if steps > _CIRCLES:
+                        raise RuntimeError(f"{_CIRCLES:,} steps at one instant: a program or protocol goes in circles")
                     self._run_one(busy[0] if len(busy) == 1 else busy[int(luck() * len(busy))])
                     continue
                 if not entries:
@@ -120,7 +128,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     timeline.now = until
                     return True
                 when, _, host, action, args = heapq.heappop(entries)
-                timeline.now = when
+                if when > timeline.now:
+                    timeline.now, steps = when, 0
                 if args is None:
                     self._fire(host, action)
                 elif host is None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redsync.testing.simulator import Simulation
+from redsync.testing.simulator import Simulation, loop
 from redsync.testing.simulator.loop import NoRealIOError
 
 
@@ -142,3 +142,28 @@ def test_program_that_ignores_its_end_is_given_up_at_close():
 
         sim.machine("a").start(cling())
         sim.run(until=2.5)
+
+
+def test_program_that_goes_in_circles_is_an_error_and_no_endless_run(sim, monkeypatch):
+    monkeypatch.setattr(loop, "_CIRCLES", 1000)
+
+    async def spin():
+        while True:  # noqa: ASYNC110  (what it is about)
+            await asyncio.sleep(0)
+
+    sim.machine("a").start(spin())
+    with pytest.raises(RuntimeError, match="goes in circles"):
+        sim.run()
+
+
+def test_many_steps_are_no_circle_while_time_passes(sim, monkeypatch):
+    monkeypatch.setattr(loop, "_CIRCLES", 1000)
+
+    async def work():
+        for _ in range(50):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+    sim.machine("a").start(work())
+    sim.run()

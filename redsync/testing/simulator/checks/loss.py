@@ -9,7 +9,8 @@ For each hold of a running machine:
 * never twice, and never of a hold that was released;
 * a hold that has ended is never valid again: neither is its loss taken back, nor is it lengthened too late.
 
-The bound is those two rounds' timeouts, `rounds`, and no time at all beyond: a simulated machine needs none to act.
+The bound is those two rounds' timeouts, `rounds`, and no time at all beyond: a simulated machine needs none to act. A
+client that renews more than 200 holds, or locks and mutexes, waits for more rounds than that: raise `rounds` for it.
 
 Not seen: what a callback or a cancelled body makes of it; a hold that is acquired and ends within one step; programs on
 machines that have crashed, for there is nobody to tell.

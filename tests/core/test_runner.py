@@ -1,0 +1,232 @@
+"""`drive`: what is performed comes back as a reply, what fails is thrown in, and clean-up is performed to the end."""
+
+import asyncio
+import gc
+import weakref
+from contextlib import suppress
+
+import pytest
+
+from redsync._core.effects import Signal, Wait, Wakeup, signal, wait
+from redsync._core.runner import drive
+
+
+class Performer:
+    """Performs effects: a signal at once, a sleep until it is told to go on."""
+
+    def __init__(self):
+        self.performed = []
+        self.gate = None
+
+    async def __call__(self, effect):
+        self.performed.append(effect)
+        if isinstance(effect, Signal):
+            return None
+        self.gate = asyncio.get_running_loop().create_future()
+        return await self.gate
+
+
+def sleeping(key=b"key"):
+    return wait(Wait(1.0, 0, key))
+
+
+def test_replies_go_in_and_the_result_comes_out():
+    async def main():
+        perform = Performer()
+
+        def steps():
+            yield from signal(0, b"begin")
+            wake = yield from sleeping()
+            return wake.at
+
+        task = asyncio.create_task(drive(steps(), perform))
+        await asyncio.sleep(0)
+        perform.gate.set_result(Wakeup(7.0, 0))
+        assert await task == 7.0
+        assert perform.performed == [Signal(0, b"begin"), Wait(1.0, 0, b"key")]
+
+    asyncio.run(main())
+
+
+def test_protocol_without_effects_needs_no_turn():
+    def steps():
+        return "result"
+        yield from signal(0, b"never")
+
+    coroutine = drive(steps(), Performer())
+    with pytest.raises(StopIteration) as info:
+        coroutine.send(None)
+    assert info.value.value == "result"
+
+
+def test_error_of_the_protocol_comes_out():
+    def steps():
+        yield from signal(0, b"begin")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        asyncio.run(drive(steps(), Performer()))
+
+
+def test_error_of_the_performer_is_thrown_in():
+    async def perform(effect):
+        if effect == Signal(0, b"fails"):
+            raise OSError("no")
+
+    def steps():
+        try:
+            yield from signal(0, b"fails")
+        except OSError as error:
+            yield from signal(0, b"cleans up")
+            return str(error)
+
+    assert asyncio.run(drive(steps(), perform)) == "no"
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 5])
+def test_cancellation_is_thrown_in_and_the_clean_up_performed_to_its_end(cancellations):
+    async def main():
+        perform = Performer()
+
+        def steps():
+            try:
+                yield from sleeping()
+            finally:
+                for name in (b"first", b"second", b"third"):
+                    yield from signal(0, name)
+
+        task = asyncio.create_task(drive(steps(), perform))
+        await asyncio.sleep(0)
+        for _ in range(cancellations):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert [effect.key for effect in perform.performed] == [b"key", b"first", b"second", b"third"]
+
+    asyncio.run(main())
+
+
+def test_cancellation_while_a_clean_up_sleeps_is_thrown_in_too():
+    """No protocol does that; one that did would be told."""
+
+    async def main():
+        perform, seen = Performer(), []
+
+        def steps():
+            try:
+                yield from sleeping()
+            except asyncio.CancelledError:
+                seen.append("once")
+                try:
+                    yield from sleeping(b"again")
+                finally:
+                    seen.append("twice")
+                    yield from signal(0, b"end")
+
+        task = asyncio.create_task(drive(steps(), perform))
+        for _ in range(2):
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert seen == ["once", "twice"]
+        assert perform.performed[-1] == Signal(0, b"end")
+
+    asyncio.run(main())
+
+
+def test_cancellation_together_with_the_reply_wins():
+    async def main():
+        perform, seen = Performer(), []
+
+        def steps():
+            try:
+                seen.append((yield from sleeping()))
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        task = asyncio.create_task(drive(steps(), perform))
+        await asyncio.sleep(0)
+        perform.gate.set_result(Wakeup(1.0, 1))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert seen == ["cancelled"]
+
+    asyncio.run(main())
+
+
+def test_protocol_that_hides_an_interruption_goes_on():
+    async def main():
+        perform = Performer()
+
+        def steps():
+            with suppress(asyncio.CancelledError):
+                yield from sleeping()
+            return (yield from sleeping())
+
+        task = asyncio.create_task(drive(steps(), perform))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        perform.gate.set_result(Wakeup(2.0, 0))
+        assert await task == Wakeup(2.0, 0)
+
+    asyncio.run(main())
+
+
+def test_error_that_came_out_is_not_kept_alive_by_the_driver():
+    """It would hold on to all frames that it passed, until the collector comes."""
+
+    class Mine(Exception):
+        pass
+
+    async def perform(effect):
+        raise Mine
+
+    def steps():
+        yield from signal(0, b"fails")
+
+    async def main():
+        try:
+            await drive(steps(), perform)
+        except Mine as error:
+            return weakref.ref(error)
+
+    gc.disable()
+    try:
+        assert asyncio.run(main())() is None
+    finally:
+        gc.enable()
+
+
+def test_coroutine_that_is_dropped_performs_its_clean_up_through_all_delegations():
+    """GeneratorExit would close what a protocol delegates to, and that may not yield any more."""
+    performed = []
+
+    def inner():
+        try:
+            yield from sleeping()
+        except BaseException:
+            yield from signal(0, b"clean-up")
+            raise
+
+    def steps():
+        return (yield from inner())
+
+    async def perform(effect):
+        performed.append(effect)
+        if isinstance(effect, Wait):
+            await Suspended()
+
+    driving = drive(steps(), perform)
+    driving.send(None)
+    driving.close()
+    assert performed == [Wait(1.0, 0, b"key"), Signal(0, b"clean-up")]
+
+
+class Suspended:
+    def __await__(self):
+        yield

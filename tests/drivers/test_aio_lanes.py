@@ -1,0 +1,267 @@
+"""Lanes of the asyncio driver: one lane on real nodes, without the layers above it."""
+
+import asyncio
+import math
+from collections import Counter
+
+import pytest
+import redis.asyncio
+
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
+from redsync._drivers.aio import clock
+from redsync._drivers.aio_lanes import AioLane
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.nodes import make_nodes, subscribe
+from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
+from tests.aio_support import both_loops, in_loop, turns, until
+
+ENDLESS = 30
+
+
+class AioRig:
+    """A lane with what a client gives it, but no maintenance: a test connects and tends it itself."""
+
+    def __init__(self, urls, node_timeout=0.25):
+        self.nodes = make_nodes(urls, redis.asyncio.Redis)
+        self.broken = []
+        self.lane = AioLane(
+            self.nodes,
+            clock,
+            node_timeout,
+            asyncio.get_running_loop(),
+            on_broken=lambda node, reason: self.broken.append((node.index, reason)),
+            on_change=lambda: None,
+        )
+        self.owner = Owner.of("rig", 1)
+
+    async def connect(self, *indices):
+        for i in indices or range(len(self.nodes)):
+            link = await open_link(self.nodes[i], 2.0)
+            await link.talk(subscribe(b"wake", raw=True))
+            self.lane.install(link)
+        return self
+
+    def parcel(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
+        command = Command(script, (key,), args)
+        effect = Broadcast(command, 0, self.owner, lambda reply: True, timeout, decide=decide, **options)
+        tally = Tally([node.address for node in self.nodes], effect.judge, decide)
+        tally.sent_at = clock()
+        return Parcel(effect, tally)
+
+    async def ask(self, *args, **options):
+        parcel = self.parcel(*args, **options)
+        self.lane.send(parcel)
+        if not parcel.done:
+            await self.lane.wait_for_round(parcel, clock() + parcel.effect.timeout, parcel.effect.timeout)
+        return parcel.tally
+
+    def tell(self, script, *args, owed_to=0, owed_until=0.0):
+        self.lane.send(Parcel(Tell(Command(script, (b"list",), args), 0, self.owner, owed_to, owed_until), None))
+
+    async def settle(self):
+        while await self.lane.tend():  # noqa: ASYNC110  (nothing tells of the last reply)
+            await asyncio.sleep(0.001)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        self.lane.close()
+        self.lane.dispose()
+        await turns(3)
+
+
+@pytest.fixture
+def append(make_script, raw):
+    script = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+    for node in raw:
+        node.script_load(script.source)
+    return script
+
+
+def lists(raw):
+    return [node.lrange("list", 0, -1) for node in raw]
+
+
+@both_loops
+@in_loop
+async def test_round_ends_at_its_verdict_and_later_replies_are_read_by_the_loop(nodes, append, raw, loop):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        nodes.pause(2)
+        tally = await rig.ask(append, b"a", timeout=ENDLESS)
+        assert (tally.won, tally.granted) == (True, 2)
+        nodes.resume(2)
+        await rig.settle()
+        assert lists(raw) == [["a"]] * 3
+
+
+@both_loops
+@in_loop
+async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
+    async with AioRig(nodes.urls, node_timeout=0.05) as rig:
+        await rig.connect()
+        for i in range(3):
+            nodes.pause(i)
+        started_at = clock()
+        tally = await rig.ask(append, b"a", timeout=0.1)
+        assert clock() - started_at >= 0.1
+        assert tally.without_quorum
+        assert "no answer within 0.1 s" in {vote.detail for vote in tally.votes}
+        assert all(link.suspect for link in rig.lane.links)
+        # Who is suspect is not waited for, and gets what it is owed.
+        started_at = clock()
+        tally = await rig.ask(append, b"b", timeout=ENDLESS)
+        assert tally.without_quorum
+        assert clock() - started_at < ENDLESS / 3
+        assert tally.sent == 0
+        for i in range(3):
+            nodes.resume(i)
+        await rig.settle()
+        assert not any(link.suspect for link in rig.lane.links)
+
+
+@in_loop
+async def test_release_is_owed_to_an_absent_node_and_comes_first_when_it_is_back(nodes, append, raw):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect(0, 1)
+        rig.tell(append, b"owed", owed_to=0b111, owed_until=clock() + 60)
+        rig.tell(append, b"not owed")
+        await rig.connect(2)
+        await rig.ask(append, b"new")
+        await rig.settle()
+        assert lists(raw) == [["owed", "not owed", "new"]] * 2 + [["owed", "new"]]
+
+
+@in_loop
+async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nodes, append, raw, all_votes):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        writes = Counter()
+        for link in rig.lane.links:
+            send = link.send
+
+            def counted(data, send=send, link=link):
+                writes[link.index] += 1
+                return send(data)
+
+            link.send = counted
+        asked = [asyncio.create_task(rig.ask(append, b"%d" % i, decide=all_votes)) for i in range(10)]
+        await asyncio.gather(*asked)
+        assert max(writes.values()) <= 3
+        assert lists(raw) == [[str(i) for i in range(10)]] * 3
+
+
+@in_loop
+async def test_order_is_that_of_the_calls_whoever_is_under_way(nodes, append, raw):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        said = []
+        for i in range(60):
+            rig.tell(append, b"%d" % i)
+            said.append(str(i))
+            if i % 7 == 0:
+                asking = asyncio.create_task(rig.ask(append, b"asked %d" % i))
+                await asyncio.sleep(0)
+                said.append(f"asked {i}")
+            elif i % 7 == 3:
+                await asking
+        await asking
+        await rig.settle()
+        assert lists(raw) == [said] * 3
+
+
+@in_loop
+async def test_node_that_breaks_off_fails_what_it_owes(nodes, append, all_votes):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        nodes.pause(1)
+        asking = asyncio.create_task(rig.ask(append, b"a", decide=all_votes, timeout=ENDLESS))
+        await asyncio.sleep(0.02)
+        nodes.kill(1)
+        tally = await asking
+        assert [choice.value for choice in tally.choices] == ["granted", "failed", "granted"]
+        assert rig.lane.links[1] is None
+        assert [index for index, _ in rig.broken] == [1]
+        nodes.restart(1)
+
+
+# Sleeping.
+
+
+@both_loops
+@in_loop
+async def test_sleeper_sleeps_until_it_is_done_or_its_time_has_come(nodes, loop):
+    async with AioRig(nodes.urls) as rig:
+        sleeper, instant = Sleeper(), clock() + 0.02
+        await rig.lane.wait(sleeper, instant)
+        assert clock() >= instant
+        bell = Mailbox()
+        sleeping = asyncio.create_task(rig.lane.wait(bell, math.inf))
+        await turns(3)
+        bell.wake()
+        await turns(3)
+        assert not sleeping.done(), "a look is not enough"
+        bell.signal(1)
+        await sleeping
+        assert not rig.lane._asleep
+
+
+@in_loop
+async def test_closed_lane_lets_sleepers_go_and_rounds_end(nodes, append):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        sleeping = asyncio.create_task(rig.lane.wait(Sleeper(), math.inf))
+        nodes.pause(0)
+        nodes.pause(1)
+        asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
+        await asyncio.sleep(0.01)
+        rig.lane.close()
+        await sleeping
+        await rig.lane.wait(Sleeper(), math.inf)
+        assert not asking.done()
+        nodes.resume(0)
+        assert (await asking).won
+        nodes.resume(1)
+
+
+@in_loop
+async def test_disposed_lane_fails_what_is_under_way(nodes, append):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        for i in range(3):
+            nodes.pause(i)
+        asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
+        await asyncio.sleep(0.01)
+        rig.lane.close()
+        rig.lane.dispose()
+        tally = await asking
+        assert "the client was closed" in {vote.detail for vote in tally.votes}
+        assert rig.lane.links == [None] * 3
+        for i in range(3):
+            nodes.resume(i)
+
+
+@both_loops
+@in_loop
+async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        wakeups = rig.lane.wakeups
+        wakeups.listen(b"key")
+        napping = asyncio.create_task(rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, ENDLESS)))
+        await turns(3)
+        raw[0].publish("wake", "another key")
+        raw[0].publish("wake", "key")
+        await asyncio.sleep(0.02)
+        assert not napping.done()
+        raw[1].publish("wake", "key")
+        assert await napping == 2
+        # One that came before the sleep is not lost, and a moment is given to the others.
+        wakeups.listen(b"key")
+        raw[2].publish("wake", "key")
+        await until(lambda: wakeups._mailboxes[b"key"].signals)
+        assert await rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == 1
+        wakeups.deafen(b"key")

@@ -1,0 +1,193 @@
+"""The maintenance task of an asyncio client: first connections, a watchdog that fails, stopping at any turn."""
+
+import asyncio
+import logging
+
+import pytest
+import redis.asyncio
+
+from redsync import NodeChanged
+from redsync._drivers.aio import clock
+from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.nodes import make_nodes
+from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
+
+ENDLESS = 30
+
+
+def make(urls, *, node_timeout=0.25, events=None):
+    return AioMaintenance(
+        nodes=make_nodes(urls, redis.asyncio.Redis),
+        client_id="maintained",
+        clock=clock,
+        node_timeout=node_timeout,
+        restart_guard=0.0,
+        loop=asyncio.get_running_loop(),
+        tell=[].append if events is None else events.append,
+    )
+
+
+def states(maintenance):
+    return [status.state for status in maintenance.statuses()]
+
+
+class Watch:
+    """A watchdog that sleeps until it is stopped, and counts how often it was begun and woken."""
+
+    def __init__(self, maintenance, failures=0):
+        self.maintenance, self.failures = maintenance, failures
+        self.begun = self.woken = 0
+        self.cancelled = []
+
+    async def __call__(self):
+        self.begun += 1
+        if self.begun <= self.failures:
+            raise KeyError("mine")
+        while True:
+            await self.maintenance.sleep(clock() + ENDLESS)
+            self.woken += 1
+
+    async def on_cancelled(self):
+        self.cancelled.append("once")
+        await self.maintenance.stop()
+
+
+async def started(maintenance, watch):
+    await maintenance.start(watch, watch.on_cancelled)
+    await until(lambda: watch.begun)
+
+
+@both_loops
+@in_loop
+async def test_beginning_waits_for_the_first_connections(nodes, loop):
+    maintenance = make(nodes.urls)
+    await started(maintenance, Watch(maintenance))
+    assert states(maintenance) == ["up"] * 3
+    await maintenance.stop()
+    assert not other_tasks()
+
+
+@in_loop
+async def test_beginning_waits_for_a_hung_node_but_a_moment(nodes):
+    nodes.pause(1)
+    maintenance = make(nodes.urls, node_timeout=5.0)
+    started_at = clock()
+    await started(maintenance, Watch(maintenance))
+    assert clock() - started_at < 5
+    assert states(maintenance) == ["up", "down", "up"]
+    await maintenance.stop()
+    nodes.resume(1)
+
+
+@in_loop
+async def test_beginning_without_any_node_ends_when_all_have_refused(nodes):
+    for i in range(3):
+        nodes.kill(i)
+    maintenance = make(nodes.urls, node_timeout=5.0)
+    started_at = clock()
+    await started(maintenance, Watch(maintenance))
+    assert clock() - started_at < 10
+    assert states(maintenance) == ["down"] * 3
+    await maintenance.stop()
+    for i in range(3):
+        nodes.restart(i)
+
+
+@in_loop
+async def test_node_is_connected_by_one_task_at_a_time(nodes):
+    maintenance, most = make(nodes.urls), []
+    nodes.pause(0)
+    await started(maintenance, Watch(maintenance))
+    for _ in range(30):
+        maintenance.alarm()
+        await asyncio.sleep(0.001)
+        most.append(sum(task.get_name().startswith("redsync-connect-") for task in other_tasks()))
+    assert max(most) == 1
+    nodes.resume(0)
+    await until(lambda: states(maintenance) == ["up"] * 3)
+    await maintenance.stop()
+
+
+@in_loop
+async def test_node_that_refuses_is_tried_again_with_pauses(nodes):
+    events = []
+    maintenance = make(nodes.urls, events=events)
+    nodes.kill(0)
+    tried, note = [], maintenance._census.note_tried
+    maintenance._census.note_tried = lambda node, error: (tried.append(node.index), note(node, error))
+    await started(maintenance, Watch(maintenance))
+    await asyncio.sleep(0.4)
+    assert 2 <= tried.count(0) < 20
+    nodes.restart(0)
+    await until(lambda: states(maintenance) == ["up"] * 3)
+    await until(lambda: [event.state for event in events] == ["down", "up"])
+    assert all(isinstance(event, NodeChanged) for event in events)
+    await maintenance.stop()
+
+
+@in_loop
+async def test_alarm_wakes_the_watchdog(nodes):
+    maintenance = make(nodes.urls)
+    watch = Watch(maintenance)
+    await started(maintenance, watch)
+    for n in range(1, 10):
+        maintenance.alarm()
+        await until(lambda n=n: watch.woken == n)
+    await maintenance.stop()
+
+
+@in_loop
+async def test_watchdog_that_fails_is_begun_again_and_that_is_logged(nodes, caplog):
+    maintenance = make(nodes.urls)
+    watch = Watch(maintenance, failures=2)
+    await started(maintenance, watch)
+    await until(lambda: watch.begun == 3)
+    await maintenance.stop()
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(failed) == 2
+    assert "please report this" in failed[0].getMessage()
+
+
+@pytest.mark.parametrize("failures", [0, 1], ids=["asleep", "after a failure"])
+@in_loop
+async def test_maintenance_that_is_cancelled_closes_the_client_once(nodes, caplog, failures):
+    """As at the end of the loop; also in the pause after a failure."""
+    maintenance = make(nodes.urls)
+    watch = Watch(maintenance, failures)
+    await started(maintenance, watch)
+    await turns(2)
+    task = maintenance._task
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert watch.cancelled == ["once"]
+    assert maintenance.lane.links == [None] * 3
+    await until(lambda: not other_tasks())
+
+
+@both_loops
+@in_loop
+async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
+    nodes.pause(2)
+    for k in range(25):
+        maintenance = make(nodes.urls, node_timeout=0.02)
+        await started(maintenance, Watch(maintenance))
+        stopping = asyncio.create_task(maintenance.stop())
+        await turns(k)
+        if not k:
+            await turns(1)
+        while not stopping.done():
+            stopping.cancel()
+            await turns(1)
+        assert maintenance.lane.links == [None] * 3
+        await until(lambda: not other_tasks())
+        if not stopping.cancelled():
+            break
+    nodes.resume(2)
+
+
+@in_loop
+async def test_record_of_the_client_is_kept_and_withdrawn(nodes, raw):
+    async with client_of(nodes) as client:
+        await until(lambda: all(node.exists(f"redsync:client:{client.id}") for node in raw))
+    assert not any(node.exists(f"redsync:client:{client.id}") for node in raw)

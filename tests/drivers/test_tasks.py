@@ -1,0 +1,191 @@
+"""Tasks as owners, and scopes that cancel a body: without any client."""
+
+import asyncio
+import gc
+import itertools
+
+import pytest
+
+from redsync._core.ownership import Owner
+from redsync._drivers.tasks import TaskOwners, TaskScope
+from tests.aio_support import in_loop, turns, until
+
+ENDLESS = 30
+
+
+class Book:
+    """Owners, and who of them has ended."""
+
+    def __init__(self):
+        serials = itertools.count(1)
+        self.ended = []
+        self.owners = TaskOwners(lambda: Owner.of("client", next(serials)), self.ended.append)
+
+
+@in_loop
+async def test_owner_is_the_task_and_stays_the_same():
+    book = Book()
+
+    async def ask():
+        first = book.owners()
+        await asyncio.sleep(0)
+        assert book.owners() is first
+        return first
+
+    here = book.owners()
+    others = await asyncio.gather(*(ask() for _ in range(20)))
+    assert len({owner.wire for owner in [here, *others]}) == 21
+    assert book.owners() is here
+
+
+@in_loop
+async def test_owner_belongs_to_whoever_runs_not_to_the_coroutine_that_is_awaited():
+    book = Book()
+
+    async def ask():
+        return book.owners()
+
+    assert await ask() is book.owners()
+    assert await asyncio.create_task(ask()) is not book.owners()
+
+
+@pytest.mark.parametrize("ending", ["return", "error", "cancelled"])
+@in_loop
+async def test_task_that_ends_is_told_once_and_forgotten(ending):
+    book = Book()
+
+    async def work():
+        owners.append(book.owners())
+        book.owners()
+        if ending == "error":
+            raise KeyError("mine")
+        if ending == "cancelled":
+            await asyncio.sleep(ENDLESS)
+
+    owners = []
+    task = asyncio.create_task(work())
+    await turns(2)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() or task.exception() is None or isinstance(task.exception(), KeyError)
+    await until(lambda: book.ended)
+    assert book.ended == owners
+    assert book.owners._owners == {}
+
+
+@in_loop
+async def test_task_that_is_never_done_is_kept_alive_by_its_loop_alone():
+    book = Book()
+
+    async def work():
+        book.owners()
+
+    for _ in range(100):
+        await asyncio.create_task(work())
+    await turns(2)
+    gc.collect()
+    assert len(book.ended) == 100
+    assert len(book.owners._owners) == 0
+
+
+def test_owner_is_asked_for_in_a_task():
+    with pytest.raises(RuntimeError):
+        Book().owners()
+
+
+# Scopes.
+
+
+@in_loop
+async def test_scope_cancels_at_the_next_await():
+    scope = TaskScope()
+    scope.cancel()
+    reached = True
+    with pytest.raises(asyncio.CancelledError) as info:
+        await asyncio.sleep(ENDLESS)
+    assert reached
+    assert scope.close(info.value) is True
+    assert asyncio.current_task().cancelling() == 0
+
+
+@in_loop
+async def test_scope_that_is_closed_cancels_nothing_any_more():
+    scope = TaskScope()
+    scope.cancel()
+    assert scope.close(None) is False
+    scope.cancel()
+    await turns(3)
+    assert asyncio.current_task().cancelling() == 0
+
+
+@in_loop
+async def test_scope_cancels_once():
+    scope = TaskScope()
+    for _ in range(3):
+        scope.cancel()
+    with pytest.raises(asyncio.CancelledError) as info:
+        await asyncio.sleep(ENDLESS)
+    scope.cancel()
+    await turns(3)
+    assert scope.close(info.value) is True
+    assert asyncio.current_task().cancelling() == 0
+
+
+@in_loop
+async def test_scope_tells_its_own_cancellation_from_another():
+    async def work(also):
+        scope = TaskScope()
+        if also:
+            scope.cancel()
+        begun.set()
+        try:
+            await asyncio.sleep(ENDLESS)
+        except asyncio.CancelledError as error:
+            is_own.append(scope.close(error))
+            raise
+
+    is_own = []
+    for also in (False, True):
+        begun = asyncio.Event()
+        task = asyncio.create_task(work(also))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelling() == 1
+    assert is_own == [False, False]
+
+
+@in_loop
+async def test_scope_whose_body_raised_something_else_takes_its_cancellation_back():
+    scope = TaskScope()
+    scope.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(ENDLESS)
+    assert scope.close(KeyError("mine")) is False
+    assert asyncio.current_task().cancelling() == 0
+
+
+@in_loop
+async def test_scopes_that_are_nested_leave_the_cancellation_to_the_outermost_that_asked():
+    outer, inner = TaskScope(), TaskScope()
+    outer.cancel()
+    inner.cancel()
+    with pytest.raises(asyncio.CancelledError) as info:
+        await asyncio.sleep(ENDLESS)
+    assert inner.close(info.value) is False
+    assert outer.close(info.value) is True
+    assert asyncio.current_task().cancelling() == 0
+
+
+@in_loop
+async def test_scope_of_a_task_that_ended_cancels_nobody():
+    async def work():
+        scope = TaskScope()
+        scopes.append(scope)
+
+    scopes = []
+    await asyncio.create_task(work())
+    scopes[0].cancel()
+    await turns(3)
+    assert asyncio.current_task().cancelling() == 0

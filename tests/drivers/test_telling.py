@@ -1,0 +1,88 @@
+"""Telling the application: logs, the holder's callbacks, the listeners, in this order, whatever any of them raises."""
+
+import logging
+
+import pytest
+
+from redsync._core.claims import ClaimKind
+from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._drivers.telling import Herald
+
+
+@pytest.fixture
+def state():
+    keys = LockKeys.of(b"redsync:", b"x")
+    kind = ClaimKind.of("lock", b"hash")
+    return HoldState("x", kind, keys, Owner.of("client", 1), 1, 30.0, 100.0, 10.0, 1e9, 0b111, 130.0)
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.DEBUG, "redsync")
+    return lambda: [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_loss_is_an_error_in_the_log_and_told_to_holders_then_listeners(state, said):
+    order = []
+    state.on_lost += [lambda it: order.append(("holder", it)), lambda it: order.append(("second", it))]
+    event = HoldLost("x", "client:1", "its lease ended", state)
+    Herald([lambda it: order.append(("listener", it))]).announce(event)
+    assert order == [("holder", state), ("second", state), ("listener", event)]
+    assert said() == [("redsync.watchdog", "ERROR", "lost the hold of 'x' by client:1: its lease ended")]
+
+
+def test_orphan_is_a_warning_in_the_log_and_told_to_listeners(said):
+    told = []
+    Herald([told.append]).announce(HoldOrphaned("x", "client:1"))
+    assert told == [HoldOrphaned("x", "client:1")]
+    ((name, level, text),) = said()
+    assert (name, level) == ("redsync.watchdog", "WARNING")
+    assert "'x'" in text
+    assert "client:1" in text
+
+
+def test_change_of_a_node_is_told_to_listeners_alone(said):
+    told = []
+    event = NodeChanged("127.0.0.1:1", "down", "refused")
+    Herald([told.append, told.append]).tell(event)
+    assert told == [event, event]
+    assert said() == []
+
+
+def test_callback_that_raises_is_logged_and_stops_nobody(state, said):
+    told = []
+
+    def fail(it):
+        raise KeyError("mine")
+
+    state.on_lost += [fail, told.append]
+    Herald([fail, told.append]).announce(HoldLost("x", "client:1", "why", state))
+    assert len(told) == 2
+    assert [(name, level) for name, level, _ in said()] == [
+        ("redsync.watchdog", "ERROR"),
+        ("redsync", "ERROR"),
+        ("redsync", "ERROR"),
+    ]
+
+
+def test_interruption_in_a_callback_is_not_hidden(state):
+    def interrupt(it):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Herald([interrupt]).announce(HoldLost("x", "client:1", "why", state))
+
+
+def test_holder_may_stop_listening_while_it_is_told(state):
+    told = []
+
+    def once(it):
+        state.on_lost.remove(once)
+        told.append(it)
+
+    state.on_lost += [once, told.append]
+    Herald([]).announce(HoldLost("x", "client:1", "why", state))
+    assert told == [state, state]
