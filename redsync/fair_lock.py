@@ -19,10 +19,10 @@ __all__ = ["AsyncFairLock", "FairLock"]
 class FairLock(Lock):
     """A reentrant lock that serves who waits in the order in which they came, owned by the thread that acquired it.
 
-    The guarantees are those of `Lock`, and one more: whoever had finished queueing before another asked is served before
-    it. No clock is trusted for that. It stops holding for a waiter whose places were forgotten by so many nodes that no
-    quorum is left of those that had them, or who was silent for 3 s (a stopped process). Nobody barges: a lock that is
-    free is refused to whoever is not first in the queue, so `acquire(False)` may be False while nobody holds it.
+    The guarantees are those of `Lock`, and one more: whoever had finished queueing before another asked is served
+    before it. No clock is trusted for that. It stops holding for a waiter whose places were forgotten by so many nodes
+    that no quorum is left of those that had them, or who was silent for 3 s (a stopped process). Nobody barges: a free
+    lock is refused to whoever is not first in the queue, so `acquire(False)` may be False while nobody holds it.
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but does not heed its queue.
 
