@@ -1,5 +1,7 @@
 """The checker of liveness: it finds waiters that nobody serves, wakes or answers."""
 
+import asyncio
+
 import pytest
 
 from redsync._protocols import claim, places
@@ -73,3 +75,45 @@ def test_answer_is_due_at_the_timeout():
         assert "a worker on a was to have an answer 0.6" in next(iter(checker.finish()))
         checker.see(Did(0.0, a, "a worker", "busy", {}))
         assert list(checker.finish()) == []
+
+
+# Fair locks.
+
+
+async def hold(client, seconds, served=None):
+    async with client.get_fair_lock("x"):
+        if served is not None:
+            served.append(client.runner.sim.now)
+        await asyncio.sleep(seconds)
+
+
+def test_newcomer_that_gets_no_ticket_is_found(monkeypatch):
+    monkeypatch.setattr(places.Ticket, "learn", lambda place, tally: False)
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(hold(a.client(), 60.0))
+        sim.run(until=1.0)
+        b.start(hold(b.client(), 0.0))
+        # As for a place, three seconds, two guards no shorter than a lease, five seconds.
+        with pytest.raises(SimulationError, match=r"liveness: b:1 has asked for 'redsync:x' since 1\.\d+, and has no"):
+            sim.run()
+        assert 13.0 < sim.now < 14.0
+        a.crash()
+        b.crash()
+
+
+def test_dead_heads_hold_up_the_queue_no_longer_than_their_places():
+    served = []
+    with Simulation(seed=1, lease=2.0) as sim:
+        a, *others = map(sim.machine, "abcdef")
+        a.start(hold(a.client(), 2.0))
+        for number, machine in enumerate(others, start=1):
+            sim.run(until=number * 0.2)
+            machine.start(hold(machine.client(), 0.0, served))
+        sim.run(until=1.9)
+        for machine in others[:-1]:
+            machine.crash(dark=True)
+        sim.run()
+    # Not 3 s for each of them, but together, and then the last one looks.
+    (instant,) = served
+    assert 1.9 + 0.5 < instant < 1.9 + 3.0 + 2.1
