@@ -74,6 +74,9 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
             await action()
         except RedsyncError as error:
             errors.append(error)
+        except GeneratorExit:
+            # The coroutine is dropped: nothing can be awaited any more.
+            raise
         except BaseException as error:
             cancelled.append(error)
     raise_first(cancelled + errors)

@@ -53,7 +53,7 @@ class Attempt(Generic[HoldT]):
         self._holds: list[HoldT] = []
         self.busy: Exclusive[Any, HoldT] | None = None
 
-    def ask(self, lock: Exclusive[Any, HoldT], now: float) -> Steps[HoldState | None]:
+    def bid_steps(self, lock: Exclusive[Any, HoldT], now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires the next lock; whatever comes of it is known here from now on."""
         left = max(self._deadline - now, _INSTANT) if self._timeout else self._timeout
         demand = lock._demand(left, self._lease, 1)
@@ -192,7 +192,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         try:
             try:
                 for lock in self._locks:
-                    if not attempt.settle(lock, lock._runner.run(attempt.ask(lock, self._runner.now()))):
+                    if not attempt.settle(lock, lock._runner.run(attempt.bid_steps(lock, self._runner.now()))):
                         self._undo(attempt)
                         break
             except Exception:

@@ -50,8 +50,11 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         attempt: Attempt[AsyncHold] = Attempt(timeout, lease, self._runner.now())
         try:
             for lock in self._locks:
-                if not attempt.settle(lock, await lock._runner.run(attempt.ask(lock, self._runner.now()))):
+                if not attempt.settle(lock, await lock._runner.run(attempt.bid_steps(lock, self._runner.now()))):
                     break
+        except GeneratorExit:
+            # The coroutine is dropped, and with it the client that knew its task: nothing can be awaited any more.
+            raise
         except BaseException:
             await self._undo(attempt)
             raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import types
 from contextlib import suppress
 
 import pytest
@@ -150,6 +151,38 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
             hold.check()
 
         assert await for_every_turn(operation, check) > 2
+
+
+# Dropped: coroutines that are closed, as when a loop is gone.
+
+
+@types.coroutine
+def drop(coroutine, when):
+    """Run it in this task until the condition is true where it awaits, and close it there."""
+    waits_for = coroutine.send(None)
+    while not when():
+        yield waits_for
+        waits_for = coroutine.send(None)
+    waits_for.cancel()
+    coroutine.close()
+
+
+@in_loop
+async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
+    async with client_of(nodes) as client, client_of(nodes) as other, other.get_lock("z"):
+        multi = multi_of(client)
+        # A coroutine that awaits while it is closed is a RuntimeError.
+        await drop(multi.acquire(), multi._locks[1].owned)
+        assert multi._locks[0].owned(), "as long as its task lives"
+
+
+@in_loop
+async def test_release_that_is_dropped_awaits_nothing_more(nodes):
+    async with client_of(nodes) as client:
+        multi = multi_of(client)
+        await multi.acquire()
+        await drop(multi.release(), lambda: True)
+        assert not multi.owned()
 
 
 # The body.

@@ -1,5 +1,6 @@
 """The multi-lock as its users meet it: several locks as one, on real nodes, for threads and for asyncio."""
 
+import contextlib
 import itertools
 import pickle
 import random
@@ -24,7 +25,7 @@ from redsync.multi_lock import Attempt
 from redsync.testing import LocalNodes
 from tests.support.locks import timed
 
-pytestmark = pytest.mark.usefixtures("both_flavours")
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 comes_out = pytest.raises
 """Around whole `with` statements, of which it matters what they make of their bodies' errors."""
@@ -167,28 +168,16 @@ def test_order_is_the_same_whatever_the_order_of_the_arguments(client, make_clie
     assert [lock.name for lock in order] == ["z", "x", "x", "ä", b"\xff"]
 
 
-def test_locks_are_acquired_in_sorted_order_and_released_in_reverse(client, other, raw, eventually):
+def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eventually):
     a, b, c = (client.get_lock(name) for name in "abc")
-    multi = client.get_multi_lock(c, a, b)
     other.do(b.acquire)
-    taken = []
-    table = client.runner.session.holds
-    waiter = other_thread(multi.acquire, taken)
+    waiter = make_worker().start(client.get_multi_lock(c, a, b).acquire)
     eventually(lambda: client.inspect("b").waiters)
-    assert {state.name for state in table} == {"a", "b"}
+    assert {state.name for state in client.runner.session.holds} == {"a", "b"}
     assert raw.count("redsync:c") == 0
     other.do(b.release)
-    waiter.join(10)
-    assert taken == [True]
-
-
-def other_thread(function, results):
-    """Start one more thread."""
-    import threading
-
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    return thread
+    assert waiter.result(10) is True
+    eventually(lambda: raw.count("redsync:c") == 5)
 
 
 def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worker, raw, eventually):
@@ -271,7 +260,7 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
     for timeout in (0.5, 0.0, None):
         attempt = Attempt(timeout, None, 100.0)
         for now in (100.0, 100.2, 103.0):
-            attempt.ask(lock, now)
+            attempt.bid_steps(lock, now)
     assert timeouts[:2] == pytest.approx([0.5, 0.3])
     assert 0 < timeouts[2] < 0.001
     assert timeouts[3:] == [0.0] * 3 + [None] * 3
@@ -563,6 +552,15 @@ def test_with_releases_what_the_body_released_and_acquired_again(multi, raw, eve
         multi.release()
         assert multi.acquire(False)
     assert not multi.locked()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_exit_releases_what_acquire_took(multi, raw, eventually):
+    with contextlib.ExitStack() as stack:
+        assert multi.acquire(timeout=1)
+        stack.push(multi)
+        assert multi.owned()
+    assert not multi.owned()
     eventually(lambda: raw.keys() == [set()] * 5)
 
 

@@ -23,6 +23,19 @@ def node():
     return make_nodes(["redis://127.0.0.1:1"], redis.Redis)[0]
 
 
+@pytest.mark.parametrize(
+    ("url", "home"),
+    [
+        ("redis://127.0.0.1:1", "127.0.0.1:1/0"),
+        ("redis://user:secret@127.0.0.1:1/0", "127.0.0.1:1/0"),
+        ("rediss://127.0.0.1:1/7", "127.0.0.1:1/7"),
+        ("unix:///run/redis.sock?db=3", "/run/redis.sock/3"),
+    ],
+)
+def test_home_tells_where_the_keys_are_and_not_who_asks(url, home):
+    assert make_nodes([url], redis.Redis)[0].home == home
+
+
 @pytest.fixture
 def meet(node):
     """Return a function that lets the node be met at the instant 1000."""
