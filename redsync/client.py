@@ -1,30 +1,21 @@
-"""The clients: nodes in, synchronizers out. The only place that joins facades and drivers."""
+"""The clients: nodes in, synchronizers out. With `any_client` the only place that joins facades and drivers."""
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import redis
 import redis.asyncio
 
-from redsync._core.effects import Steps
 from redsync._core.events import Event
-from redsync._core.keys import LockKeys, encode_name, encode_prefix
-from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
-from redsync._drivers.nodes import Node, NodeStatus, make_nodes
+from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
-from redsync._protocols import lock_survey
-from redsync._protocols.watchdog import farewell, watchdog
+from redsync.any_client import AnyClient
 from redsync.decorator import async_locked_decorator, locked_decorator
-from redsync.exceptions import ConfigurationError
 from redsync.exclusive import ExclusiveLock
 from redsync.exclusive_async import AsyncExclusiveLock
 from redsync.fair_lock import AsyncFairLock, FairLock
@@ -40,136 +31,9 @@ __all__ = ["AsyncClient", "Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-DriverT = TypeVar("DriverT", ThreadRunner, AioRunner)
-
-_shared: weakref.WeakValueDictionary[tuple[Any, ...], _AnyClient[Any]] = weakref.WeakValueDictionary()
-_shared_guard = threading.Lock()
-
-_unpickled: dict[tuple[Any, ...], _AnyClient[Any]] = {}
-"""Clients made for what was unpickled, kept as long as the process lives: a worker of a pool gets lock after lock, and
-must not connect for each."""
 
 
-def _after_fork_in_child() -> None:
-    global _shared_guard  # noqa: PLW0603  (the parent's may be held by a thread that the child does not have)
-    _shared_guard = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class _AnyClient(ABC, Generic[DriverT]):
-    """What the clients of both flavours have in common: settings, identity, pickling."""
-
-    _REDIS: ClassVar[type[Any]]
-    # What every driver runs for its client.
-    _WATCHDOG = staticmethod(watchdog)
-    _FAREWELL = staticmethod(farewell)
-
-    def __init__(
-        self,
-        nodes: Sequence[Any],
-        *,
-        prefix: str = "redsync:",
-        lease: float = 30.0,
-        node_timeout: float = 0.25,
-        drift_factor: float = 0.01,
-        restart_guard: float | None = None,
-        listeners: Sequence[Callable[[Event], object]] = (),
-    ) -> None:
-        made = make_nodes(nodes, self._REDIS)
-        if restart_guard is None:
-            restart_guard = lease if len(made) > 1 else 0.0
-        timing = _timing(lease, node_timeout, drift_factor, restart_guard)
-        self._prefix = encode_prefix(prefix)
-        self._options = {
-            "prefix": prefix,
-            "lease": lease,
-            "node_timeout": node_timeout,
-            "drift_factor": drift_factor,
-            "restart_guard": restart_guard,
-        }
-        self._urls = tuple(node.url for node in made)
-        self._runner: DriverT = self._make_runner(made, timing, listeners)
-        # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
-        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
-        self._finalizer.atexit = False
-        with _shared_guard:
-            sharing = _shared.get(self._identity())
-            if sharing is None or not sharing.runner.usable:
-                _shared[self._identity()] = self
-
-    @abstractmethod
-    def _make_runner(
-        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
-    ) -> DriverT: ...
-
-    @classmethod
-    def from_env(cls) -> Self:
-        """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
-
-        Raises:
-            ConfigurationError: No URLs, or a number that is none.
-        """
-        urls = [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
-        if not urls:
-            raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
-        options: dict[str, Any] = {}
-        if "REDSYNC_PREFIX" in os.environ:
-            options["prefix"] = os.environ["REDSYNC_PREFIX"]
-        for option in ("lease", "restart_guard"):
-            text = os.environ.get(f"REDSYNC_{option.upper()}")
-            if text is None:
-                continue
-            try:
-                options[option] = float(text)
-            except ValueError:
-                message = f"REDSYNC_{option.upper()} is a number of seconds, not {text!r}"
-                raise ConfigurationError(message) from None
-        return cls(urls, **options)
-
-    @property
-    def id(self) -> str:
-        """The client's UUID; another one in the child of a fork."""
-        return self._runner.client_id
-
-    @property
-    def quorum(self) -> int:
-        """How many nodes must grant."""
-        return self._runner.session.quorum
-
-    @property
-    def prefix(self) -> bytes:
-        """What the names of all keys begin with."""
-        return self._prefix
-
-    @property
-    def runner(self) -> DriverT:
-        """What runs the protocols; not for applications."""
-        return self._runner
-
-    def nodes(self) -> list[NodeStatus]:
-        """Return the state of every node as this client sees it; asks nobody."""
-        return self._runner.statuses()
-
-    def _survey(self, name: str | bytes) -> Steps[Tally]:
-        keys = LockKeys.of(self._prefix, encode_name(name))
-        # As nobody, see `Exclusive._holder_steps`.
-        return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if None in self._urls:
-            raise TypeError("a client can be pickled only if all its nodes can be named by URLs")
-        return _client_of, (type(self), self._urls, self._options)
-
-    def _identity(self) -> tuple[Any, ...]:
-        return type(self), self._urls, tuple(self._options.items())
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {len(self._urls)} nodes>"
-
-
-class Client(_AnyClient[ThreadRunner]):
+class Client(AnyClient[ThreadRunner]):
     """Makes synchronizers over N independent Redis masters, for threads.
 
     All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process
@@ -199,7 +63,9 @@ class Client(_AnyClient[ThreadRunner]):
     def _make_runner(
         self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
     ) -> ThreadRunner:
-        runner = ThreadRunner(nodes=nodes, timing=timing, listeners=listeners, watchdog=watchdog, farewell=farewell)
+        runner = ThreadRunner(
+            nodes=nodes, timing=timing, listeners=listeners, watchdog=self._WATCHDOG, farewell=self._FAREWELL
+        )
         runner.connect()
         return runner
 
@@ -368,7 +234,7 @@ class Client(_AnyClient[ThreadRunner]):
         self.close()
 
 
-class AsyncClient(_AnyClient[AioRunner]):
+class AsyncClient(AnyClient[AioRunner]):
     """Makes synchronizers over N independent Redis masters, for asyncio.
 
     All its synchronizers share one connection per node, one maintenance task and one identity; no thread is started.
@@ -392,7 +258,9 @@ class AsyncClient(_AnyClient[AioRunner]):
     def _make_runner(
         self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
     ) -> AioRunner:
-        return AioRunner(nodes=nodes, timing=timing, listeners=listeners, watchdog=watchdog, farewell=farewell)
+        return AioRunner(
+            nodes=nodes, timing=timing, listeners=listeners, watchdog=self._WATCHDOG, farewell=self._FAREWELL
+        )
 
     # Synchronizers.
 
@@ -565,28 +433,3 @@ class AsyncClient(_AnyClient[AioRunner]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _client_of(kind: type[_AnyClient[Any]], urls: tuple[str, ...], options: dict[str, Any]) -> _AnyClient[Any]:
-    """Return this process's client for those nodes and options: what was unpickled shares its connections."""
-    identity = kind, urls, tuple(options.items())
-    with _shared_guard:
-        client = _shared.get(identity)
-    if client is None or not client.runner.usable:
-        client = _unpickled[identity] = kind(list(urls), **options)
-    return client
-
-
-def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
-    if not 0 <= drift_factor < 1:
-        raise ConfigurationError(f"drift_factor is a number from 0 to 1, not {drift_factor!r}")
-    if not 0 < node_timeout < float("inf"):
-        raise ConfigurationError(f"node_timeout is a positive number of seconds, not {node_timeout!r}")
-    if not 0 <= restart_guard < float("inf"):
-        raise ConfigurationError(f"restart_guard is a number of seconds from 0 on, not {restart_guard!r}")
-    timing = Timing(lease, node_timeout, drift_factor, restart_guard)
-    try:
-        timing.check_lease(lease)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    return timing

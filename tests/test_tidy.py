@@ -10,7 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redsync"
 SANS_IO = ("redsync._core", "redsync._protocols")
-HANDS = ("redsync._drivers", "redsync.cli", "redsync.client", "redsync.testing")  # hold things of threading and asyncio
+HANDS = (
+    "redsync._drivers",
+    "redsync.any_client",
+    "redsync.cli",
+    "redsync.client",
+    "redsync.testing",
+)  # hold things of threading and asyncio
 LINES_MAX = 500
 
 

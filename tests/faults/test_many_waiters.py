@@ -1,0 +1,77 @@
+"""Two thousand who wait for one name: threads of several processes, and tasks of one loop."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from redsync import AsyncClient
+
+TASKS, PROCESSES, THREADS = 1000, 4, 250
+WAITERS = TASKS + PROCESSES * THREADS
+
+PROGRAM = """
+    import sys, threading
+    from redsync import Client
+
+    kind, threads, *urls = sys.argv[1:]
+    client = Client(urls, restart_guard=0.0)
+    served = []
+
+    def work():
+        lock = client.get_fair_lock("x") if kind == "fair" else client.get_lock("x")
+        with lock:
+            served.append(lock.hold_count())
+
+    threading.stack_size(256 * 1024)
+    workers = [threading.Thread(target=work) for _ in range(int(threads))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    client.close()
+    print(len(served), set(served))
+"""
+
+
+def subscriptions(raw):
+    return [len(node.pubsub_channels("redsync:wake:*")) for node in raw]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["lock", "fair"])
+def test_thousands_of_waiters_are_all_served_and_leave_nothing(nodes, raw, kind, eventually):
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), kind, str(THREADS), *nodes.urls]
+    served = []
+
+    def queued():
+        return raw[0].zcard("redsync_queue:{redsync:x}")
+
+    async def wait_with_tasks():
+        async with AsyncClient(nodes.urls, restart_guard=0.0) as client:
+            lock = client.get_fair_lock("x") if kind == "fair" else client.get_lock("x")
+
+            async def work(number):
+                async with lock:
+                    served.append(number)
+
+            async with lock:
+                tasks = [asyncio.create_task(work(number)) for number in range(TASKS)]
+                processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
+                async with asyncio.timeout(120):
+                    while queued() < WAITERS * 0.95:  # places expire and are renewed all the time
+                        await asyncio.sleep(0.1)
+                channels = subscriptions(raw)
+            async with asyncio.timeout(120):
+                await asyncio.gather(*tasks)
+            outputs = [await asyncio.to_thread(process.communicate, timeout=120) for process in processes]
+            return channels, [output for output, _ in outputs]
+
+    channels, outputs = asyncio.run(wait_with_tasks())
+    assert sorted(served) == list(range(TASKS))
+    assert outputs == [f"{THREADS} {{1}}\n"] * PROCESSES
+    assert max(channels) <= 1 + PROCESSES, "one channel per client, however many wait"
+    eventually(lambda: raw.keys() == [set()] * 5)
