@@ -322,6 +322,8 @@ def greet(*, raw: bool, guarded: bool = False) -> Talk[NodeInfo]:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     server = fields.get("server_name", "redis")
     version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
+    if "uptime_in_seconds" not in fields:
+        raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
     uptime = float(fields["uptime_in_seconds"])
     return NodeInfo(fields.get("run_id"), f"{server} {version}", uptime, pushes=True, birth=birth)
 

@@ -202,6 +202,14 @@ def test_greeting_finds_no_record_on_a_new_server(greet_node):
     assert greet_node().birth is None
 
 
+@pytest.mark.parametrize("answer", [b"", b"welcome to something else", "text", 5, None], ids=repr)
+def test_greeting_of_something_that_is_no_server_of_ours_is_a_plain_error(answer):
+    talk = greet(raw=True)
+    next(talk)
+    with pytest.raises(ConnectionError, match="no Redis or Valkey"):
+        talk.send([answer])
+
+
 def test_greeting_does_not_ask_for_a_record_if_memory_is_not_guarded(greet_node, raw):
     raw[0].set(BIRTH_KEY, "anything")
     assert greet_node(guarded=False).birth is None

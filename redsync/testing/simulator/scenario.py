@@ -175,8 +175,6 @@ class Scenario:
         with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
             stage = Stage(sim, self._clients, settings["kind"])
             for statement in self._statements:
-                # Time goes on also where nothing happens.
-                sim.timeline.schedule(statement.at, None, bool)
                 sim.run(until=statement.at)
                 try:
                     statement.perform(stage)

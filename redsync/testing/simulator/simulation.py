@@ -155,6 +155,9 @@ class Simulation:
         try:
             if alive:
                 alive = self.loop.advance(self.now + self._patience if until is None else until)
+                if until is not None and not alive:
+                    # Nothing is left to happen; time passes all the same.
+                    self.timeline.now = max(self.now, until)
                 if self._waits and self._pending and self._failed is None and not self._complaints:
                     self.complain("progress", self._describe_stuck(alive))
         finally:

@@ -46,3 +46,9 @@ def test_same_seed_gives_same_trace_under_another_hash_seed():
 
 def test_other_seed_gives_other_trace():
     assert digest(range(1, 2)) != digest(range(2, 3))
+
+
+@pytest.mark.parametrize("seed", [1013974, 1044192])
+def test_waiter_whose_clock_was_set_back_and_runs_slow_is_waited_for(seed):
+    """A checker once took a clock that had caught up unseen for one that had been right all the time."""
+    simulate(seed)

@@ -69,3 +69,11 @@ def test_minority_that_is_cut_off_costs_nothing():
         sim.heal()
         sim.run()
     assert log == ["in", "out"] * 6
+
+
+def test_time_passes_also_when_nothing_is_left_to_happen():
+    with Simulation(seed=1) as sim:
+        sim.run(until=3.0)
+        assert sim.now == 3.0
+        sim.run(until=2.0)
+        assert sim.now == 3.0, "it never goes back"

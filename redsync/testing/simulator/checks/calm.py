@@ -21,10 +21,10 @@ class Calm:
 
     def stir(self) -> None:
         """Take note that a fault begins or ends; called before a clock jumps."""
-        self._stirred = self._sim.now
         clocks = [node.clock for node in self._sim.nodes] + [machine.clock for machine in self._sim.machines]
         for clock in clocks:
             self._latest[clock] = max(self._latest.get(clock, 0.0), clock.now())
+        self._stirred = max([self._sim.now, *self._caught_up()])
 
     def lag(self, clock: Clock) -> float:
         """Return by how many seconds a clock is behind what it has shown: what ends by it ends later by that."""
@@ -43,5 +43,9 @@ class Calm:
             or any(node.state != "up" or self.lag(node.clock) for node in sim.nodes)
             or any(machine.paused or self.lag(machine.clock) for machine in machines)
         ):
-            self._stirred = sim.now
-        return sim.now - self._stirred
+            self._stirred = max([sim.now, *self._caught_up()])
+        return max(sim.now - self._stirred, 0.0)
+
+    def _caught_up(self) -> list[float]:
+        """Return when the clocks that are behind will show what they have shown before; nobody may look just then."""
+        return [clock.instant(latest) for clock, latest in self._latest.items() if self.lag(clock)]
