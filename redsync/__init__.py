@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RedsyncError,
     )
     from redsync.fair_lock import AsyncFairLock, FairLock
+    from redsync.fenced_lock import AsyncFencedLock, FencedLock
     from redsync.hold import AsyncHold, Hold
     from redsync.lock import AsyncLock, Lock
     from redsync.lock_info import Holder, LockInfo
@@ -46,6 +47,7 @@ __all__ = [
     "AcquireTimeout",
     "AsyncClient",
     "AsyncFairLock",
+    "AsyncFencedLock",
     "AsyncHold",
     "AsyncLock",
     "AsyncMultiHold",
@@ -57,6 +59,7 @@ __all__ = [
     "ClientClosedError",
     "ConfigurationError",
     "FairLock",
+    "FencedLock",
     "Hold",
     "HoldLost",
     "HoldOrphaned",
@@ -81,6 +84,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "redsync.client",
     "AsyncFairLock": "redsync.fair_lock",
+    "AsyncFencedLock": "redsync.fenced_lock",
     "AsyncHold": "redsync.hold",
     "AsyncLock": "redsync.lock",
     "AsyncMultiHold": "redsync.multi_hold",
@@ -90,6 +94,7 @@ _HOMES = {
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
     "FairLock": "redsync.fair_lock",
+    "FencedLock": "redsync.fenced_lock",
     "Hold": "redsync.hold",
     "HoldLost": "redsync._core.events",
     "HoldOrphaned": "redsync._core.events",

@@ -19,6 +19,7 @@ from redsync.decorator import async_locked_decorator, locked_decorator
 from redsync.exclusive import ExclusiveLock
 from redsync.exclusive_async import AsyncExclusiveLock
 from redsync.fair_lock import AsyncFairLock, FairLock
+from redsync.fenced_lock import AsyncFencedLock, FencedLock
 from redsync.hold import AsyncHold, Hold
 from redsync.lock import AsyncLock, Lock
 from redsync.lock_info import LockInfo
@@ -142,6 +143,29 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: A name or a number that can't be.
         """
         return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_fenced_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> FencedLock:
+        """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,
@@ -335,6 +359,29 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: A name or a number that can't be.
         """
         return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_fenced_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncFencedLock:
+        """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,

@@ -15,6 +15,7 @@ from inspect import isawaitable
 from redsync import (
     AsyncClient,
     AsyncFairLock,
+    AsyncFencedLock,
     AsyncHold,
     AsyncLock,
     AsyncMultiHold,
@@ -23,6 +24,7 @@ from redsync import (
     AsyncSpinLock,
     Client,
     FairLock,
+    FencedLock,
     Hold,
     Lock,
     MultiHold,
@@ -34,6 +36,7 @@ from redsync import (
 TWINS = {
     AsyncClient: Client,
     AsyncFairLock: FairLock,
+    AsyncFencedLock: FencedLock,
     AsyncHold: Hold,
     AsyncLock: Lock,
     AsyncMultiHold: MultiHold,

@@ -7,6 +7,7 @@ import pytest
 from redsync import (
     AsyncClient,
     AsyncFairLock,
+    AsyncFencedLock,
     AsyncHold,
     AsyncLock,
     AsyncMultiHold,
@@ -15,6 +16,7 @@ from redsync import (
     AsyncSpinLock,
     Client,
     FairLock,
+    FencedLock,
     Hold,
     Lock,
     MultiHold,
@@ -26,6 +28,7 @@ from redsync import (
 LOCKS = [
     (Lock, AsyncLock),
     (FairLock, AsyncFairLock),
+    (FencedLock, AsyncFencedLock),
     (SpinLock, AsyncSpinLock),
     (Mutex, AsyncMutex),
     (MultiLock, AsyncMultiLock),

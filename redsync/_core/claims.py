@@ -9,6 +9,10 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
   What gets free is handed over to the head of the queue.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
+  With fencing tokens: one more key, the node's latest token, and one more argument, the highest token that is known;
+  reply [1, token] or [2, token] for a grant. A re-entry has neither, as it keeps its token.
+* `write_back`, with fencing tokens only: KEYS claim, token; ARGV owner, token. Reply the token at which the node stands
+  now, or the error UNCLAIMED.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 """
@@ -33,6 +37,7 @@ class ClaimKind(NamedTuple):
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
         by_ticket: Those who wait are served by tickets, first come, first served.
+        write_back: Raises the nodes to a fencing token; None if grants carry none.
     """
 
     noun: str
@@ -42,6 +47,7 @@ class ClaimKind(NamedTuple):
     abandon: Script
     renew: Script
     by_ticket: bool = False
+    write_back: Script | None = None
 
     @classmethod
     def of(cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False) -> ClaimKind:

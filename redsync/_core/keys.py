@@ -69,6 +69,7 @@ class LockKeys:
         places: Hash waiting owner -> "expiry mark guard channel": until when its place is kept, and how to
             hand over to it.
         channel: Redisson's channel for releases of this lock.
+        token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
     """
 
@@ -76,6 +77,7 @@ class LockKeys:
     queue: bytes
     places: bytes
     channel: bytes
+    token: bytes
     all: tuple[bytes, bytes, bytes]
 
     @classmethod
@@ -86,4 +88,5 @@ class LockKeys:
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         redissons = lock if tagged else b"{" + lock + b"}"
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places))
+        channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
+        return cls(lock, queue, places, channel, token, (lock, queue, places))

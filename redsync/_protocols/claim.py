@@ -15,7 +15,7 @@ are believed from the instant of that ask. An undo may take away what was handed
 that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
 the watchdog has to lengthen it; else we ask, and find our claims there.
 
-Who is served first is a matter of the place, see `places`.
+Who is served first is a matter of the place, see `places`; whether grants carry tokens, of the kind, see `tokens`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ from redsync._core.timing import retry_delay
 from redsync._protocols.lease import abandon, milliseconds, renew_at
 from redsync._protocols.places import PLACE_KEPT, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
+from redsync._protocols.tokens import Fence
 
 __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 
 _FOREIGN = 0
 _CODES = (1, 2, 0)
+_GRANTS = (1, 2)
 
 _REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
 
@@ -98,6 +100,7 @@ class Demand(NamedTuple):
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
         backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
+        token: The highest fencing token that is known to the caller; 0 for none.
     """
 
     name: str | bytes
@@ -112,6 +115,16 @@ class Demand(NamedTuple):
     holds: int = 1
     crowded: bool = False
     backoff: Callable[[int, float], float] | None = None
+    token: int = 0
+
+
+def is_granted_with_token(reply: Any) -> bool:
+    """Judge a reply to an acquire whose grants carry tokens."""
+    if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in _GRANTS:
+        return True
+    if is_granted(reply):
+        raise ValueError("a grant that lacks its fencing token")
+    return False
 
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
@@ -119,7 +132,8 @@ def _place(session: Session, demand: Demand, lease: float, started: float) -> Pl
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
     crowded = demand.crowded and waits
-    if demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
+    handed = demand.kind.write_back is None  # a hand-over tells no token
+    if handed and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
         # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
         waiting = Waiting(demand.owner, waits, crowded, session.marks, min(PLACE_KEPT, lease))
     else:
@@ -133,6 +147,7 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
+        fence: The fencing tokens of its grants; None if they carry none.
         mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
     """
@@ -153,6 +168,7 @@ class _Attempt:
         "_touched",
         "_tries",
         "deadline",
+        "fence",
         "lease",
         "mark",
         "state",
@@ -175,6 +191,8 @@ class _Attempt:
         self._place = _place(session, demand, self.lease, started)
         self._guard = session.timing.guard(self.lease)
         self._guard_ms = milliseconds(self._guard)
+        write_back = demand.kind.write_back
+        self.fence = None if write_back is None else Fence(write_back, demand.keys, demand.owner, demand.token)
         self.deadline = math.inf if timeout is None else started + timeout
 
     @property
@@ -191,9 +209,7 @@ class _Attempt:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
         demand, lease = self._demand, self.lease
         owner, keys = demand.owner, demand.keys
-        patience = self._session.timing.round_timeout(lease)
-        if demand.timeout:
-            patience = min(patience, max(self.deadline - now, _LAST_TRY))
+        patience = self.patience(now)
         self._asking = True
         self._tries += 1
         place = self._place.ask(now)
@@ -202,17 +218,25 @@ class _Attempt:
         self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
         command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
+        judge = is_granted
+        if self.fence is not None:
+            command, judge = self.fence.ask(command), is_granted_with_token
         return Broadcast(
             command,
             owner.lane,
             owner,
-            is_granted,
+            judge,
             patience,
             self._guard,
             listen=self.wake_key,
             thorough=self._place.enough,
             late=True,
         )
+
+    def patience(self, now: float) -> float:
+        """Return for how many seconds a round that begins now may wait for nodes."""
+        patience = self._session.timing.round_timeout(self.lease)
+        return min(patience, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else patience
 
     def note(self, tally: Tally) -> None:
         """Take note of which nodes were asked."""
@@ -288,6 +312,8 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
+        if self.fence is not None:
+            state.fencing_token = self.fence.token
         self._take_up(state)
         return state
 
@@ -338,6 +364,9 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
+            if tally.won and attempt.fence is not None:
+                attempt.note(tally)
+                tally = yield from attempt.fence.level(tally, attempt.patience(tally.at))
             now = tally.at
             if tally.won and now < attempt.valid_until(tally):
                 state = attempt.hold(tally)
