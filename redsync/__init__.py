@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from redsync.fair_lock import AsyncFairLock, FairLock
     from redsync.fenced_lock import AsyncFencedLock, FencedLock
     from redsync.hold import AsyncHold, Hold
+    from redsync.latch import AsyncCountDownLatch, CountDownLatch
     from redsync.lock import AsyncLock, Lock
     from redsync.lock_info import Holder, LockInfo
     from redsync.multi_hold import AsyncMultiHold, MultiHold
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncCountDownLatch",
     "AsyncFairLock",
     "AsyncFencedLock",
     "AsyncHold",
@@ -58,6 +60,7 @@ __all__ = [
     "Client",
     "ClientClosedError",
     "ConfigurationError",
+    "CountDownLatch",
     "FairLock",
     "FencedLock",
     "Hold",
@@ -83,6 +86,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "redsync.client",
+    "AsyncCountDownLatch": "redsync.latch",
     "AsyncFairLock": "redsync.fair_lock",
     "AsyncFencedLock": "redsync.fenced_lock",
     "AsyncHold": "redsync.hold",
@@ -93,6 +97,7 @@ _HOMES = {
     "AsyncSpinLock": "redsync.spin_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
+    "CountDownLatch": "redsync.latch",
     "FairLock": "redsync.fair_lock",
     "FencedLock": "redsync.fenced_lock",
     "Hold": "redsync.hold",

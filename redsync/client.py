@@ -21,6 +21,7 @@ from redsync.exclusive_async import AsyncExclusiveLock
 from redsync.fair_lock import AsyncFairLock, FairLock
 from redsync.fenced_lock import AsyncFencedLock, FencedLock
 from redsync.hold import AsyncHold, Hold
+from redsync.latch import AsyncCountDownLatch, CountDownLatch
 from redsync.lock import AsyncLock, Lock
 from redsync.lock_info import LockInfo
 from redsync.multi_lock import MultiLock
@@ -193,6 +194,21 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: A `backoff` that is no function.
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_count_down_latch(
+        self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
+    ) -> CountDownLatch:
+        """Return the count-down latch of that name; all objects of one name are the same latch.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: For how many seconds `count_down` goes on while too few nodes answer.
+            keep: For how many seconds after its last use the nodes keep it.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return CountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -411,6 +427,21 @@ class AsyncClient(AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_count_down_latch(
+        self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
+    ) -> AsyncCountDownLatch:
+        """Return the count-down latch of that name; all objects of one name are the same latch.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: For how many seconds `count_down` goes on while too few nodes answer.
+            keep: For how many seconds after its last use the nodes keep it.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

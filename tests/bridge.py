@@ -14,6 +14,7 @@ from inspect import isawaitable
 
 from redsync import (
     AsyncClient,
+    AsyncCountDownLatch,
     AsyncFairLock,
     AsyncFencedLock,
     AsyncHold,
@@ -23,6 +24,7 @@ from redsync import (
     AsyncMutex,
     AsyncSpinLock,
     Client,
+    CountDownLatch,
     FairLock,
     FencedLock,
     Hold,
@@ -35,6 +37,7 @@ from redsync import (
 
 TWINS = {
     AsyncClient: Client,
+    AsyncCountDownLatch: CountDownLatch,
     AsyncFairLock: FairLock,
     AsyncFencedLock: FencedLock,
     AsyncHold: Hold,

@@ -11,6 +11,7 @@ import redsync
 EXPORTS = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncCountDownLatch",
     "AsyncFairLock",
     "AsyncFencedLock",
     "AsyncHold",
@@ -23,6 +24,7 @@ EXPORTS = [
     "Client",
     "ClientClosedError",
     "ConfigurationError",
+    "CountDownLatch",
     "FairLock",
     "FencedLock",
     "Hold",

@@ -6,6 +6,7 @@ import pytest
 
 from redsync import (
     AsyncClient,
+    AsyncCountDownLatch,
     AsyncFairLock,
     AsyncFencedLock,
     AsyncHold,
@@ -15,6 +16,7 @@ from redsync import (
     AsyncMutex,
     AsyncSpinLock,
     Client,
+    CountDownLatch,
     FairLock,
     FencedLock,
     Hold,
@@ -34,12 +36,14 @@ LOCKS = [
     (MultiLock, AsyncMultiLock),
 ]
 HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold)]
-TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS]
+OTHERS = [(CountDownLatch, AsyncCountDownLatch)]
+TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS, *OTHERS]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
+    AsyncCountDownLatch: {"count", "count_down", "delete", "try_set_count", "wait"},
 }
 
 twins = pytest.mark.parametrize(("plain", "awaited"), TWINS, ids=[plain.__name__ for plain, _ in TWINS])
@@ -97,7 +101,7 @@ def test_with_becomes_async_with(plain, awaited):
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_client_makes_each_kind_of_lock(client):
     makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS}
+    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS + OTHERS}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -90,3 +90,28 @@ class LockKeys:
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
         channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
         return cls(lock, queue, places, channel, token, (lock, queue, places))
+
+
+@dataclass(frozen=True, slots=True)
+class LatchKeys:
+    """The keys of one count-down latch; a lock may have the same name.
+
+    Attributes:
+        latch: Hash: generation, size, and what each client has counted down.
+        waiters: Sorted set of those who wait, "channel owner", by when their places end, node time in ms.
+        setting: The fenced lock of whoever sets or deletes it.
+        all: The keys in the order in which the latch's scripts take them.
+    """
+
+    latch: bytes
+    waiters: bytes
+    setting: LockKeys
+    all: tuple[bytes, bytes]
+
+    @classmethod
+    def of(cls, prefix: bytes, name: bytes) -> LatchKeys:
+        """Return the keys of the latch with that name."""
+        full = prefix + name
+        ours = b":" + full if b"{" in full else b"{" + full + b"}"
+        latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
+        return cls(latch, waiters, LockKeys.of(b"redsync_latch_setting:", ours), (latch, waiters))

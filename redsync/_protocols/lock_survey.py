@@ -34,7 +34,7 @@ class Look:
     """What one node knows of a lock.
 
     Attributes:
-        kind: The type of the value at the key, "none" if there is none; "fenced" for a lock's whose grants carry tokens.
+        kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
         remaining: Seconds until the node forgets the claim; None when it never does or has none.
         owner: The holder, None if it is free or neither a lock nor a mutex.
         count: The hold count.

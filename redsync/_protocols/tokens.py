@@ -1,18 +1,18 @@
 """Fencing tokens: numbers that grow with each acquisition, whichever nodes granted it.
 
 Each node keeps the latest token that it gave or was told of. A grant raises it by one, in the same step, also where the
-claim was ours already. The token of a round is the highest of a quorum's. That alone is not enough: with A at 10, B and C
-at 1, a quorum of A and B grants 11, and then one of B and C grants 3. So the token is handed out only when a quorum of
-nodes, while they *keep our claim*, stand at it or above: else it is written back first.
+claim was ours already. The token of a round is the highest of a quorum's. That alone is not enough: with A at 10, B and
+C at 1, a quorum of A and B grants 11, and then one of B and C grants 3. So the token is handed out only when a quorum
+of nodes, while they *keep our claim*, stand at it: else it is written back first.
 
 Why they grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
 kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
 until after that. So m granted to Y later, hence more than X's token, and Y's token is no less than what m granted. (A
 node that merely stands at the token may have granted to Y long before; that tells nothing, so it does not count.)
 
-A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No lock
-is acquired a million times a second, so that is more than all that it has given, as long as clocks are roughly right. It
-takes no part in grants before what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
+lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. It takes
+no part in grants before what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
 """
 
 from __future__ import annotations

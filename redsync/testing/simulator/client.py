@@ -17,8 +17,8 @@ from redsync.testing.simulator.runner import SimRunner
 
 __all__ = ["KINDS", "Kind", "SimulatedClient"]
 
-Kind: TypeAlias = Literal["lock", "fair", "spin"]
-"""Which kind of lock programs contend for: the reentrant lock, the fair one, the spinning one."""
+Kind: TypeAlias = Literal["lock", "fair", "fenced", "spin"]
+"""Which kind of lock programs contend for: the reentrant lock, the fair, the fenced, the spinning one."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -37,7 +37,8 @@ class SimulatedClient(AsyncClient):
 
     def locks(self, kind: Kind) -> Callable[..., Any]:
         """Return what makes locks of that kind, by their names."""
-        return {"lock": self.get_lock, "fair": self.get_fair_lock, "spin": self.get_spin_lock}[kind]
+        makers = {"fair": self.get_fair_lock, "fenced": self.get_fenced_lock, "spin": self.get_spin_lock}
+        return makers.get(kind, self.get_lock)
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
         return SimRunner(

@@ -18,6 +18,7 @@ from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
 from redsync.testing.simulator.checks.reentrancy import Reentrancy
 from redsync.testing.simulator.checks.renewal import Renewal
+from redsync.testing.simulator.checks.tokens import Tokens
 from redsync.testing.simulator.checks.turns import Turns
 from redsync.testing.simulator.checks.zombies import Zombies
 
@@ -30,9 +31,10 @@ __all__ = [
     "LossTold",
     "Reentrancy",
     "Renewal",
+    "Tokens",
     "Turns",
     "Zombies",
 ]
 
-ALL: tuple[type[Checker], ...] = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness)
+ALL: tuple[type[Checker], ...] = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness, Tokens)
 """The checkers of every simulation that is not told otherwise."""

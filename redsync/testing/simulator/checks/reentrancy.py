@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.holds import HoldState
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.rounds import REENTRANT, Outcome, Rounds, claims, parse
+from redsync.testing.simulator.checks.rounds import REENTRANT, Outcome, Rounds, claims, code_of, parse
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 from redsync.testing.simulator.values import Hash
 
@@ -67,7 +67,7 @@ class Reentrancy(Checker):
             return None
         node, replies = self.sim.nodes[executed.node], executed.reply
         for i, claim in enumerate(claims(executed.script, executed.keys, executed.args)):
-            code = replies[i] if verb == "renew" and isinstance(replies, list) else replies
+            code = code_of(replies, verb, i)
             # 1 and 2: it made the claim, or had it already.
             if claim.holds and code in (1, 2):
                 found = node.store.peek(claim.key)

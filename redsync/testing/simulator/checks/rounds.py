@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["REENTRANT", "Claim", "Rounds", "claims", "parse"]
+__all__ = ["REENTRANT", "Claim", "Rounds", "claims", "code_of", "parse"]
 
-REENTRANT: Final = ("lock", "fair_lock")
+REENTRANT: Final = ("lock", "fair_lock", "fenced_lock")
 """The kinds of claim that count."""
 
 
@@ -49,8 +49,18 @@ def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Itera
         yield Claim(keys[0], args[0], args[1], args[2] / 1000)
     elif verb == "release":
         yield Claim(keys[0], args[0], args[1], 0.0)
-    elif verb == "abandon":
+    elif verb in {"abandon", "write_back"}:
         yield Claim(keys[0], args[0], 0, 0.0)
+
+
+def code_of(reply: Any, verb: str, i: int = 0) -> Any:
+    """Return what a node says of the claim of that index in a command."""
+    if isinstance(reply, list):
+        if verb == "renew":
+            return reply[i]
+        if [word.__class__ for word in reply] == [int, int]:  # granted, with a token
+            return reply[0]
+    return reply
 
 
 class Outcome(NamedTuple):
@@ -91,7 +101,7 @@ class Rounds:
         verb = parse(sent.script)[1]
         outcomes = []
         for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
-            codes = [reply[i] if isinstance(reply, list) and verb == "renew" else reply for reply in decided.replies]
+            codes = [code_of(reply, verb, i) for reply in decided.replies]
             outcomes.append(Outcome(sent_at, verb, claim, codes.count(1), codes.count(2)))
         return outcomes
 

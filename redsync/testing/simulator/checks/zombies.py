@@ -114,9 +114,9 @@ class Zombies(Checker):
     def _note_sent(self, sent: Sent) -> None:
         for claim in claims(sent.script, sent.keys, sent.args):
             self._longest = max(self._longest, claim.lease)
-            if sent.script.endswith("_acquire"):
+            if sent.script.endswith(("_acquire", "_write_back")):
                 self._rounds.ask(sent, self.sim.now)
-            if len(sent.keys) == 3 and sent.script != "lock_renew":
+            if len(sent.keys) >= 3 and sent.script != "lock_renew":
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
                 self._names.setdefault(claim.key, (b"", b""))

@@ -1,0 +1,313 @@
+"""The count-down latch: it opens when as much was counted down as it was set to, and never because nodes fail.
+
+What nodes know only grows (see `_core/latches`), so every command is an *exchange*: it tells each node what this client
+knows, and what the node knows then comes back. That makes repetitions harmless, and each look a repair of nodes that
+were down or forgot.
+
+* *Reading.* What a quorum tells is joined. Where less than a quorum knows all of it, it is written back before anybody
+  acts on it: so what one has seen, everybody sees from then on.
+* *Counting down* has succeeded when a quorum knows the client's new total.
+* *Setting* needs exclusion: two must not both find it open and set it. It is done under a fenced lock, whose token is the
+  generation. So a setter that was paused, or died half-way, can't replace what was set after it.
+* *Never set.* A latch that nobody set counts as open, so whoever says so must know: a node that forgot everything may
+  have forgotten it. One whose memory is shorter than latches are kept has no vote about that; it has one when it was told
+  what it forgot. Setting anew needs only the memory that new grants need, or nobody could for a day after a restart.
+* *Waiting* is for one generation. It is over when that is open, or a later one is set, as that needs an open latch. A
+  waiter restores what nodes forget, at every look, so it is not released by them.
+
+A latch is forgotten when it was not used for `keep` seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, tell, wait
+from redsync._core.keys import LatchKeys
+from redsync._core.latches import Arrivals, LatchState
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally
+from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._core.timing import retry_delay
+from redsync._protocols.claim import Demand, Receipt, acquire_new
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.holding import give_back
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.rounds import no_quorum, type_error
+
+__all__ = ["Latch", "count", "count_down", "delete", "set_count", "wait_open"]
+
+EXCHANGE = Script.load("latch_exchange")
+LEAVE = Script.load("latch_leave")
+
+_PLACE_KEPT = 5.0
+"""Seconds for which nodes keep a waiter's place; each look renews it."""
+
+_GRACE = 0.003
+"""Seconds to wait for more nodes' wake-ups after the first."""
+
+_LAST_TRY = 0.03
+"""Seconds that a look may take when the caller's time is already up."""
+
+_SETTING = 5.0
+"""Seconds of the lease under which it is set: some rounds long. Others wait that long if the setter dies."""
+
+
+def _is_told(reply: Any) -> bool:
+    if reply.__class__ is int and reply == 0:
+        return False
+    LatchState.read(reply)
+    return True
+
+
+class Latch:
+    """One latch object's view; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        name: The latch's name, for messages.
+        keys: Its keys.
+        keep: For how many seconds after its last use nodes keep it.
+        known: What is known of it. It is told to nodes for as long as they would have kept it.
+    """
+
+    __slots__ = ("_until", "keep", "keys", "known", "name")
+
+    def __init__(self, name: str | bytes, keys: LatchKeys, keep: float) -> None:
+        self.name = name
+        self.keys = keys
+        self.keep = keep
+        self.known = LatchState()
+        self._until = math.inf
+
+    def recall(self, now: float) -> LatchState:
+        """Return what is still to be believed."""
+        if now >= self._until:
+            self.known, self._until = LatchState(), math.inf
+        return self.known
+
+    def learn(self, told: LatchState, now: float) -> None:
+        """Take up what somebody knows."""
+        self.known = self.known.join(told)
+        self._until = now + self.keep
+
+
+class _Caller:
+    """One call: whose, with what memory required of nodes that know nothing, and from when on it waits."""
+
+    def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
+        self.session = session
+        self.latch = latch
+        self.owner = owner
+        guarded = session.timing.restart_guard > 0
+        self._memory = milliseconds((latch.keep if memory is None else memory) if guarded else 0.0)
+        self.place = owner.channel + b" " + owner.wire
+        self.wake_key = owner.wire + b" " + latch.keys.latch
+
+    def command(self, state: LatchState, *, waits: bool = False) -> Command:
+        """Return the exchange that tells nodes that state."""
+        place = self.place if waits else b""
+        args = (milliseconds(self.latch.keep), place, milliseconds(_PLACE_KEPT), self._memory)
+        return Command(EXCHANGE, self.latch.keys.all, args + state.words())
+
+    def exchange(self, now: float, *, patience: float = math.inf, waits: bool = False) -> Steps[Tally]:
+        """Tell all nodes what is known, and learn what they know."""
+        tally = yield from broadcast(
+            Broadcast(
+                self.command(self.latch.recall(now), waits=waits),
+                self.owner.lane,
+                self.owner,
+                _is_told,
+                min(self.session.timing.node_timeout, max(patience, _LAST_TRY)),
+                listen=self.wake_key if waits else None,
+            )
+        )
+        if tally.won:
+            for state in _told(tally):
+                self.latch.learn(state, tally.at)
+        return tally
+
+    def read(self, now: float) -> Steps[tuple[LatchState, Tally]]:
+        """Return what a quorum knows, once a quorum knows all of it, and the last round.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+            KeyTypeError: The key holds a value of another type.
+        """
+        tally = yield from self.exchange(now)
+        self.require(tally)
+        state = self.latch.known
+        if not _agree(tally, state):
+            tally = yield from self.exchange(tally.at)
+            self.require(tally)
+        return state, tally
+
+    def require(self, tally: Tally) -> None:
+        """Return if a quorum answered, else raise."""
+        if not tally.won:
+            raise self.foreign(tally) or no_quorum(self.latch.name, tally, "latch")
+
+    def foreign(self, tally: Tally) -> Exception | None:
+        """Return the error for a value of another type."""
+        return None if tally.won else type_error(self.latch.name, tally, "latch")
+
+
+def _told(tally: Tally) -> list[LatchState]:
+    votes = zip(tally.choices, tally.replies, strict=True)
+    return [LatchState.read(reply) for choice, reply in votes if choice is Choice.GRANTED]
+
+
+def _agree(tally: Tally, state: LatchState) -> bool:
+    """Whether a quorum knows all of that."""
+    return sum(told.covers(state) for told in _told(tally)) >= tally.quorum
+
+
+def count(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
+    """Return how much is left to be counted down; 0 if it is open or was never set.
+
+    Raises:
+        QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
+        KeyTypeError: The key holds a value of another type.
+    """
+    state, _ = yield from _Caller(session, latch, owner).read(now)
+    return state.count
+
+
+def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | None, now: float) -> Steps[bool]:
+    """Sleep until it is open; return whether it is, False when the time is up.
+
+    Raises:
+        QuorumError: Too few nodes answered at the end of the timeout.
+        KeyTypeError: The key holds a value of another type.
+    """
+    caller = _Caller(session, latch, owner)
+    deadline = math.inf if timeout is None else now + timeout
+    awaited, failures, opened, left = math.inf, 0, False, False
+    try:
+        while True:
+            tally = yield from caller.exchange(now, patience=deadline - now, waits=True)
+            now, state = tally.at, latch.known
+            if tally.won:
+                # Of those nodes that see it open none keeps a place, if it was so at the first look.
+                opened, left = state.count == 0 or state.generation > awaited, awaited == math.inf
+                awaited = min(awaited, state.generation)
+            if opened and _agree(tally, state):
+                return True
+            left = False
+            foreign = caller.foreign(tally)
+            if foreign is not None:
+                raise foreign
+            if now >= deadline:
+                caller.require(tally)
+                return False
+            if tally.won and opened:
+                # Written back by the next exchange, at once.
+                continue
+            failures = 0 if tally.won else failures + 1
+            luck = session.luck()
+            pause = retry_delay(failures, luck, shortest=0.02, longest=0.25) if failures else 0.5 + luck
+            now = (yield from wait(_sleep(caller, min(deadline, now + pause)))).at
+    finally:
+        if not left:
+            yield from tell(Tell(Command(LEAVE, latch.keys.all, (caller.place,)), owner.lane, owner))
+
+
+def _sleep(caller: _Caller, until: float) -> Wait:
+    return Wait(until, caller.owner.lane, caller.wake_key, caller.session.quorum, _GRACE)
+
+
+def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, patience: float) -> Steps[None]:
+    """Count `n` down; nothing if it is open or was never set.
+
+    Raises:
+        QuorumError: Too few nodes answered for so many seconds; the client's next call repeats this one.
+        KeyTypeError: The key holds a value of another type.
+    """
+    caller, client = _Caller(session, latch, owner), owner.client_id.encode()
+    deadline = now + patience
+    tally = yield from _insist(caller, now, deadline)
+    if not latch.known.count and not _agree(tally, latch.known):
+        # What only some know may be forgotten with them, and then this would have to be counted.
+        tally = yield from _insist(caller, tally.at, deadline)
+    state = latch.known
+    arrivals = session.arrivals.setdefault(latch.keys.latch, Arrivals())
+    total = arrivals.begin(state, client, n) if state.count else None
+    if total is None:
+        return
+    try:
+        latch.learn(LatchState(state.generation, state.size, {client: total}), tally.at)
+        tally = yield from _insist(caller, tally.at, deadline, lambda: arrivals.confirms(state.generation, total))
+        arrivals.confirm(state.generation, total)
+    finally:
+        if arrivals.end(state.generation, total, n):
+            session.arrivals.pop(latch.keys.latch, None)
+    if not latch.known.count and any(told.count for told in _told(tally)):
+        # Each node wakes who waits when it knows by itself that the latch is open.
+        yield from tell(Tell(caller.command(latch.known), owner.lane, owner))
+
+
+def _insist(caller: _Caller, now: float, deadline: float, done: Callable[[], bool] = lambda: False) -> Steps[Tally]:
+    """Exchange until a quorum has answered, or it is done by others.
+
+    Raises:
+        QuorumError: The deadline has come.
+        KeyTypeError: The key holds a value of another type.
+    """
+    failures = 0
+    while True:
+        tally = yield from caller.exchange(now)
+        if tally.won or done():
+            return tally
+        if tally.at >= deadline or caller.foreign(tally) is not None:
+            caller.require(tally)
+        failures += 1
+        pause = retry_delay(failures, caller.session.luck(), shortest=0.02, longest=0.25)
+        now = (yield from wait(Wait(min(deadline, tally.at + pause), caller.owner.lane))).at
+
+
+def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) -> Steps[bool]:
+    """Set it to `n`; return False if it is set and not open.
+
+    Raises:
+        QuorumError: Too few nodes answered; it may have been set all the same.
+        KeyTypeError: The key holds a value of another type.
+    """
+    return (yield from _replace(session, latch, owner, n, now))
+
+
+def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[None]:
+    """Let it be as if never set; whoever waits for it is released.
+
+    Raises:
+        QuorumError: Too few nodes answered; it may have been deleted all the same.
+        KeyTypeError: The key holds a value of another type.
+    """
+    yield from _replace(session, latch, owner, 0, now)
+
+
+def _replace(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
+    """Begin a new generation; one of size 0 replaces whatever there is, others only what is open."""
+    caller = _Caller(session, latch, owner, session.timing.restart_guard)
+    state, tally = yield from caller.read(now)
+    if state.count and size:
+        return False
+    demand = Demand(
+        latch.name, FENCED_LOCK, latch.keys.setting, owner, Receipt(), _SETTING, 2 * _SETTING, token=state.generation
+    )
+    hold = yield from acquire_new(session, demand, tally.at, tally.at)
+    if hold is None:
+        return False
+    try:
+        # Again: others may have set it meanwhile.
+        state, tally = yield from caller.read(tally.at)
+        if state.count and size:
+            return False
+        generation = hold.fencing_token
+        assert generation is not None, "it is a fenced lock"
+        latch.learn(LatchState(generation, size), tally.at)
+        caller.require((yield from caller.exchange(tally.at)))
+        return latch.known.generation == generation
+    finally:
+        yield from give_back(session, hold)

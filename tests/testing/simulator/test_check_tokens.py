@@ -1,0 +1,57 @@
+"""The check of fencing tokens finds protocols that were broken on purpose, and runs by seed of the one that is not."""
+
+import pytest
+
+from redsync._protocols.tokens import Fence
+from redsync.testing.simulator.checks import Tokens
+from redsync.testing.simulator.runs import simulate
+from tests.support.hunting import break_script, hunt
+
+PER_TEST = 15
+
+
+@pytest.mark.parametrize("first", range(0, 60, PER_TEST))
+def test_fenced_lock_keeps_every_promise_in_runs_by_seed(first):
+    for seed in range(first, first + PER_TEST):
+        simulate(seed, kind="fenced")  # its error says how to replay it
+
+
+def test_same_seed_gives_same_trace():
+    first, second = (simulate(1000, kind="fenced", traced=True).trace for _ in range(2))
+    assert first == second
+    assert "fenced_lock_write_back" in first
+
+
+def test_maximum_that_is_not_written_back_is_found(monkeypatch):
+    def take_the_maximum(fence, tally, patience):
+        fence.token = max(reply[1] for reply in tally.replies if isinstance(reply, list) and isinstance(reply[1], int))
+        return tally
+        yield
+
+    monkeypatch.setattr(Fence, "level", take_the_maximum)
+    assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced")
+
+
+def test_token_that_does_not_grow_where_the_claim_was_there_already_is_found():
+    """What such a node granted before it stood at another's token."""
+    broken = break_script(
+        "fenced_lock_acquire",
+        ("if KEYS[2] then\n-- Purpose: give", "if KEYS[2] and free then\n-- Purpose: give"),
+        (
+            "return token and {code, token} or code",
+            "if not token and KEYS[2] then token = tonumber(redis.call('get', KEYS[#KEYS]) or 1) end\nreturn token and {code, token} or code",
+        ),
+    )
+    assert "earlier" in hunt(Tokens, range(1000, 3000), kind="fenced", scripts=broken)
+
+
+def test_tokens_that_begin_at_nothing_after_a_loss_are_found():
+    broken = break_script("fenced_lock_acquire", ("token_time[1] * 1000000 + token_time[2]", "1"))
+    assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced", scripts=broken)
+
+
+def test_wb():
+    broken = break_script(
+        "fenced_lock_write_back", ("if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then", "if false then")
+    )
+    assert "earlier" in hunt(Tokens, range(1000, 6000), kind="fenced", scripts=broken)
