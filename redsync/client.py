@@ -156,12 +156,7 @@ class Client(AnyClient[ThreadRunner]):
     ) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: As for `get_lock`.
+        The options are those of `get_lock`.
 
         Raises:
             ValueError: A name or a number that can't be.
@@ -387,12 +382,7 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> AsyncFencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: As for `get_lock`.
+        The options are those of `get_lock`.
 
         Raises:
             ValueError: A name or a number that can't be.
@@ -433,10 +423,7 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> AsyncCountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: For how many seconds `count_down` goes on while too few nodes answer.
-            keep: For how many seconds after its last use the nodes keep it.
+        The options are those of `Client.get_count_down_latch`.
 
         Raises:
             ValueError: A name or a number that can't be.

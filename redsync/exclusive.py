@@ -23,6 +23,7 @@ from redsync._core.timing import check_timeout
 from redsync._protocols import lock_survey
 from redsync._protocols.claim import Demand, Receipt
 from redsync._protocols.holding import release
+from redsync._protocols.tokens import Fence
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
@@ -81,6 +82,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
     _HOLD: type[HoldT]
+    _fence: Fence | None = None
 
     def __init__(
         self,
@@ -159,6 +161,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
             self._tell_lost,
             count,
             self._crowded,
+            fence=self._fence,
         )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:

@@ -17,6 +17,7 @@ from redsync._core.holds import HoldState
 from redsync._core.runner import AnyHost, RunnerT_co, Session
 from redsync._protocols import fenced_lock as protocol
 from redsync._protocols.claim import Demand
+from redsync._protocols.tokens import Fence
 from redsync.exclusive import Exclusive, HoldT
 from redsync.lock import AsyncLock, Lock
 
@@ -27,15 +28,11 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
     _KIND = protocol.FENCED_LOCK
 
     def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
-        self._token = 0
         super().__init__(host, name, **options)
+        self._fence = Fence(self._keys)
 
     def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        # What this object has seen is exceeded also if all nodes forgot their tokens and their clocks were set back.
-        state = yield from protocol.acquire(session, demand._replace(token=self._token), now)
-        if state is not None and state.fencing_token is not None:
-            self._token = max(self._token, state.fencing_token)
-        return state
+        return protocol.acquire(session, demand, now)
 
 
 class FencedLock(_Fenced[Any, Any], Lock):

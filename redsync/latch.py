@@ -65,7 +65,7 @@ class _AnyLatch(Generic[RunnerT_co]):
 
     def _count_steps(self) -> Steps[int]:
         runner = self._runner
-        return protocol.count(runner.session, self._latch, runner.owner(), runner.now())
+        return protocol.count_left(runner.session, self._latch, runner.owner(), runner.now())
 
     def _wait_steps(self, timeout: float | None) -> Steps[bool]:
         runner, timeout = self._runner, check_timeout(True, timeout)

@@ -11,8 +11,6 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest token that is known;
   reply [1, token] or [2, token] for a grant. A re-entry has neither, as it keeps its token.
-* `write_back`, with fencing tokens only: KEYS claim, token; ARGV owner, token. Reply the token at which the node stands
-  now, or the error UNCLAIMED.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 """
@@ -37,7 +35,6 @@ class ClaimKind(NamedTuple):
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
         by_ticket: Those who wait are served by tickets, first come, first served.
-        write_back: Raises the nodes to a fencing token; None if grants carry none.
     """
 
     noun: str
@@ -47,7 +44,6 @@ class ClaimKind(NamedTuple):
     abandon: Script
     renew: Script
     by_ticket: bool = False
-    write_back: Script | None = None
 
     @classmethod
     def of(cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False) -> ClaimKind:

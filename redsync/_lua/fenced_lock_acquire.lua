@@ -34,7 +34,7 @@ if KEYS[2] then
 end
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
 -- A nested acquire may lengthen the lease, never shorten it.
-if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
+if free or redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
 if KEYS[3] then
 -- include: leave_queue
 end

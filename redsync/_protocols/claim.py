@@ -100,7 +100,7 @@ class Demand(NamedTuple):
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
         backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
-        token: The highest fencing token that is known to the caller; 0 for none.
+        fence: What sees to the fencing tokens of its grants; None if they carry none.
     """
 
     name: str | bytes
@@ -115,12 +115,12 @@ class Demand(NamedTuple):
     holds: int = 1
     crowded: bool = False
     backoff: Callable[[int, float], float] | None = None
-    token: int = 0
+    fence: Fence | None = None
 
 
 def is_granted_with_token(reply: Any) -> bool:
     """Judge a reply to an acquire whose grants carry tokens."""
-    if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in _GRANTS:
+    if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
         return True
     if is_granted(reply):
         raise ValueError("a grant that lacks its fencing token")
@@ -132,8 +132,8 @@ def _place(session: Session, demand: Demand, lease: float, started: float) -> Pl
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
     crowded = demand.crowded and waits
-    handed = demand.kind.write_back is None  # a hand-over tells no token
-    if handed and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
+    untold = demand.fence is not None  # a hand-over tells no token
+    if not untold and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
         # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
         waiting = Waiting(demand.owner, waits, crowded, session.marks, min(PLACE_KEPT, lease))
     else:
@@ -147,9 +147,10 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
-        fence: The fencing tokens of its grants; None if they carry none.
+        fence: As the demand's.
         mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
+        token: Its fencing token.
     """
 
     __slots__ = (
@@ -172,6 +173,7 @@ class _Attempt:
         "lease",
         "mark",
         "state",
+        "token",
     )
 
     def __init__(self, session: Session, demand: Demand, started: float) -> None:
@@ -191,8 +193,8 @@ class _Attempt:
         self._place = _place(session, demand, self.lease, started)
         self._guard = session.timing.guard(self.lease)
         self._guard_ms = milliseconds(self._guard)
-        write_back = demand.kind.write_back
-        self.fence = None if write_back is None else Fence(write_back, demand.keys, demand.owner, demand.token)
+        self.fence = demand.fence
+        self.token: int | None = None
         self.deadline = math.inf if timeout is None else started + timeout
 
     @property
@@ -268,6 +270,19 @@ class _Attempt:
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
 
+    def is_level(self, tally: Tally) -> bool:
+        """Take note of the token of a round that was won; return whether a quorum stands at it."""
+        assert self.fence is not None, "it is asked for tokens"
+        self.token, stand = self.fence.read(tally)
+        return stand >= tally.quorum
+
+    def level(self, tally: Tally) -> Steps[Tally]:
+        """Raise a quorum to the token; return the round that was won, or the one in which that failed."""
+        self.note(tally)
+        assert self.fence is not None, "it is asked for tokens"
+        assert self.token is not None, "it is known"
+        return (yield from self.fence.level(tally, self._demand.owner, self.token, self.patience(tally.at)))
+
     def learn(self, tally: Tally) -> bool:
         """Take note of a refusal; return whether to ask again at once."""
         return not _is_split(tally) and self._place.learn(tally)
@@ -312,8 +327,7 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
-        if self.fence is not None:
-            state.fencing_token = self.fence.token
+        state.fencing_token = self.token
         self._take_up(state)
         return state
 
@@ -364,9 +378,8 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
-            if tally.won and attempt.fence is not None:
-                attempt.note(tally)
-                tally = yield from attempt.fence.level(tally, attempt.patience(tally.at))
+            if tally.won and attempt.fence is not None and not attempt.is_level(tally):
+                tally = yield from attempt.level(tally)
             now = tally.at
             if tally.won and now < attempt.valid_until(tally):
                 state = attempt.hold(tally)

@@ -12,11 +12,7 @@ from redsync.exceptions import KeyTypeError
 
 __all__ = ["FENCED_LOCK", "acquire"]
 
-FENCED_LOCK = lock.LOCK._replace(
-    noun="fenced_lock",
-    acquire=Script.load("fenced_lock_acquire"),
-    write_back=Script.load("fenced_lock_write_back"),
-)
+FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced_lock_acquire"))
 
 
 def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
@@ -31,4 +27,4 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
     if held is not None and held.fencing_token is None:
         sentence = f"lock {demand.name!r} is held already, but not as a fenced lock: it has no token"
         raise KeyTypeError(demand.name, sentence)
-    return (yield from lock.acquire(session, demand, now))
+    return lock.acquire(session, demand, now)

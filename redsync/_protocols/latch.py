@@ -37,8 +37,9 @@ from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
+from redsync._protocols.tokens import Fence
 
-__all__ = ["Latch", "count", "count_down", "delete", "set_count", "wait_open"]
+__all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_open"]
 
 EXCHANGE = Script.load("latch_exchange")
 LEAVE = Script.load("latch_leave")
@@ -129,7 +130,7 @@ class _Caller:
                 self.latch.learn(state, tally.at)
         return tally
 
-    def read(self, now: float) -> Steps[tuple[LatchState, Tally]]:
+    def consult(self, now: float) -> Steps[tuple[LatchState, Tally]]:
         """Return what a quorum knows, once a quorum knows all of it, and the last round.
 
         Raises:
@@ -164,14 +165,14 @@ def _agree(tally: Tally, state: LatchState) -> bool:
     return sum(told.covers(state) for told in _told(tally)) >= tally.quorum
 
 
-def count(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
+def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
     """Return how much is left to be counted down; 0 if it is open or was never set.
 
     Raises:
         QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
         KeyTypeError: The key holds a value of another type.
     """
-    state, _ = yield from _Caller(session, latch, owner).read(now)
+    state, _ = yield from _Caller(session, latch, owner).consult(now)
     return state.count
 
 
@@ -290,18 +291,18 @@ def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[No
 def _replace(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
     """Begin a new generation; one of size 0 replaces whatever there is, others only what is open."""
     caller = _Caller(session, latch, owner, session.timing.restart_guard)
-    state, tally = yield from caller.read(now)
+    state, tally = yield from caller.consult(now)
     if state.count and size:
         return False
-    demand = Demand(
-        latch.name, FENCED_LOCK, latch.keys.setting, owner, Receipt(), _SETTING, 2 * _SETTING, token=state.generation
-    )
+    keys = latch.keys.setting
+    fence = Fence(keys, state.generation)
+    demand = Demand(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING, fence=fence)
     hold = yield from acquire_new(session, demand, tally.at, tally.at)
     if hold is None:
         return False
     try:
         # Again: others may have set it meanwhile.
-        state, tally = yield from caller.read(tally.at)
+        state, tally = yield from caller.consult(tally.at)
         if state.count and size:
             return False
         generation = hold.fencing_token

@@ -27,6 +27,10 @@ from redsync._core.scripts import Script
 
 __all__ = ["Fence"]
 
+WRITE_BACK = Script.load("fenced_lock_write_back")
+
+_GRANTED = Choice.GRANTED
+
 
 def _stands(reply: Any) -> bool:
     if reply.__class__ is not int or reply <= 0:
@@ -35,37 +39,38 @@ def _stands(reply: Any) -> bool:
 
 
 class Fence:
-    """The tokens of one acquire.
+    """The tokens of one lock object; guarded by the atomicity of protocol steps.
 
     Attributes:
-        token: The highest that is known; once the acquire has won, its own.
+        latest: The highest token that it has seen. What it asks for is higher, also if all nodes forgot theirs.
     """
 
-    __slots__ = ("_keys", "_owner", "_write_back", "token")
+    __slots__ = ("_keys", "latest")
 
-    def __init__(self, write_back: Script, keys: LockKeys, owner: Owner, token: int) -> None:
-        self._write_back = write_back
+    def __init__(self, keys: LockKeys, latest: int = 0) -> None:
         self._keys = keys
-        self._owner = owner
-        self.token = token
+        self.latest = latest
 
     def ask(self, command: Command) -> Command:
-        """Return the command that asks for a token as well, higher than any that is known."""
-        return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.token))
+        """Return the command that asks for a token as well."""
+        return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
 
-    def level(self, tally: Tally, patience: float) -> Steps[Tally]:
-        """See to it that a quorum stands at the token of a round that was won.
-
-        Returns that round, and when it was settled; or the one that failed to write the token back.
-        """
+    def read(self, tally: Tally) -> tuple[int, int]:
+        """Return the token of a round that was won, and how many nodes are known to stand at it."""
         # The choice is read first: votes that come late are noted in the other order.
         votes = zip(tally.choices, tally.replies, strict=True)
-        tokens = [reply[1] for choice, reply in votes if choice is Choice.GRANTED]
-        self.token = max(tokens)
-        if tokens.count(self.token) >= tally.quorum:
-            return tally
-        command = Command(self._write_back, (self._keys.lock, self._keys.token), (self._owner.wire, self.token))
-        written = yield from broadcast(Broadcast(command, self._owner.lane, self._owner, _stands, patience))
+        tokens = [reply[1] for choice, reply in votes if choice is _GRANTED]
+        token: int = max(tokens)
+        self.latest = max(token, self.latest)
+        return token, tokens.count(token)
+
+    def level(self, tally: Tally, owner: Owner, token: int, patience: float) -> Steps[Tally]:
+        """Raise a quorum of nodes that keep the claim to a token.
+
+        Returns the round that was won, and when this was settled; or the one that failed to write the token back.
+        """
+        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (owner.wire, token))
+        written = yield from broadcast(Broadcast(command, owner.lane, owner, _stands, patience))
         if not written.won:
             return written
         tally.at = written.at

@@ -81,6 +81,7 @@ def test_keys_are_spelled_as_documented():
         queue=b"redsync_queue:{redsync:x}",
         places=b"redsync_places:{redsync:x}",
         channel=b"redisson_lock__channel:{redsync:x}",
+        token=b"redsync_token:{redsync:x}",
         all=(b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
     )
 
