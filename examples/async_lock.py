@@ -10,7 +10,7 @@ async def work(name: str, lock: AsyncLock) -> None:
     async with lock:
         print(f"{name} works")
         await asyncio.sleep(0.05)
-    print(f"{name} is done")
+        print(f"{name} is done")
 
 
 async def work_for_long(lock: AsyncLock) -> None:

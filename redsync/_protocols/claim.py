@@ -148,6 +148,7 @@ class _Attempt:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
         fence: As the demand's.
+        hurried: The latest round had less time than rounds have.
         mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
         token: Its fencing token.
@@ -170,6 +171,7 @@ class _Attempt:
         "_tries",
         "deadline",
         "fence",
+        "hurried",
         "lease",
         "mark",
         "state",
@@ -186,6 +188,7 @@ class _Attempt:
         self.mark: bytes | None = None
         self._doubtful = 0
         self._asked_at = 0.0
+        self.hurried = False
         self.state: HoldState | None = None
         self._failures = self._splits = self._tries = 0
         lease, timeout = demand.lease, demand.timeout
@@ -212,6 +215,7 @@ class _Attempt:
         demand, lease = self._demand, self.lease
         owner, keys = demand.owner, demand.keys
         patience = self.patience(now)
+        self.hurried = bool(demand.timeout) and patience < self._session.timing.round_timeout(lease)
         self._asking = True
         self._tries += 1
         place = self._place.ask(now)
@@ -374,7 +378,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
         KeyTypeError: The key holds a value of another type.
     """
     attempt = _Attempt(session, demand, started)
-    settled = False
+    settled = held = False
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
@@ -390,6 +394,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             over = now >= attempt.deadline or foreign is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
+            was_held, held = held, not mute
             if not over and not mute and attempt.learn(tally):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
@@ -399,7 +404,8 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             if foreign is not None:
                 raise foreign
             if over:
-                if mute:
+                # In no time nobody can answer. Then the round before it tells whether others hold it.
+                if mute and not (was_held and attempt.hurried):
                     raise no_quorum(demand.name, tally)
                 return None
             key = None if mute else attempt.wake_key
