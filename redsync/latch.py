@@ -90,7 +90,7 @@ class CountDownLatch(_AnyLatch[Runner]):
     """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
 
     It opens only when as much was counted down as it was set to: no failure of nodes opens it, and each call counts
-    once, however often it is repeated on the way. It opens late, or not at all, if more than a minority of the nodes
+    once, however often it is repeated on the way. It opens late, or not at all, if more than a minority of nodes
     forgot what was counted down. A latch that was never set, or not used for `keep` seconds, counts as open; so one that
     all nodes forgot at once looks open to a client that has not used it before.
 

@@ -1,9 +1,9 @@
 """What is known of a count-down latch: values that only ever grow, so that they can be joined in any order.
 
-Each setting of a latch is a *generation*, a number that is higher than all before it. Within one, each client counts what
-it has counted down itself, and only the total travels: it is set to a maximum, so a repetition changes nothing. What two
-nodes know is joined by the higher generation, or within one by the higher total of each client. The latch is open when
-the totals add up to its size. What nobody has set is generation 0, of size 0.
+Each setting of a latch is a *generation*, a number that is higher than all before it. Within one, each client counts
+what it has counted down itself, and only the total travels: it is set to a maximum, so a repetition changes nothing.
+What two nodes know is joined by the higher generation, or within one by the higher total of each client. The latch is
+open when the totals add up to its size. What nobody has set is generation 0, of size 0.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class LatchState:
 class Arrivals:
     """What one client is counting down on one latch, in all its threads, until a quorum is known to know.
 
-    A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so whoever calls
-    again after an error counts once.
+    A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so whoever
+    calls again after an error counts once.
 
     Attributes:
         doubt: How much was in calls that failed.
@@ -85,7 +85,7 @@ class Arrivals:
         self.doubt = 0
 
     def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
-        """Count `n` more, except what was in doubt; return the client's new total, None if it was set anew meanwhile."""
+        """Count `n` more, less what was in doubt; return the client's new total, None if it was set anew since."""
         if state.generation < self._generation:
             return None
         if state.generation > self._generation:

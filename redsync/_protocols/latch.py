@@ -7,11 +7,11 @@ were down or forgot.
 * *Reading.* What a quorum tells is joined. Where less than a quorum knows all of it, it is written back before anybody
   acts on it: so what one has seen, everybody sees from then on.
 * *Counting down* has succeeded when a quorum knows the client's new total.
-* *Setting* needs exclusion: two must not both find it open and set it. It is done under a fenced lock, whose token is the
-  generation. So a setter that was paused, or died half-way, can't replace what was set after it.
+* *Setting* needs exclusion: two must not both find it open and set it. It is done under a fenced lock, whose token is
+  the generation. So a setter that was paused, or died half-way, can't replace what was set after it.
 * *Never set.* A latch that nobody set counts as open, so whoever says so must know: a node that forgot everything may
-  have forgotten it. One whose memory is shorter than latches are kept has no vote about that; it has one when it was told
-  what it forgot. Setting anew needs only the memory that new grants need, or nobody could for a day after a restart.
+  have forgotten it. One whose memory is shorter than latches are kept has no vote about that, until it was told what
+  it forgot. Setting anew needs only the memory that new grants need, or nobody could for a day after a restart.
 * *Waiting* is for one generation. It is over when that is open, or a later one is set, as that needs an open latch. A
   waiter restores what nodes forget, at every look, so it is not released by them.
 
@@ -275,7 +275,7 @@ def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) 
         QuorumError: Too few nodes answered; it may have been set all the same.
         KeyTypeError: The key holds a value of another type.
     """
-    return (yield from _replace(session, latch, owner, n, now))
+    return (yield from _set_anew(session, latch, owner, n, now))
 
 
 def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[None]:
@@ -285,10 +285,10 @@ def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[No
         QuorumError: Too few nodes answered; it may have been deleted all the same.
         KeyTypeError: The key holds a value of another type.
     """
-    yield from _replace(session, latch, owner, 0, now)
+    yield from _set_anew(session, latch, owner, 0, now)
 
 
-def _replace(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
+def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
     """Begin a new generation; one of size 0 replaces whatever there is, others only what is open."""
     caller = _Caller(session, latch, owner, session.timing.restart_guard)
     state, tally = yield from caller.consult(now)

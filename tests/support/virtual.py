@@ -1,5 +1,6 @@
 """Protocols on virtual nodes, one effect at a time: a test decides which nodes hear what, and in which order."""
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Generator
 
@@ -15,6 +16,11 @@ from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store
 
 __all__ = ["World"]
+
+
+class _Dropped(BaseException):
+    """What ends a protocol that nobody plays to its end."""
+
 
 _EPOCH = 1_700_000_000.0
 
@@ -38,6 +44,7 @@ class World:
         self.stores = [Store(lambda i=i: _EPOCH + self.now + self.offsets[i]) for i in range(n)]
         self._late = {}
         self._clients = 0
+        self.rounds = 0
 
     def session(self, **timing) -> tuple[Session, Owner]:
         """Return a new client, and its only owner."""
@@ -52,36 +59,38 @@ class World:
             store.execute(b"SET", b"redsync_birth", b"original 1")
 
     def run(self, steps: Steps, *reach):
-        """Run a protocol to its end; each broadcast reaches the nodes of one item of `reach`, then all again."""
-        fates = deque(reach)
-        usual = self.fate
-        playing = self.play(steps)
+        """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, what follows all."""
+        rounds, usual = deque(reach), self.fate
+        effect = next(steps)
         try:
-            for effect in playing:
-                if isinstance(effect, Broadcast):
-                    nodes = fates.popleft() if fates else range(self.n)
-                    self.fate = lambda client, node, nodes=nodes: "ok" if node in nodes else "lost"
-                elif isinstance(effect, Tell):
-                    self.fate = usual
-        except StopIteration:
-            raise AssertionError("a generator's value comes from `play`") from None
+            while True:
+                nodes = rounds.popleft() if rounds and isinstance(effect, Broadcast) else range(self.n)
+                self.fate = lambda _, node, nodes=nodes: "ok" if node in nodes else "lost"
+                effect = steps.send(self.perform(effect))
+        except StopIteration as stop:
+            return stop.value
         finally:
             self.fate = usual
-        assert not fates, f"no broadcast came for {fates}"
-        return self.result
 
     def play(self, steps: Steps) -> Generator:
-        """Run a protocol; yields each effect before it is performed. Its value is in `result`, and returned."""
+        """Run a protocol, and let others run before each of its effects."""
         try:
             effect = next(steps)
             while True:
-                yield effect
-                effect = steps.send(self._perform(effect))
+                yield
+                effect = steps.send(self.perform(effect))
         except StopIteration as stop:
-            self.result = stop.value
             return stop.value
+        except GeneratorExit:
+            # A protocol is never closed half-way: it is interrupted, and nobody hears of its clean-up.
+            with contextlib.suppress(StopIteration, _Dropped):
+                steps.throw(_Dropped())
+                while True:
+                    steps.send(None)
+            raise
 
-    def _perform(self, effect):
+    def perform(self, effect):
+        """Perform one effect; return its reply."""
         match effect:
             case Broadcast():
                 return self._broadcast(effect)
@@ -94,6 +103,7 @@ class World:
         return None
 
     def _broadcast(self, effect: Broadcast) -> Tally:
+        self.rounds += 1
         nodes = [f"node{i}" for i in range(self.n)]
         tally = Tally(nodes, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         tally.sent, tally.sent_at = (1 << self.n) - 1, self.now
