@@ -74,15 +74,19 @@ class Arrivals:
     A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so whoever
     calls again after an error counts once.
 
+    It is to be kept for as long as a call is under way: what that has read of the nodes may be older than what another
+    call has counted since.
+
     Attributes:
+        running: How many calls are under way.
         doubt: How much was in calls that failed.
     """
 
-    __slots__ = ("_confirmed", "_generation", "_running", "_total", "doubt")
+    __slots__ = ("_confirmed", "_generation", "_total", "doubt", "running")
 
     def __init__(self) -> None:
-        self._generation = self._total = self._confirmed = self._running = 0
-        self.doubt = 0
+        self._generation = self._total = self._confirmed = 0
+        self.running = self.doubt = 0
 
     def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
         """Count `n` more, less what was in doubt; return the client's new total, None if it was set anew since."""
@@ -93,7 +97,6 @@ class Arrivals:
         repeated = min(self.doubt, n)
         self.doubt -= repeated
         self._total = max(self._total, state.arrivals.get(client, 0)) + n - repeated
-        self._running += 1
         return self._total
 
     def confirms(self, generation: int, total: int) -> bool:
@@ -105,9 +108,7 @@ class Arrivals:
         if generation == self._generation:
             self._confirmed = max(self._confirmed, total)
 
-    def end(self, generation: int, total: int, n: int) -> bool:
-        """End what was begun; return whether nothing is left to be remembered."""
-        self._running -= 1
+    def end(self, generation: int, total: int, n: int) -> None:
+        """End what was begun: what nobody has confirmed is in doubt."""
         if not self.confirms(generation, total):
             self.doubt += n
-        return not self._running and not self.doubt

@@ -226,14 +226,24 @@ def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: i
         QuorumError: Too few nodes answered for so many seconds; the client's next call repeats this one.
         KeyTypeError: The key holds a value of another type.
     """
-    caller, client = _Caller(session, latch, owner), owner.client_id.encode()
-    deadline = now + patience
+    table, key = session.arrivals, latch.keys.latch
+    arrivals = table.setdefault(key, Arrivals())
+    arrivals.running += 1
+    try:
+        yield from _arrive(_Caller(session, latch, owner), arrivals, n, now, now + patience)
+    finally:
+        arrivals.running -= 1
+        if not arrivals.running and not arrivals.doubt:
+            table.pop(key, None)
+
+
+def _arrive(caller: _Caller, arrivals: Arrivals, n: int, now: float, deadline: float) -> Steps[None]:
+    latch, owner = caller.latch, caller.owner
     tally = yield from _insist(caller, now, deadline)
     if not latch.known.count and not _agree(tally, latch.known):
         # What only some know may be forgotten with them, and then this would have to be counted.
         tally = yield from _insist(caller, tally.at, deadline)
-    state = latch.known
-    arrivals = session.arrivals.setdefault(latch.keys.latch, Arrivals())
+    state, client = latch.known, owner.client_id.encode()
     total = arrivals.begin(state, client, n) if state.count else None
     if total is None:
         return
@@ -242,8 +252,7 @@ def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: i
         tally = yield from _insist(caller, tally.at, deadline, lambda: arrivals.confirms(state.generation, total))
         arrivals.confirm(state.generation, total)
     finally:
-        if arrivals.end(state.generation, total, n):
-            session.arrivals.pop(latch.keys.latch, None)
+        arrivals.end(state.generation, total, n)
     if not latch.known.count and any(told.count for told in _told(tally)):
         # Each node wakes who waits when it knows by itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner.lane, owner))
