@@ -31,6 +31,14 @@ SAYS = {
         Eve is done
         free again
         """,
+    "fenced_write.py": r"""
+        Ada reads 100 and is paused
+        Bob has a higher token: True
+        Bob writes: True
+        Ada goes on and writes: False
+        Ada is told that the lock was lost, too late for her write
+        the balance is 70
+        """,
     "watch_a_hold.py": r"""
         copying file 1
         (copying file \d+
@@ -69,7 +77,9 @@ def test_example_says_what_it_promises_and_warns_of_nothing(name):
     output = re.sub(r"(?m)^ +", "", done.stdout)
     assert re.fullmatch(pattern, output), done.stdout
     # Where logging is not configured, a loss is told there.
-    assert all(re.match("lost the hold of '(files|report)'", line) for line in done.stderr.splitlines()), done.stderr
+    assert all(re.match("lost the hold of '(files|report|account:7)'", line) for line in done.stderr.splitlines()), (
+        done.stderr
+    )
 
 
 def test_every_example_is_run():
