@@ -12,8 +12,8 @@ were down or forgot.
 * *Never set.* A latch that nobody set counts as open, so whoever says so must know: a node that forgot everything may
   have forgotten it. One whose memory is shorter than latches are kept has no vote about that, until it was told what
   it forgot. Setting anew needs only the memory that new grants need, or nobody could for a day after a restart.
-* *Waiting* is for one generation. It is over when that is open, or a later one is set, as that needs an open latch. A
-  waiter restores what nodes forget, at every look, so it is not released by them.
+* *Waiting* is for one generation. It is over when that is open, or a later one is set: that needs an open latch, or one
+  whose setting had failed half-way. A waiter restores what nodes forget, at every look, so it is not released by them.
 
 A latch is forgotten when it was not used for `keep` seconds.
 """
