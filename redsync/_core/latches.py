@@ -60,6 +60,8 @@ class LatchState:
         Raises:
             TypeError, ValueError: It is not what the script replies.
         """
+        if reply.__class__ is not list:
+            raise ValueError(f"a latch is told as a list, not {reply!r:.80}")
         generation, size, *rest = reply
         state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)))
         numbers = (generation, size, *state.arrivals.values())
