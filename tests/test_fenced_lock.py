@@ -1,6 +1,7 @@
 """The fenced lock as its users meet it: its tokens, on real nodes that fail, for threads and for asyncio."""
 
 import pickle
+import threading
 import time
 
 import pytest
@@ -42,6 +43,7 @@ def test_nested_acquire_keeps_the_token(lock):
     assert take(lock) == token + 1
 
 
+@pytest.mark.usefixtures("all_nodes_met")
 def test_steady_state_asks_each_node_once_and_writes_nothing_back(lock, raw):
     take(lock)
     take(lock)
@@ -173,3 +175,19 @@ def test_pickled_lock_is_a_fenced_lock(lock):
     again = pickle.loads(pickle.dumps(lock))
     assert growing([take(lock), take(again)])
     again._host.close()
+
+
+@pytest.mark.threads_only(reason="there is no condition for tasks")
+def test_wait_of_a_condition_acquires_anew_so_the_hold_has_another_token(lock, other):
+    condition = threading.Condition(lock)
+
+    def wake():
+        with condition:
+            condition.notify_all()
+
+    with lock as hold:
+        token = hold.fencing_token
+        waking = other.start(wake)
+        assert condition.wait(10)
+        assert hold.fencing_token > token + 1, "the other's is between them"
+    waking.result(10)

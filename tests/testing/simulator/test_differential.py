@@ -14,7 +14,7 @@ import time
 import hiredis
 import pytest
 
-from redsync._core.keys import LockKeys
+from redsync._core.keys import LatchKeys, LockKeys
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
@@ -24,6 +24,7 @@ SLACK = 2_000
 """Milliseconds that one step may take on a busy machine."""
 SHIPPED = {script.name: script for script in Script.shipped()}
 LOCKS = [LockKeys.of(b"redsync:", name) for name in (b"x", b"y")]
+LATCH = LatchKeys.of(b"redsync:", b"z")
 OWNERS = [b"a0-f:1", b"b1-e:22", b"c2-d:3", b"no client"]
 HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 """The channels that have one subscriber."""
@@ -242,6 +243,27 @@ class Chance:
             return (lock.lock,), args
         return lock.all, (*args, self.of([0, *LEASES]), self.of([0, 1, 2, 3, 17]), self.of(CHANNELS))
 
+    def acquire_with_token(self):
+        """The asker always knows of a token that is far beyond all clocks, so that they do not matter."""
+        lock, args, known = self.lock, self.acquire()[1][:4], 2**52 + self.of([0, 5])
+        if self.rng.random() < 0.4:
+            return self.of([((lock.lock,), args), ((lock.lock, lock.token), (*args, known))])
+        place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), 0
+        return (*lock.all, lock.token), (*args, *place, known)
+
+    def write_back(self):
+        return (self.lock.lock, self.lock.token), (self.of(OWNERS), 2**52 + self.of([1, 9, 20]))
+
+    def exchange(self):
+        who = self.of([b"", self.of(CHANNELS) + b" " + self.of(OWNERS[:3])])
+        arrivals = [word for client in self.some([b"a0-f", b"b1-e"], 2) for word in (client, self.rng.randint(1, 3))]
+        generation = self.of([0, 1, 2, self.rng.randint(3, 60), 2**52])
+        words = self.of([0, 0, 3_600_000]), generation, self.rng.randint(0, 6)
+        return LATCH.all, (self.of(LEASES), who, self.of(LEASES), *words, *(arrivals if generation else ()))
+
+    def leave(self):
+        return LATCH.all, (self.of(CHANNELS) + b" " + self.of(OWNERS[:3]),)
+
     def release(self):
         lock = self.lock
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
@@ -260,7 +282,7 @@ class Chance:
 
     def inspect(self):
         lock = self.lock
-        return (lock.lock, lock.queue), ()
+        return (lock.lock, lock.queue, lock.token), ()
 
     def announce(self):
         return (b"redsync:client:" + self.of(OWNERS).partition(b":")[0],), (b"a \x00 record", self.of(LEASES))
@@ -292,6 +314,7 @@ class Chance:
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
                 (b"set", b"redsync_birth", b"newborn %d" % (now + self.of([-2 * hour_ms, -1000, hour_ms]))),
                 (b"del", b"redsync_birth"),
+                (b"del", LATCH.latch),
             ]
         )
         return words[0].decode(), CALL, (), words
@@ -306,6 +329,10 @@ ARGUMENTS = {
     "fair_lock_abandon": Chance.abandon,
     "fair_lock_acquire": Chance.acquire_by_ticket,
     "fair_lock_release": Chance.release,
+    "fenced_lock_acquire": Chance.acquire_with_token,
+    "fenced_lock_write_back": Chance.write_back,
+    "latch_exchange": Chance.exchange,
+    "latch_leave": Chance.leave,
     "client_announce": Chance.announce,
     "client_withdraw": Chance.withdraw,
     "lock_abandon": Chance.abandon,
