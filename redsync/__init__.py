@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from redsync.multi_lock import MultiLock
     from redsync.multi_lock_async import AsyncMultiLock
     from redsync.mutex import AsyncMutex, Mutex
+    from redsync.permit import AsyncPermit, Permit, PermitHolder
+    from redsync.semaphore import AsyncSemaphore, Semaphore
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
     "AsyncMultiHold",
     "AsyncMultiLock",
     "AsyncMutex",
+    "AsyncPermit",
+    "AsyncSemaphore",
     "AsyncSpinLock",
     "Choice",
     "Client",
@@ -72,8 +76,11 @@ __all__ = [
     "NodeStatus",
     "NotOwnedError",
     "OverReleaseError",
+    "Permit",
+    "PermitHolder",
     "QuorumError",
     "RedsyncError",
+    "Semaphore",
     "SpinLock",
     "Vote",
 ]
@@ -86,6 +93,8 @@ _HOMES = {
     "AsyncMultiHold": "redsync.multi_hold",
     "AsyncMultiLock": "redsync.multi_lock_async",
     "AsyncMutex": "redsync.mutex",
+    "AsyncPermit": "redsync.permit",
+    "AsyncSemaphore": "redsync.semaphore",
     "AsyncSpinLock": "redsync.spin_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
@@ -101,6 +110,9 @@ _HOMES = {
     "Mutex": "redsync.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
+    "Permit": "redsync.permit",
+    "PermitHolder": "redsync.permit",
+    "Semaphore": "redsync.semaphore",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
 }

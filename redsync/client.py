@@ -25,6 +25,8 @@ from redsync.lock_info import LockInfo
 from redsync.multi_lock import MultiLock
 from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex, Mutex
+from redsync.permit import AsyncPermit, Permit
+from redsync.semaphore import AsyncSemaphore, Semaphore
 from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = ["AsyncClient", "Client"]
@@ -169,6 +171,31 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: A `backoff` that is no function.
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_semaphore(
+        self,
+        name: str | bytes,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Permit], object] | None = None,
+    ) -> Semaphore:
+        """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            permits: How many there are, 1 to 10,000; the same number in all programs, until somebody resizes it.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a permit, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a permit ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`, with the permit.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -364,6 +391,31 @@ class AsyncClient(AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_semaphore(
+        self,
+        name: str | bytes,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncPermit], object] | None = None,
+    ) -> AsyncSemaphore:
+        """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            permits: How many there are, 1 to 10,000; the same number in all programs, until somebody resizes it.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a permit, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a permit ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`, with the permit.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncSemaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

@@ -20,6 +20,8 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncPermit,
+    AsyncSemaphore,
     AsyncSpinLock,
     Client,
     FairLock,
@@ -28,6 +30,8 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    Permit,
+    Semaphore,
     SpinLock,
 )
 
@@ -39,6 +43,8 @@ TWINS = {
     AsyncMultiHold: MultiHold,
     AsyncMultiLock: MultiLock,
     AsyncMutex: Mutex,
+    AsyncPermit: Permit,
+    AsyncSemaphore: Semaphore,
     AsyncSpinLock: SpinLock,
 }
 

@@ -12,6 +12,8 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncPermit,
+    AsyncSemaphore,
     AsyncSpinLock,
     Client,
     FairLock,
@@ -20,6 +22,8 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    Permit,
+    Semaphore,
     SpinLock,
 )
 
@@ -30,13 +34,14 @@ LOCKS = [
     (Mutex, AsyncMutex),
     (MultiLock, AsyncMultiLock),
 ]
-HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold)]
-TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS]
+HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold), (Permit, AsyncPermit)]
+TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS, (Semaphore, AsyncSemaphore)]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
+    AsyncSemaphore: {"acquire", "available", "holders", "permits", "release", "resize"},
 }
 
 twins = pytest.mark.parametrize(("plain", "awaited"), TWINS, ids=[plain.__name__ for plain, _ in TWINS])
@@ -82,7 +87,9 @@ def test_methods_that_may_wait_are_awaited_and_no_others(plain, awaited):
     assert not any(inspect.iscoroutinefunction(getattr(plain, name)) for name in public(plain))
 
 
-@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), *LOCKS])
+@pytest.mark.parametrize(
+    ("plain", "awaited"), [(Client, AsyncClient), *LOCKS, (Semaphore, AsyncSemaphore), (Permit, AsyncPermit)]
+)
 def test_with_becomes_async_with(plain, awaited):
     assert inspect.iscoroutinefunction(awaited.__aenter__)
     assert inspect.iscoroutinefunction(awaited.__aexit__)
@@ -94,7 +101,7 @@ def test_with_becomes_async_with(plain, awaited):
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_client_makes_each_kind_of_lock(client):
     makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS}
+    assert makers >= {"semaphore", *(plain.__name__.lower() for plain, _ in LOCKS)}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])

@@ -26,9 +26,11 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
+from redsync._protocols.bids import Bid
 from redsync._protocols.lease import abandon, milliseconds, renew_at
 from redsync._protocols.places import Arrival, Nowhere, Place, Ticket
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
+from redsync.exceptions import RedsyncError
 
 __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 
@@ -89,6 +91,7 @@ class Demand(NamedTuple):
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
         backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
+        bid: What asks for slots; None for what is claimed as a whole.
     """
 
     name: str | bytes
@@ -103,9 +106,12 @@ class Demand(NamedTuple):
     holds: int = 1
     crowded: bool = False
     backoff: Callable[[int, float], float] | None = None
+    bid: Bid | None = None
 
 
 def _place(demand: Demand, started: float) -> Place:
+    if demand.bid is not None:
+        return demand.bid
     waits = demand.timeout != 0
     if demand.backoff is not None:
         return Nowhere(demand.backoff)
@@ -180,9 +186,10 @@ class _Attempt:
             command,
             owner.lane,
             owner,
-            is_granted,
+            is_granted if demand.bid is None else demand.bid.judge,
             patience,
             self._guard,
+            decide=None if demand.bid is None else demand.bid.decide,
             listen=self.wake_key,
             thorough=self._place.enough,
             late=True,
@@ -200,8 +207,10 @@ class _Attempt:
         leave = leave and self._place.taken
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
+        place = () if leave or demand.bid is None else demand.bid.place
+        until = self._kept_until
         yield from tell(
-            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=self._kept_until)
+            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
         )
 
     def valid_until(self, tally: Tally) -> float:
@@ -210,9 +219,16 @@ class _Attempt:
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
 
-    def learn(self, tally: Tally) -> bool:
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Return the error to raise if what the nodes said rules the claim out for good."""
+        bid = self._demand.bid
+        return type_error(self._demand.name, tally) if bid is None else bid.refusal(tally)
+
+    def learn(self, tally: Tally, *, over: bool) -> bool:
         """Take note of a refusal; return whether to ask again at once."""
-        return not _is_split(tally) and self._place.learn(tally)
+        if self._demand.bid is not None:
+            return self._demand.bid.exchange(tally) or (not over and self._place.learn(tally))
+        return not over and not _is_split(tally) and self._place.learn(tally)
 
     def pause(self, tally: Tally, mute: bool) -> float:
         """Return how many seconds to sleep before the next try."""
@@ -254,6 +270,8 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
+        if demand.bid is not None:
+            demand.bid.take(state, tally)
         listen(state, demand)
         self.state = state
         session.holds.add(state)
@@ -266,6 +284,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit than the bid.
     """
     attempt = _Attempt(session, demand, started)
     settled = False
@@ -278,20 +297,20 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
                 demand.receipt.state = state
                 return state
             attempt.note(tally)
-            foreign = None if tally.won else type_error(demand.name, tally)
-            over = now >= attempt.deadline or foreign is not None
+            refusal = None if tally.won else attempt.refusal(tally)
+            over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
-            if not over and not mute and attempt.learn(tally):
+            if refusal is None and not mute and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
             yield from attempt.undo(leave=over)
             settled = over
-            if foreign is not None:
-                raise foreign
+            if refusal is not None:
+                raise refusal
             if over:
                 if mute:
-                    raise no_quorum(demand.name, tally)
+                    raise no_quorum(demand.name, tally, demand.kind.label)
                 return None
             key = None if mute else attempt.wake_key
             until = min(attempt.deadline, now + attempt.pause(tally, mute))

@@ -18,7 +18,7 @@ from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, refusals
 
-__all__ = ["Arrival", "Nowhere", "Place", "Ticket"]
+__all__ = ["TICKET_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "patience"]
 
 ARRIVAL_KEPT = 5.0
 """Seconds for which a node keeps a waiter's place; each of its tries renews it."""
@@ -75,7 +75,7 @@ class Place(Protocol):
         ...
 
 
-def _patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
+def patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
     """Return 0.5 to 1.5 s, or longer for who is far behind; `told_at`: where a refusal tells how many are before it."""
     ahead = min((reply[told_at] for reply in refusals(tally) if reply and len(reply) > told_at), default=0)
     return min((0.5 + luck) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
@@ -108,7 +108,7 @@ class Arrival:
         return None
 
     def patience(self, tally: Tally, luck: float) -> float:
-        return _patience(tally, luck, 2, self.kept)
+        return patience(tally, luck, 2, self.kept)
 
 
 class Ticket:
@@ -142,7 +142,7 @@ class Ticket:
         return None
 
     def patience(self, tally: Tally, luck: float) -> float:
-        return _patience(tally, luck, 3, self.kept)
+        return patience(tally, luck, 3, self.kept)
 
 
 class Nowhere:

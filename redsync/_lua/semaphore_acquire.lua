@@ -1,0 +1,88 @@
+-- Purpose: grant a permit as many slots as it wants, or else let it wait in line, in one atomic step. First come, first
+-- served: what is free is granted only if it is enough for the asker and for everybody who waits before it.
+-- A first try takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose the
+-- same ones. A further one wants exact slots: the permit has these afterwards and no others, or none at all.
+-- Nothing is granted under an older limit than this node knows. Who knows a newer one teaches it with the grant.
+-- Idempotent: a permit that has slots already keeps them.
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
+-- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
+-- ARGV[1] permit   ARGV[2] how many slots   ARGV[3] lease, ms
+-- ARGV[4] for how long this node must have remembered everything to grant, ms; 0: does not matter
+-- ARGV[5] for how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
+-- ARGV[8] the limit's version   ARGV[9] the limit   ARGV[10] start   ARGV[11] exact slots, or nothing
+-- Reply: "slot,slot" granted | {ms until the first slot expires or -1, reason, highest ticket, how many wait before it,
+--        detail, permits}; reason "full": no room, "taken": others have some of these slots, detail: bit map of what is
+--        taken, "limit": this node knows another limit of at least that version, detail: its version, and its permits
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- include: slots
+-- include: purge_permits
+-- include: line
+if foreign then return 0 end
+local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
+
+local its_version, its_permits = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+)$')
+its_version, its_permits = tonumber(its_version), tonumber(its_permits)
+if its_version and (its_version > version or (its_version == version and its_permits ~= permits)) then
+  return {-1, 'limit', 0, 0, its_version, its_permits}
+end
+
+local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
+if ARGV[5] ~= '0' and ARGV[6] ~= '0' then
+-- include: take_place_in_line
+end
+
+local mine = redis.call('hget', KEYS[4], me) or ''
+local has, had = {}, 0
+for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
+local room = permits - redis.call('bitcount', KEYS[5]) + had - wants
+
+local reason, detail, chosen = 'full', '', nil
+if room >= 0 and (highest == 0 or line(room, me) <= room) then
+  local beyond = false
+  for slot in pairs(has) do beyond = beyond or tonumber(slot) >= permits end
+  if ARGV[11] ~= '' then
+    chosen = ARGV[11]
+    for slot in string.gmatch(chosen, '%d+') do
+      if not has[slot] and redis.call('getbit', KEYS[5], slot) == 1 then
+        reason, chosen = 'taken', nil
+        break
+      end
+    end
+  elseif had == wants and not beyond then
+    chosen = mine
+  else
+    -- Another limit, or another try: it begins anew.
+    if had > 0 then drop(me, mine) end
+    mine = ''
+-- include: pick_slots
+    chosen = table.concat(found, ',')
+  end
+end
+
+if not chosen then
+  if reason == 'taken' then
+    freed = freed + drop(me, mine)
+    detail = redis.call('get', KEYS[5]) or ''
+    tidy()
+  end
+-- include: wake_line
+  local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
+  local before = redis.call('zrank', KEYS[2], me) or 0
+  return {first and first - now or -1, reason, math.max(highest, ARGV[6]), before, detail, permits}
+end
+
+-- include: remembers
+redis.call('zadd', KEYS[1], now + ARGV[3], me)
+if chosen ~= mine then
+  mark(mine, 0)
+  mark(chosen, 1)
+  redis.call('hset', KEYS[4], me, chosen)
+end
+-- include: keep_slots
+-- include: keep_limit
+if ARGV[6] ~= '0' then
+-- include: leave_queue
+end
+-- include: wake_line
+return chosen

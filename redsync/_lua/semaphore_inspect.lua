@@ -1,0 +1,26 @@
+-- Purpose: tell what is taken of a semaphore, its limit, and who has permits. Permits that have expired are taken away first.
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
+-- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
+-- ARGV[1] 1: tell who has permits too
+-- Reply: {version of the limit or -1, the limit or 0, bit map of what is taken, {{permit, slots, remaining ms, the record of
+--        its client, msgpack, or nothing}}} | 0 the key holds another type, nothing was changed
+-- include: slots
+-- include: purge_permits
+if foreign then return 0 end
+local version, permits = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+)$')
+local holders, records = {}, {}
+local entries = ARGV[1] == '1' and redis.call('zrange', KEYS[1], 0, -1, 'withscores') or {}
+for i = 1, #entries, 2 do
+  local permit, remaining = entries[i], entries[i + 1] - now
+  if remaining > 0 then
+    -- Permits of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
+    local client = string.match(permit, '^([%x-]+):%d+$') or ''
+    if not records[client] then
+      local record = redis.pcall('get', 'redsync:client:' .. client)
+      records[client] = type(record) == 'string' and record or ''
+    end
+    holders[#holders + 1] = {permit, redis.call('hget', KEYS[4], permit) or '', remaining, records[client]}
+  end
+end
+return {tonumber(version) or -1, tonumber(permits) or 0, redis.call('get', KEYS[5]) or '', holders}

@@ -1,0 +1,264 @@
+"""Bids: how a permit asks for slots, and who of those that wait is served first. Shared by all that is counted.
+
+A semaphore of P permits is P *slots*, each of them owned by one permit at a time as a lock is: a permit has a slot if a
+quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are no more than P.
+
+* *The first try* names a slot to start from, by chance; each node grants the first free ones from there on, cyclically.
+  Nodes on which the same slots are taken choose the same ones, so that one round is enough; that is the usual case.
+* *If nodes chose differently*, the bid picks those slots that most nodes have granted or may still have free, and asks
+  for exactly them, at once. A node exchanges what it granted before.
+* *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `places`). A node grants
+  only what is left when everybody before it has got what it wants. So who waits for many is not overtaken by those who
+  want few, and who fits is not held up.
+
+How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
+under the one limit that a quorum of nodes has; nodes that know an older one learn it from the grant itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from typing import Any
+
+from redsync._core.effects import Arg
+from redsync._core.holds import HoldState, read_slots
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.places import TICKET_KEPT, patience
+from redsync._protocols.rounds import refusals, type_error
+from redsync.exceptions import ConfigurationError, RedsyncError
+
+__all__ = ["Bid", "Limit"]
+
+_FULL, _TAKEN, _OTHER_LIMIT = b"full", b"taken", b"limit"
+
+_ROUNDS = 4
+"""Rounds in which one try may look for slots that a quorum of nodes has free, before it is undone and made anew."""
+
+_SPARE = 4
+"""Further candidates that are looked for in each bit map: slots of one node may be taken on others."""
+
+
+class Limit:
+    """How many slots a semaphore has, as far as this client knows.
+
+    Attributes:
+        version: Orders the limits: 0 for the one that programs bring along; each change has a higher one.
+        permits: How many slots.
+    """
+
+    __slots__ = ("permits", "version")
+
+    def __init__(self, permits: int) -> None:
+        self.version = 0
+        self.permits = permits
+
+    def learn(self, version: int, permits: int) -> bool:
+        """Take over a limit that is newer; return whether it is."""
+        if version <= self.version:
+            return False
+        self.version, self.permits = version, permits
+        return True
+
+
+class Bid:
+    """One permit's asking for slots, and its place in line; see `places.Place`.
+
+    Attributes:
+        taken: Whether nodes may have a place of it.
+        kept: Seconds for which they keep it.
+        contested: Whether the limit of some node was another one of the same version, when the last round was over.
+    """
+
+    kept = TICKET_KEPT
+
+    def __init__(
+        self, name: str | bytes, owner: Owner, wanted: int, limit: Limit, luck: Callable[[], float], *, waits: bool
+    ) -> None:
+        """Begin to ask.
+
+        Args:
+            name: The semaphore's name, for messages.
+            owner: The permit.
+            wanted: How many slots, all or none.
+            limit: What is known of the limit; it is kept up to date.
+            luck: Returns a random number in [0, 1).
+            waits: Whether to take a place in line.
+        """
+        self._name = name
+        self._owner = owner
+        self._wanted = wanted
+        self._limit = limit
+        self._luck = luck
+        self._waits = waits
+        self._ticket = 0
+        self._anew()
+        self._again = False
+        self.taken = False
+        self.contested = self._newer = False
+
+    def _anew(self) -> None:
+        """Begin another try: nothing is known of what nodes have free."""
+        self._rounds = 0
+        self._start = int(self._luck() * self._limit.permits)
+        self._exact: tuple[int, ...] = ()
+
+    # Asking.
+
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
+        if not self._again:
+            self._anew()
+        self._again = False
+        self._rounds += 1
+        self.taken = self.taken or self._ticket > 0
+        exact = b",".join(b"%d" % slot for slot in self._exact)
+        return *self._place(), self._limit.version, self._limit.permits, self._start, exact
+
+    def _place(self) -> tuple[Arg, ...]:
+        return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
+
+    @property
+    def place(self) -> tuple[Arg, ...]:
+        """What an undoing says to get the place back that grants have taken away; empty if there is none."""
+        return (self._wanted, 0, *self._place()) if self._ticket and self._waits else ()
+
+    def judge(self, reply: Any) -> bool:
+        """Tell a granting reply from a refusing one."""
+        if reply.__class__ is bytes:
+            if len(read_slots(reply)) != self._wanted:
+                raise ValueError("a grant names as many slots as were wanted")
+            return True
+        if reply.__class__ is int and reply == 0:
+            return False
+        if reply.__class__ is not list or [word.__class__ for word in reply[:4]] != [int, bytes, int, int]:
+            raise ValueError("an acquire is answered by slots, or by the reason why there are none")
+        if [word.__class__ for word in reply[4:]] != [int if reply[1] == _OTHER_LIMIT else bytes, int]:
+            raise ValueError("a refusal tells what is taken, and the limit")
+        return False
+
+    def decide(self, tally: Tally) -> Verdict:
+        """Return WON if a quorum of nodes has granted each of so many slots."""
+        votes = self._granted(tally)
+        best = sorted(votes.values(), reverse=True)[: self._wanted]
+        least = best[-1] if len(best) == self._wanted else 0
+        if least >= tally.quorum:
+            return Verdict.WON
+        heard = tally.granted + tally.refused
+        unheard = len(tally.nodes) - heard - tally.failed
+        if tally.without_quorum or not unheard or (least + unheard < tally.quorum <= heard):
+            return Verdict.LOST
+        return Verdict.PENDING
+
+    @staticmethod
+    def _granted(tally: Tally) -> Counter[int]:
+        votes = zip(tally.choices, tally.replies, strict=True)
+        return Counter(chain.from_iterable(read_slots(reply) for choice, reply in votes if choice is Choice.GRANTED))
+
+    @property
+    def enough(self) -> Callable[[Tally], bool]:
+        return lambda tally: self.decide(tally) is Verdict.LOST
+
+    def take(self, state: HoldState, tally: Tally) -> None:
+        """Note in a hold that was won which slots it has."""
+        self._hear(tally)
+        votes = self._granted(tally)
+        state.slots = tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+
+    # Being refused.
+
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Learn the limit; return the error to raise if it can't be had at all.
+
+        That is so if the nodes have another limit than the programs, if there are fewer permits than are wanted, or
+        if the key is in use for something else.
+        """
+        others, limit = self._hear(tally), self._limit
+        if self._wanted > limit.permits:
+            return ConfigurationError(
+                f"semaphore {self._name!r} was resized to {limit.permits} permits: {self._wanted} at once can't be had"
+            )
+        if len(others) > len(tally.nodes) - tally.quorum:
+            return ConfigurationError(
+                f"semaphore {self._name!r} has {others[0]} permits on its nodes, not {limit.permits}: "
+                f"use one number in all programs, or resize({limit.permits})"
+            )
+        return type_error(self._name, tally, "semaphore")
+
+    def _hear(self, tally: Tally) -> list[int]:
+        """Learn the newest limit that was told; return what limits of the same version as ours there are besides."""
+        limit, before = self._limit, self._limit.version
+        told = [(reply[4], reply[5]) for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
+        for version, permits in told:
+            limit.learn(version, permits)
+        others = [permits for version, permits in told if version == before] if limit.version == before else []
+        self.contested, self._newer = bool(others), limit.version > before
+        return others
+
+    def exchange(self, tally: Tally) -> bool:
+        """Take note of a round that was not won; return whether other slots are to be asked for at once."""
+        if self._rounds >= _ROUNDS:
+            return False
+        # What was chosen under an older limit may be too much now.
+        self._exact = () if self._newer else self._choose(tally)
+        self._start %= self._limit.permits
+        self._again = self._newer or bool(self._exact)
+        return self._again
+
+    def learn(self, tally: Tally) -> bool:
+        told = [reply[2] for reply in refusals(tally) if reply]
+        if self._ticket or not self._waits or len(told) < tally.quorum:
+            return False
+        self._ticket = max(told) + 1
+        self._again, self._exact, self._rounds = True, (), 0
+        return True
+
+    def _choose(self, tally: Tally) -> tuple[int, ...]:
+        """Return the slots that the most nodes may grant; none if there are not enough that a quorum may.
+
+        A node that took the first free ones from the start on has shown that all it passed over are taken.
+        """
+        free: list[Callable[[int], float]] = []
+        candidates: set[int] = set()
+        for choice, reply in zip(tally.choices, tally.replies, strict=True):
+            if choice is Choice.GRANTED:
+                slots = read_slots(reply)
+                candidates.update(slots)
+                # In a further round it named what it was asked for, which tells nothing of others.
+                passed = -1 if self._exact else max(map(self._distance, slots))
+                free.append(lambda slot, has=slots, passed=passed: _chance(slot in has, self._distance(slot) > passed))  # type: ignore[misc]
+            elif choice is Choice.REFUSED and reply and reply[1] == _TAKEN:
+                candidates.update(self._free_in(reply[4]))
+                free.append(lambda slot, bits=reply[4]: _chance(not _is_set(bits, slot), False))  # type: ignore[misc]
+        scores = {slot: [chance(slot) for chance in free] for slot in candidates}
+        possible = [slot for slot, chances in scores.items() if sum(map(bool, chances)) >= tally.quorum]
+        if len(possible) < self._wanted:
+            return ()
+        possible.sort(key=lambda slot: (-sum(scores[slot]), self._distance(slot)))
+        return tuple(possible[: self._wanted])
+
+    def _free_in(self, bits: bytes) -> Iterable[int]:
+        permits = self._limit.permits
+        cycle = ((self._start + i) % permits for i in range(permits))
+        return islice((slot for slot in cycle if not _is_set(bits, slot)), self._wanted + _SPARE)
+
+    def _distance(self, slot: int) -> int:
+        return (slot - self._start) % self._limit.permits
+
+    # Waiting.
+
+    def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
+        return None
+
+    def patience(self, tally: Tally, luck: float) -> float:
+        return patience(tally, luck, 3, self.kept)
+
+
+def _chance(known: bool, possible: bool) -> float:
+    return 1.0 if known else 0.5 if possible else 0.0
+
+
+def _is_set(bits: bytes, slot: int) -> bool:
+    return slot // 8 < len(bits) and bool(bits[slot // 8] >> (7 - slot % 8) & 1)
