@@ -1,7 +1,9 @@
--- Purpose: keep the limit. The one that programs bring along is forgotten a day after its last use; one that somebody has
--- set is kept for good. Uses KEYS[6] limit, ARGV[3] lease, ms, ARGV[8] version, ARGV[9] permits, version and its_version.
-if version == 0 then
-  redis.call('set', KEYS[6], '0 ' .. ARGV[9], 'px', math.max(86400000, ARGV[3]))
-elseif its_version ~= version then
+-- Purpose: keep the limit. The one that programs bring along is forgotten a day after its last use, or more if leases are long;
+-- one that somebody has set is kept for good. Uses KEYS[6] limit, ARGV[3] lease, ms, ARGV[8] version, ARGV[9] permits,
+-- version, its_version, lengthened.
+if its_version ~= version then
   redis.call('set', KEYS[6], ARGV[8] .. ' ' .. ARGV[9])
+end
+if version == 0 and (lengthened or its_version ~= version) then
+  redis.call('pexpire', KEYS[6], math.max(86400000, 2 * ARGV[3]))
 end

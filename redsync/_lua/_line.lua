@@ -7,7 +7,7 @@
 local function line(room, me, before)
   local ahead = 0
   local first = 0
-  while first < 64 do
+  while first < 32 do
     local waiters = redis.call('zrange', KEYS[2], first, first + 15)
     if #waiters == 0 then return ahead end
     local places = redis.call('hmget', KEYS[3], unpack(waiters))

@@ -16,6 +16,7 @@
 --        taken, "limit": this node knows another limit of at least that version, detail: its version, and its permits
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 -- include: slots
+local at_most = 4 + ARGV[2]
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end

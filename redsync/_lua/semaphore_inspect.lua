@@ -6,6 +6,7 @@
 -- Reply: {version of the limit or -1, the limit or 0, bit map of what is taken, {{permit, slots, remaining ms, the record of
 --        its client, msgpack, or nothing}}} | 0 the key holds another type, nothing was changed
 -- include: slots
+local at_most = 100
 -- include: purge_permits
 if foreign then return 0 end
 local version, permits = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+)$')

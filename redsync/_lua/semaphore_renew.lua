@@ -30,7 +30,7 @@ local function rearrange(taken, has, wanted)
   return free
 end
 
-local reply = {}
+local reply, longest = {}, {}
 for i = 1, math.floor(#ARGV / 4) do
   local j, permit, wanted, lease = 3 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
   local claim, slots, taken = KEYS[j - 2], KEYS[j - 1], KEYS[j]
@@ -41,7 +41,8 @@ for i = 1, math.floor(#ARGV / 4) do
     local text = expiry and redis.call('hget', slots, permit)
     reply[i] = text and tonumber(expiry) > now and 2 or 1
     -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it.
-    redis.call('zrem', claim, '')
+    if not longest[j] then redis.call('zrem', claim, '') end
+    longest[j] = math.max(longest[j] or 0, lease)
     if text ~= wanted then
       local has = set(text)
       wanted = set(wanted)
@@ -59,11 +60,15 @@ for i = 1, math.floor(#ARGV / 4) do
     if reply[i] > 0 and (reply[i] == 1 or tonumber(expiry) < now + lease) then
       redis.call('zadd', claim, now + lease, permit)
     end
-    if redis.call('exists', claim) == 0 then
-      redis.call('del', slots, taken)
-    elseif redis.call('pttl', claim) < tonumber(lease) then
-      for _, key in ipairs({claim, slots, taken}) do redis.call('pexpireat', key, now + 2 * lease) end
-    end
+  end
+end
+
+-- The keys outlast the permits, and end at one instant: a bit map must not outlive the permits that its bits stand for.
+for j, lease in pairs(longest) do
+  if redis.call('exists', KEYS[j - 2]) == 0 then
+    redis.call('del', KEYS[j - 1], KEYS[j])
+  elseif redis.call('pttl', KEYS[j - 2]) < lease then
+    for i = j - 2, j do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
   end
 end
 return reply
