@@ -158,7 +158,7 @@ def test_with_takes_a_permit_and_gives_it_back(semaphore):
 def test_with_waits_for_its_timeout(client, semaphore):
     semaphore.acquire(n=3)
     impatient = client.get_semaphore("x", 3, timeout=0.05)
-    with pytest.raises(AcquireTimeout, match="after 0.05 s"), impatient:
+    with pytest.raises(AcquireTimeout, match=r"after 0\.05 s"), impatient:
         pytest.fail("the body ran without a permit")
 
 

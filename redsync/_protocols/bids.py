@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -105,6 +106,8 @@ class Bid:
         self._rounds = 0
         self._start = int(self._luck() * self._limit.permits)
         self._exact: tuple[int, ...] = ()
+        # By node, what it took at first, and how far it had to go for that: what it passed over is taken there.
+        self._first: dict[int, tuple[int, ...]] = {}
 
     # Asking.
 
@@ -220,24 +223,30 @@ class Bid:
 
         A node that took the first free ones from the start on has shown that all it passed over are taken.
         """
-        free: list[Callable[[int], float]] = []
+        chances: list[Callable[[int], float]] = []
         candidates: set[int] = set()
-        for choice, reply in zip(tally.choices, tally.replies, strict=True):
+        for node, (choice, reply) in enumerate(zip(tally.choices, tally.replies, strict=True)):
             if choice is Choice.GRANTED:
                 slots = read_slots(reply)
                 candidates.update(slots)
-                # In a further round it named what it was asked for, which tells nothing of others.
-                passed = -1 if self._exact else max(map(self._distance, slots))
-                free.append(lambda slot, has=slots, passed=passed: _chance(slot in has, self._distance(slot) > passed))  # type: ignore[misc]
+                first = self._first.setdefault(node, () if self._exact else slots)
+                chances.append(partial(self._chance, slots, first))
             elif choice is Choice.REFUSED and reply and reply[1] == _TAKEN:
                 candidates.update(self._free_in(reply[4]))
-                free.append(lambda slot, bits=reply[4]: _chance(not _is_set(bits, slot), False))  # type: ignore[misc]
-        scores = {slot: [chance(slot) for chance in free] for slot in candidates}
-        possible = [slot for slot, chances in scores.items() if sum(map(bool, chances)) >= tally.quorum]
+                chances.append(partial(_chance_in, reply[4]))
+        scores = {slot: [chance(slot) for chance in chances] for slot in candidates}
+        possible = [slot for slot, each in scores.items() if sum(map(bool, each)) >= tally.quorum]
         if len(possible) < self._wanted:
             return ()
         possible.sort(key=lambda slot: (-sum(scores[slot]), self._distance(slot)))
         return tuple(possible[: self._wanted])
+
+    def _chance(self, has: tuple[int, ...], first: tuple[int, ...], slot: int) -> float:
+        """Return how likely a node grants a slot that has these now, and took those first."""
+        if slot in has:
+            return 1.0
+        passed = max(map(self._distance, first), default=-1)
+        return 0.5 if slot in first or self._distance(slot) > passed else 0.0
 
     def _free_in(self, bits: bytes) -> Iterable[int]:
         permits = self._limit.permits
@@ -256,8 +265,8 @@ class Bid:
         return patience(tally, luck, 3, self.kept)
 
 
-def _chance(known: bool, possible: bool) -> float:
-    return 1.0 if known else 0.5 if possible else 0.0
+def _chance_in(bits: bytes, slot: int) -> float:
+    return 0.0 if _is_set(bits, slot) else 1.0
 
 
 def _is_set(bits: bytes, slot: int) -> bool:

@@ -1,4 +1,4 @@
-"""The scripts of the semaphore on a real server: which slots are granted, who waits, the limit, and what is left behind."""
+"""The scripts of the semaphore on a real server: which slots are granted, who waits, the limit, what is left behind."""
 
 import random
 import time

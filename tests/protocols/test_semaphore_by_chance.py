@@ -1,8 +1,8 @@
-"""The bound of the semaphore, whatever chance does: the real scripts on virtual nodes, commands late, lost or unanswered.
+"""The bound of the semaphore, whatever chance does: the real scripts on virtual nodes, commands late, lost, unanswered.
 
 Commands of one client reach a node in the order in which they were sent; all else is by chance: when, whether, whether
-the reply comes back, which nodes forget everything, when somebody resizes. After each step all that is believed is looked
-at: no slot twice, and never more permits than the largest limit that could be in force.
+the reply comes back, which nodes forget everything, when somebody resizes. After each step all that is believed is
+looked at: no slot twice, and never more permits than the largest limit that could be in force.
 """
 
 import contextlib
