@@ -25,7 +25,7 @@ from redsync._core.quorum import Choice, Tally
 
 __all__ = ["HoldState", "HoldTable", "read_slots", "write_slots"]
 
-_GRANTED = Choice.GRANTED
+_GRANTED, _REFUSED = Choice.GRANTED, Choice.REFUSED
 
 
 def read_slots(text: bytes) -> tuple[int, ...]:
@@ -156,12 +156,19 @@ class HoldState:
         return write_slots(self.slots[: self.count]) if self.slots else self.keys.channel
 
     def strays(self, tally: Tally) -> int:
-        """Return the bit set of the nodes that granted other slots in that round: there they are to be exchanged."""
+        """Return the bit set of the nodes that did not grant just this in that round, but answered, also late.
+
+        There other slots of a permit are to be exchanged, or a place is left in the line.
+        """
         if not self.slots:
             return 0
         ours = set(self.slots)
         votes = enumerate(zip(tally.choices, tally.replies, strict=True))
-        return sum(1 << i for i, (choice, reply) in votes if choice is _GRANTED and set(read_slots(reply)) != ours)
+        return sum(
+            1 << i
+            for i, (choice, reply) in votes
+            if choice is _REFUSED or (choice is _GRANTED and set(read_slots(reply)) != ours)
+        )
 
     @property
     def end_key(self) -> bytes:

@@ -69,7 +69,7 @@ class LockKeys:
         places: Hash waiting owner -> "expiry wake-channel": until when its place is kept and how to wake it.
         channel: Redisson's channel for releases of this lock.
         all: The keys in the order in which the lock's scripts take them.
-        held: Those that keep what is held, in the order in which renewals take them.
+        held: Those that a renewal takes, in its order.
     """
 
     lock: bytes
@@ -111,5 +111,5 @@ class SlotKeys(LockKeys):
         ours = base.queue.removeprefix(b"redsync_queue:")
         slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
         everything = (*base.all, slots, taken, limit)
-        held = (base.lock, slots, taken)
+        held = (base.lock, slots, taken, base.queue, base.places)
         return cls(base.lock, base.queue, base.places, base.channel, everything, held, slots, taken, limit)

@@ -25,7 +25,7 @@ local function line(room, me, before)
       end
       if not lives then
         -- Who stood behind it has come nearer.
-        before = before and before - (wants or 0)
+        if before then before = before - (wants or 0) else freed = freed + (wants or 0) end
         first = first - 1
         redis.call('zrem', KEYS[2], waiter)
         redis.call('hdel', KEYS[3], waiter)

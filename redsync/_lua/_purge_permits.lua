@@ -1,7 +1,6 @@
 -- Purpose: take away permits that have expired, by this node's clock alone; so many at a time that a script stays quick.
 -- What is left keeps its slots a little longer, which harms nobody. Uses at_most and what _slots.lua defines. Sets foreign:
--- the key holds another type; freed: how many slots are free again.
-local freed = 0
+-- the key holds another type.
 local expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, at_most)
 local foreign = expired.err ~= nil
 if not foreign and #expired > 0 then

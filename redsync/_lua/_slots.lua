@@ -1,7 +1,9 @@
 -- Purpose: the bookkeeping of slots on one node. What always holds: a slot's bit is set if and only if one permit has it,
--- and the three keys end together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms.
+-- and the three keys end together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms,
+-- and freed: for how many slots there is room now that was not there before.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local freed = 0
 
 local function mark(slots, bit)
   local count = 0

@@ -11,7 +11,6 @@
 -- include: slots
 -- include: line
 local mine = redis.pcall('hget', KEYS[4], ARGV[1])
-local freed = 0
 if type(mine) == 'string' then
   freed = drop(ARGV[1], mine)
   tidy()
@@ -20,10 +19,7 @@ local wants = ARGV[3]
 if wants then
 -- include: take_place_in_line
 elseif ARGV[2] == '1' then
-  -- Who leaves a gap in the line lets others come nearer.
-  local place = redis.call('hget', KEYS[3], ARGV[1])
-  freed = freed + (place and string.match(place, '^%d+ (%d+) ') or 0)
--- include: leave_queue
+-- include: leave_line
 end
 -- include: wake_line
 return type(mine) == 'string' and 1 or 0

@@ -10,10 +10,10 @@
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
 local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
-local freed = 0
 if ARGV[2] == '0' then
--- include: leave_queue
-  if mine then freed = drop(ARGV[1], mine) end
+  -- A place may be left, as this node did not grant when the others did.
+-- include: leave_line
+  if mine then freed = freed + drop(ARGV[1], mine) end
 elseif mine then
   local remain = {}
   for slot in string.gmatch(ARGV[3], '%d+') do remain[slot] = true end

@@ -1,7 +1,8 @@
 -- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again, if they
 -- are free ("healed"), so that it counts from the next renewal on; it never counts in this one, or what had expired could be
--- won back. Slots that the node gave besides are taken back.
--- KEYS[3j-2..3j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map
+-- won back. Slots that the node gave besides are taken back, and a place in line that is left there is given up.
+-- KEYS[5j-4..5j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
+--        queue: zset permit -> ticket; places: hash permit -> "expiry wants channel"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+1] only if memory is guarded: 1
 -- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
@@ -32,8 +33,8 @@ end
 
 local reply, longest = {}, {}
 for i = 1, math.floor(#ARGV / 4) do
-  local j, permit, wanted, lease = 3 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
-  local claim, slots, taken = KEYS[j - 2], KEYS[j - 1], KEYS[j]
+  local j, permit, wanted, lease = 5 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  local claim, slots, taken = KEYS[j - 4], KEYS[j - 3], KEYS[j - 2]
   local expiry = redis.pcall('zscore', claim, permit)
   if type(expiry) == 'table' then
     reply[i] = -1
@@ -57,6 +58,10 @@ for i = 1, math.floor(#ARGV / 4) do
         redis.call('hdel', slots, permit)
       end
     end
+    if reply[i] < 2 then
+      redis.call('zrem', KEYS[j - 1], permit)
+      redis.call('hdel', KEYS[j], permit)
+    end
     if reply[i] > 0 and (reply[i] == 1 or tonumber(expiry) < now + lease) then
       redis.call('zadd', claim, now + lease, permit)
     end
@@ -65,10 +70,10 @@ end
 
 -- The keys outlast the permits, and end at one instant: a bit map must not outlive the permits that its bits stand for.
 for j, lease in pairs(longest) do
-  if redis.call('exists', KEYS[j - 2]) == 0 then
-    redis.call('del', KEYS[j - 1], KEYS[j])
-  elseif redis.call('pttl', KEYS[j - 2]) < lease then
-    for i = j - 2, j do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
+  if redis.call('exists', KEYS[j - 4]) == 0 then
+    redis.call('del', KEYS[j - 3], KEYS[j - 2])
+  elseif redis.call('pttl', KEYS[j - 4]) < lease then
+    for i = j - 4, j - 2 do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
   end
 end
 return reply

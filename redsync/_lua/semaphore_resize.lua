@@ -18,6 +18,6 @@ if wanted == 0 then
 else
   redis.call('set', KEYS[6], ARGV[1] .. ' ' .. ARGV[2])
 end
-local freed = permits and ARGV[2] - permits or 0
+freed = permits and ARGV[2] - permits or 0
 -- include: wake_line
 return {wanted, tonumber(ARGV[2])}

@@ -258,6 +258,12 @@ class Bid:
 
     # Waiting.
 
+    @staticmethod
+    def is_split(tally: Tally) -> bool:
+        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain."""
+        full = [reply for reply in refusals(tally) if reply and reply[1] == _FULL]
+        return len(full) + tally.choices.count(None) < tally.quorum
+
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
 

@@ -239,7 +239,7 @@ class _Attempt:
         fixed = self._place.pause(self._tries, luck)
         if fixed is not None:
             return fixed
-        if _is_split(tally):
+        if _is_split(tally) if self._demand.bid is None else self._demand.bid.is_split(tally):
             # From now on each try takes a place, in the same step that refuses it.
             self._place.learn(tally)
             self._splits += 1

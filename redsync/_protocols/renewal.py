@@ -111,7 +111,7 @@ def _of_permits(
     args: list[bytes | int] = []
     for state in holds:
         number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
-        if 3 * number > len(keys):
+        if len(keys) < number * len(state.keys.held):
             keys += state.keys.held
         args += (number, state.owner.wire, state.rest, milliseconds(lease_of(state)))
     return keys, args

@@ -182,6 +182,21 @@ def test_permit_without_room_draws_a_ticket_and_waits(bidder):
     assert undo.args[1:] == (0, 1, 0, 3000, 8, asked[0][6]), "it gets its place back that a grant has taken away"
 
 
+def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
+    """Whoever is not refused for want of room is woken by nobody."""
+    toy = bidder.toy
+    state = bidder.play(
+        (ASK, toy.all_say(full())),
+        (ASK, toy.answers(taken(0, 1, 2), taken(1, 2, 3), taken(0, 2, 3), None, None)),
+        UNDO,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(b"2")),
+        timeout=5.0,
+    )
+    assert state.slots == (2,)
+    assert toy.waits[0].until - 1000.0 < 0.05
+
+
 def test_permit_that_gives_up_leaves_the_line(bidder):
     toy = bidder.toy
     script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), UNDO, ("wait for wake-up", toy.slept())
