@@ -38,7 +38,7 @@ MAX_PERMITS = 10_000
 
 
 def _check_permits(permits: int) -> int:
-    if not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
+    if not isinstance(permits, int) or isinstance(permits, bool) or not 1 <= permits <= MAX_PERMITS:
         raise ValueError(f"a semaphore has 1 to {MAX_PERMITS:,} permits, not {permits!r}")
     return permits
 
@@ -95,7 +95,7 @@ class _Counted(Enterable[RunnerT_co, HoldT]):
 
     def _check_count(self, count: int) -> None:
         limit = self._pool.limit.permits
-        if not isinstance(count, int) or not 1 <= count <= limit:
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limit:
             raise ValueError(
                 f"semaphore {self.name!r} has {limit} permits: n is a number from 1 to that, not {count!r}"
             )

@@ -431,7 +431,7 @@ def test_dead_minority_costs_nothing(make_client, nodes):
 # At the edge.
 
 
-@pytest.mark.parametrize("permits", [0, -1, 10_001, 1.5, "3", None])
+@pytest.mark.parametrize("permits", [0, -1, 10_001, 1.5, "3", None, True])
 def test_number_of_permits_that_can_not_be_is_refused(client, permits):
     with pytest.raises(ValueError, match="1 to 10,000 permits"):
         client.get_semaphore("x", permits)
@@ -439,7 +439,7 @@ def test_number_of_permits_that_can_not_be_is_refused(client, permits):
         client.get_semaphore("x", 3).resize(permits)
 
 
-@pytest.mark.parametrize("n", [0, -1, 4, 1.0, None])
+@pytest.mark.parametrize("n", [0, -1, 4, 1.0, None, True])
 def test_number_at_once_that_can_not_be_is_refused(semaphore, n):
     with pytest.raises(ValueError, match="n is a number from 1 to that"):
         semaphore.acquire(n=n)
