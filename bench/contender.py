@@ -49,6 +49,14 @@ def main() -> None:
 
 def _maker(kind: str, urls: list[str]) -> Callable[[], tuple[Callable[[], bool], Callable[[], object]]]:
     """Return what makes a thread's two functions: take, which may give up, and give back."""
+    if kind == "bare":
+        from bench.floor import BareLock
+
+        def bare() -> tuple[Callable[[], bool], Callable[[], object]]:
+            lock = BareLock([urlsplit(url).port or 0 for url in urls], _NAME)
+            return lock.acquire, lock.release
+
+        return bare
     if kind == "redlock-py":
         from redlock import Redlock
 

@@ -340,7 +340,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
         Hold(self._host, self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take the lock away from whoever holds it and wake a waiter; return whether it was held.
+        """Take the lock away from whoever holds it, for the next waiter; return whether it was held.
 
         The former holder is told by its next renewal, at the latest when its lease ends: until then two may believe.
         For operators, not for programs.

@@ -166,7 +166,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncH
         await AsyncHold(self._host, self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take the lock away from whoever holds it and wake a waiter; return whether it was held.
+        """Take the lock away from whoever holds it, for the next waiter; return whether it was held.
 
         The former holder is told by its next renewal, at the latest when its lease ends: until then two may believe.
         For operators, not for programs.

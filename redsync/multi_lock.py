@@ -272,7 +272,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         MultiHold(self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take each lock away from whoever holds it and wake a waiter; return whether one was held.
+        """Take each lock away from whoever holds it, for the next waiter; return whether one was held.
 
         For operators, not for programs, see `Lock.force_release`. The first error ends it.
 

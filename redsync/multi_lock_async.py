@@ -130,7 +130,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         await AsyncMultiHold(self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take each lock away from whoever holds it and wake a waiter; return whether one was held.
+        """Take each lock away from whoever holds it, for the next waiter; return whether one was held.
 
         For operators, not for programs, see `AsyncLock.force_release`. The first error ends it.
 

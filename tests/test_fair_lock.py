@@ -112,8 +112,9 @@ def test_order_holds_while_a_minority_of_nodes_fails(lock, line_up, nodes):
     assert served == list(range(5))
 
 
-def test_place_of_who_gives_up_is_left(client, lock, make_worker, line_up, eventually, raw):
+def test_place_of_who_gives_up_is_left(client, make_worker, line_up, eventually, raw):
     served = []
+    lock = client.get_fair_lock("x")
     lock.acquire()
     impatient = make_worker().start(client.get_fair_lock("x").acquire, timeout=1.0)
     eventually(lambda: client.inspect("x").waiters)
@@ -148,7 +149,7 @@ def test_free_lock_is_refused_to_who_would_overtake(lock, client, make_worker, r
         for node in raw:
             keep = round(time.time() * 1000) + 3000
             node.zadd("redsync_queue:{redsync:x}", {"somebody:1": 1})
-            node.hset("redsync_places:{redsync:x}", "somebody:1", f"{keep} redsync:wake:{client.id}:0")
+            node.hset("redsync_places:{redsync:x}", "somebody:1", f"{keep} 0 0 redsync:wake:{client.id}:0")
     assert make_worker().do(client.get_fair_lock("x").acquire, False) is False
     assert not lock.locked()
     started = time.monotonic()

@@ -3,10 +3,11 @@
 All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
 
 * `acquire`: KEYS claim, and from who waits queue and places; ARGV owner, hold count, lease in ms, guard in ms, and from
-  who waits for how long to keep its place in ms, its rank (waited so far in ms, or ticket), wake channel. Reply 1 new,
-  2 was ours already, [remaining ms or -1, holder, the highest ticket if by ticket, how many wait before it if it has a
-  place] held, 0 foreign type, or the error FORGETFUL.
+  who waits for how long to keep its place in ms, its rank (waited so far in ms, or ticket), wake channel, mark. Reply 1
+  new, 2 was ours already, [remaining ms or -1, holder, its or the highest ticket if by ticket, how many wait before it
+  if it has a place] held, 0 foreign type, or the error FORGETFUL.
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
+  What gets free is handed over to the head of the queue.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
@@ -31,7 +32,7 @@ class ClaimKind(NamedTuple):
         noun: What it is called.
         value_type: The type of the value at its key, as the nodes call it.
         acquire: Claims, or refuses and queues.
-        release: Gives one hold back and wakes a waiter.
+        release: Gives one hold back, and the lock to the next waiter.
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
         by_ticket: Those who wait are served by tickets, first come, first served.

@@ -114,6 +114,7 @@ class Wait(NamedTuple):
         key: What the nodes' messages say; None for a plain sleep.
         enough: How many nodes' signals end the wait at once.
         grace: How long to wait for further signals after the first, in seconds.
+        mark: Which signals say that the node has handed the claim over; None if none can.
         unless: For a key that is signalled within this process: looked at once more when the driver has begun to
             listen; if true the wait ends at once. So no `Signal` slips in between the protocol's look and its sleep.
     """
@@ -123,6 +124,7 @@ class Wait(NamedTuple):
     key: bytes | None = None
     enough: int = 1
     grace: float = 0.0
+    mark: bytes | None = None
     unless: Callable[[], bool] | None = None
 
 
@@ -145,10 +147,13 @@ class Wakeup(NamedTuple):
     Attributes:
         at: The instant, seconds on the driver's clock.
         signals: How many nodes signalled; 0 when the instant came first.
+        handed: Bit set of the nodes whose signals have the mark that was waited for. That is proof, as their votes
+            would be.
     """
 
     at: float
     signals: int
+    handed: int = 0
 
 
 Effect: TypeAlias = Broadcast | Tell | Wait | Signal | Notify

@@ -66,7 +66,8 @@ class LockKeys:
     Attributes:
         lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout.
         queue: Sorted set of waiting owners by arrival, node time in ms.
-        places: Hash waiting owner -> "expiry wake-channel": until when its place is kept and how to wake it.
+        places: Hash waiting owner -> "expiry mark guard channel": until when its place is kept, and how to
+            hand over to it.
         channel: Redisson's channel for releases of this lock.
         all: The keys in the order in which the lock's scripts take them.
         held: Those that a renewal takes, in its order.

@@ -186,6 +186,11 @@ class Tally:
         """Bit set of the nodes that are known to have granted, also late."""
         return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
 
+    @property
+    def refusers(self) -> int:
+        """Bit set of the nodes that refused."""
+        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _REFUSED)
+
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; True when the round is decided now."""
         if self.verdict is not _PENDING:

@@ -5,8 +5,9 @@ A facade holds a `Runner` and a `Session` and never a driver; which driver it is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol, TypeAlias, TypeVar
 
 from redsync._core.effects import Effect, Reply, Steps
@@ -30,6 +31,7 @@ class Session:
         luck: Returns a random number in [0, 1), for delays that spread contenders.
         record_key: Where the nodes keep the record of this client.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
+        marks: Numbers that this client has not used before, to tell what belongs to which of its asks.
     """
 
     nodes: int
@@ -38,6 +40,7 @@ class Session:
     luck: Callable[[], float]
     record_key: bytes = b""
     record: bytes = b""
+    marks: Iterator[int] = field(default_factory=lambda: count(1), compare=False)
 
     @property
     def quorum(self) -> int:

@@ -1,8 +1,8 @@
 """The Lua scripts as values: a name, a source, a digest.
 
 Each script is one file in `redsync/_lua`; a line `-- include: name` is replaced by the snippet `_lua/_name.lua`, so
-that what several scripts do alike (waking a waiter) is written once. Every script is idempotent: a duplicate, a resend
-or a missed node cannot corrupt anything, because counts are set and never added.
+that what several scripts do alike (handing a lock over) is written once. Every script is idempotent: a duplicate, a
+resend or a missed node cannot corrupt anything, because counts are set and never added.
 """
 
 from __future__ import annotations

@@ -292,10 +292,10 @@ class AioRunner:
         if effect.unless is not None and effect.key is not None:
             naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
         else:
-            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
+            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
         signals = await lane.nap(naps)
         self.require_open()
-        return Wakeup(clock(), signals)
+        return Wakeup(clock(), *signals)
 
     def _deafen(self, keys: Sequence[bytes]) -> None:
         for key in keys:

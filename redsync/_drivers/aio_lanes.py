@@ -118,14 +118,14 @@ class AioLane(Exchange):
         finally:
             self._rounds -= 1
 
-    async def nap(self, naps: Naps) -> int:
-        """Sleep as the wake-ups ask for; return how many signals have come."""
+    async def nap(self, naps: Naps) -> tuple[int, int]:
+        """Sleep as the wake-ups ask for; return what they return."""
         with closing(naps):
             while True:
                 try:
                     sleeper, until = next(naps)
                 except StopIteration as stop:
-                    signals: int = stop.value
+                    signals: tuple[int, int] = stop.value
                     return signals
                 await self.wait(sleeper, until)
 

@@ -73,14 +73,14 @@ class Lane(Exchange):
         """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
         self._turns.wait(sleeper, deadline)
 
-    def nap(self, naps: Naps) -> int:
-        """Sleep as the wake-ups ask for; return how many signals have come."""
+    def nap(self, naps: Naps) -> tuple[int, int]:
+        """Sleep as the wake-ups ask for; return what they return."""
         with closing(naps):
             while True:
                 try:
                     sleeper, until = next(naps)
                 except StopIteration as stop:
-                    signals: int = stop.value
+                    signals: tuple[int, int] = stop.value
                     return signals
                 self._turns.wait(sleeper, until)
 

@@ -159,14 +159,20 @@ class Mailbox(Sleeper):
     Attributes:
         needed: How many nodes' signals wake the waiter.
         signals: Bit set of the nodes that have signalled.
+        marks: Which of them did with which mark.
     """
 
     needed = 1
     signals = 0
 
-    def signal(self, bit: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: dict[bytes, int] = {}
+
+    def signal(self, bit: int, mark: bytes = b"0") -> None:
         """Note a node's signal."""
         self.signals |= bit
+        self.marks[mark] = self.marks.get(mark, 0) | bit
         if self.signals.bit_count() >= self.needed:
             self.done = True
             self.wake()

@@ -321,11 +321,11 @@ class ThreadRunner:
         if effect.unless is not None and effect.key is not None:
             naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
         else:
-            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace)
+            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
         signals = lane.nap(naps)
         if self.closed:
             raise ClientClosedError
-        return Wakeup(clock(), signals)
+        return Wakeup(clock(), *signals)
 
     def _perform_watchdog(self, effect: Effect, listening: _Listening) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""

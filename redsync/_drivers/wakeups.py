@@ -15,8 +15,9 @@ from redsync._drivers.parcels import Mailbox, Sleeper
 
 __all__ = ["Naps", "Wakeups"]
 
-Naps: TypeAlias = Generator[tuple[Sleeper, float], None, int]
-"""What to sleep for until when, one after the other; returns how many signals have come."""
+Naps: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
+"""What to sleep for until when, one after the other; returns how many signals have come, and from
+which nodes those with the mark."""
 
 
 class Wakeups:
@@ -41,20 +42,26 @@ class Wakeups:
 
     def deliver(self, push: Sequence[Any], bit: int) -> None:
         """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
-        mailbox = self._mailboxes.get(push[-1]) if push[0] == b"message" else None
+        if push[0] != b"message":
+            return
+        message = push[-1]
+        if message.__class__ is not bytes:
+            raise TypeError(f"a message is text, not {message!r:.80}")
+        mark, _, key = message.partition(b" ")
+        mailbox = self._mailboxes.get(key)
         if mailbox is not None:
-            mailbox.signal(bit)
+            mailbox.signal(bit, mark)
 
-    def doze(self, key: bytes | None, until: float, enough: int, grace: float) -> Naps:
+    def doze(self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None) -> Naps:
         """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
 
-        Returns how many nodes signalled.
+        Returns how many nodes signalled, and which of them with that mark.
         """
         with self._mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
         if mailbox is None:
             yield Sleeper(), until
-            return 0
+            return 0, 0
         yield mailbox, until
         with self._mutex:
             mailbox.needed = enough
@@ -62,7 +69,7 @@ class Wakeups:
             patient = mailbox.signals and not mailbox.done
         if patient:
             yield mailbox, min(until, self._clock() + grace)
-        return mailbox.signals.bit_count()
+        return mailbox.signals.bit_count(), mailbox.marks.get(mark, 0) if mark is not None else 0
 
     def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> Naps:
         """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
@@ -77,7 +84,7 @@ class Wakeups:
                 self._bells[key].remove(bell)
                 if not self._bells[key]:
                     del self._bells[key]
-        return bell.signals
+        return bell.signals, 0
 
     def ring(self, key: bytes) -> None:
         """End the sleep of everybody in this process who sleeps for that key."""

@@ -19,7 +19,7 @@ local function line(room, me, before)
         ahead = ahead + wants
         if ahead > room then return ahead end
         if before and ahead > before and waiter ~= me
-            and redis.call('publish', channel, waiter .. ' ' .. KEYS[1]) == 0 then
+            and redis.call('publish', channel, '0 ' .. waiter .. ' ' .. KEYS[1]) == 0 then
           lives, ahead = false, ahead - wants
         end
       end

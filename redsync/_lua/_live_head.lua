@@ -2,14 +2,15 @@
 -- the place. Uses KEYS[2] queue, KEYS[3] places. Sets head and until_ms; head is nil if nobody waits.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
-local head, until_ms, channel
+local head, until_ms, mark, guard, channel
 while true do
   head = redis.call('zrange', KEYS[2], 0, 0)[1]
   if not head then break end
   local place = redis.call('hget', KEYS[3], head)
   if place then
-    until_ms, channel = string.match(place, '^(%d+) (.*)$')
-    if tonumber(until_ms) > now then break end
+    until_ms, mark, guard, channel = string.match(place, '^(%d+) (%S+) (%d+) (.*)$')
+    -- What has another form is no place of ours.
+    if until_ms and tonumber(until_ms) > now then break end
   end
   redis.call('zrem', KEYS[2], head)
   redis.call('hdel', KEYS[3], head)

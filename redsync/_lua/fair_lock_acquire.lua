@@ -1,24 +1,29 @@
--- Purpose: claim a fair lock, first come first served, or else take a place in its queue by the ticket that was drawn, in
--- one atomic step. A ticket is one more than the highest that a quorum of nodes knew; since two quorums meet, who finished
--- queueing first has the lower one on every node that knows both. Only the head of the queue is granted a free lock. It
--- keeps its place meanwhile: a grant may be undone when too few nodes granted, or not in time, and whoever draws a ticket
--- until then must still come after it.
--- Idempotent: hold count and ticket are set, never added to.
+-- Purpose: claim a fair lock, first come first served, or else take a place in its queue, in one atomic step. A ticket is
+-- one more than the highest that a quorum of nodes knew; since two quorums meet, who finished queueing first has the
+-- lower one on every node that knows both. Each node may draw one by itself: if a quorum drew the same, that is it.
+-- Only the head of the queue is granted a free lock. It keeps its place meanwhile: a grant may be undone when too few
+-- nodes granted, or not in time, and whoever draws a ticket until then must still come after it.
+-- Idempotent: hold count and ticket are set, never added to; who has a ticket draws the same again.
 -- KEYS[1] lock: hash owner -> hold count
--- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry channel"
+-- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry mark guard channel"
 -- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
 -- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
--- ARGV[5..7] not for a re-entry: for how long to keep its place, ms, 0: it does not wait; its ticket, 0: it has none yet;
---        wake channel
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner, highest ticket} held by that owner, or
---        free and the turn of that owner, whose place lasts so long; to who has a place also how many wait before it
+-- ARGV[5..8] not for a re-entry: for how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet, +: to
+--        be drawn here; wake channel; mark of this ask, 0: the lock must not be handed over to it
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner, its ticket, or the highest if it has
+--        none} held by that owner, or free and the turn of that owner, whose place lasts so long; to who has a place also
+--        how many wait before it
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
 
-if KEYS[2] and ARGV[6] ~= '0' and ARGV[5] ~= '0' then
+local highest
+if KEYS[2] then
+  highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
+  if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
 -- include: take_ticket
+  end
 end
 
 if count then
@@ -28,9 +33,8 @@ if count then
   return 2
 end
 
-local remaining, holder, highest, rank
+local remaining, holder, rank
 if KEYS[2] then
-  highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
 -- include: live_head
   rank = redis.call('zrank', KEYS[2], ARGV[1]) or nil
   if head and head ~= ARGV[1] then holder, remaining = head, until_ms - now end

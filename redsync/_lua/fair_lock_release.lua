@@ -1,6 +1,6 @@
 -- Purpose: give back one hold of a fair lock. The count that remains is set, never subtracted; at 0 the lock is
--- deleted and the head of the queue woken. Idempotent: a lock that is not ours stays as it is.
--- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> ticket    KEYS[3] places: hash owner -> "expiry channel"
+-- deleted, and handed over to the head of the queue. Idempotent: a lock that is not ours stays as it is.
+-- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> ticket    KEYS[3] places: hash owner -> "expiry mark guard channel"
 -- ARGV[1] owner   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
 -- Reply: 1 this node had our claim | 0 it had not
 if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
@@ -21,6 +21,7 @@ redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
   -- Whoever waited for the lock has kept its place: without this we would wake ourselves.
 -- include: leave_queue
--- include: wake_head
+-- include: grant_lock
+-- include: hand_over
 end
 return 1

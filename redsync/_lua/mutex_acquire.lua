@@ -2,10 +2,11 @@
 -- string of the Redis documentation, `SET key value NX PX lease`, shared with every other implementation of it.
 -- Idempotent: the value is unique to one request.
 -- KEYS[1] mutex: string, the value of whoever has it
--- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry channel"
+-- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry mark guard channel"
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
 -- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
--- ARGV[5..7] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel
+-- ARGV[5..8] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
+--        0: it must not be handed over to it
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; to who waits also
 --        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then

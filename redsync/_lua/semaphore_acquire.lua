@@ -24,21 +24,22 @@ local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]
 
 local its_version, its_permits = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+)$')
 its_version, its_permits = tonumber(its_version), tonumber(its_permits)
-if its_version and (its_version > version or (its_version == version and its_permits ~= permits)) then
-  return {-1, 'limit', 0, 0, its_version, its_permits}
-end
 
 local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
-if ARGV[5] ~= '0' and ARGV[6] ~= '0' then
--- include: take_place_in_line
-end
-
 local mine = redis.call('hget', KEYS[4], me) or ''
 local has, had = {}, 0
 for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
-local room = permits - redis.call('bitcount', KEYS[5]) + had - wants
 
-local reason, detail, chosen = 'full', '', nil
+local reason, detail, chosen, room = 'full', '', nil, -1
+if its_version and (its_version > version or (its_version == version and its_permits ~= permits)) then
+  reason, detail, permits = 'limit', its_version, its_permits
+else
+  if ARGV[5] ~= '0' and ARGV[6] ~= '0' then
+-- include: take_place_in_line
+  end
+  room = permits - redis.call('bitcount', KEYS[5]) + had - wants
+end
+
 if room >= 0 and (highest == 0 or line(room, me) <= room) then
   local beyond = false
   for slot in pairs(has) do beyond = beyond or tonumber(slot) >= permits end
@@ -62,11 +63,10 @@ if room >= 0 and (highest == 0 or line(room, me) <= room) then
 end
 
 if not chosen then
-  if reason == 'taken' then
-    freed = freed + drop(me, mine)
-    detail = redis.call('get', KEYS[5]) or ''
-    tidy()
-  end
+  -- Who is refused keeps nothing, also not of an earlier round: there is nothing to undo here.
+  if had > 0 then freed = freed + drop(me, mine) end
+  if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
+  tidy()
 -- include: wake_line
   local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
   local before = redis.call('zrank', KEYS[2], me) or 0

@@ -28,7 +28,7 @@ from redsync._core.holds import HoldState, read_slots
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.places import TICKET_KEPT, patience
+from redsync._protocols.places import PLACE_KEPT, patience
 from redsync._protocols.rounds import refusals, type_error
 from redsync.exceptions import ConfigurationError, RedsyncError
 
@@ -71,10 +71,14 @@ class Bid:
     Attributes:
         taken: Whether nodes may have a place of it.
         kept: Seconds for which they keep it.
+        mark: None: what gets free is not handed over.
+        unsettled: False: its ticket is its own choice.
         contested: Whether the limit of some node was another one of the same version, when the last round was over.
     """
 
-    kept = TICKET_KEPT
+    kept = PLACE_KEPT
+    mark: bytes | None = None
+    unsettled = False
 
     def __init__(
         self, name: str | bytes, owner: Owner, wanted: int, limit: Limit, luck: Callable[[], float], *, waits: bool
@@ -257,6 +261,9 @@ class Bid:
         return (slot - self._start) % self._limit.permits
 
     # Waiting.
+
+    def leave(self) -> None:
+        self._ticket, self.taken = 0, False
 
     @staticmethod
     def is_split(tally: Tally) -> bool:

@@ -1,15 +1,21 @@
 """A new claim: asking for it, waiting for it, undoing what came of a try. Shared by all that is owned by one at a time.
 
-Whatever the reason a round was not won for, its claims are undone on all nodes, unless the same is asked for again at
-once, now with a place in the queue. Then:
+Whatever the reason a round was not won for, its claims are undone on all nodes, unless all that were asked have
+refused, or the same is asked for again at once, now with a place in the queue. Then:
 
 * *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
   until the deadline;
 * *split vote* (contenders hold a minority each, so nobody can win): try again after a short random pause that grows;
-* *held*: sleep until a node wakes us, the holder's time is up, or a jittered second has passed. Each try queues in the
-  same atomic step in which a node refuses it, so a release can't slip through between the try and the sleep.
+* *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
+  Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
-Who is served first, and whether newcomers may barge, is a matter of the place, see `places`.
+**Handed over.** A node that frees a lock claims it for the head of the queue in the same step, for as long as it would
+have kept the place, and says so with the *mark* of the ask that it answers. A quorum of these are as good as votes, and
+are believed from the instant of that ask. An undo may take away what was handed over since, so after one nothing counts
+that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
+the watchdog has to lengthen it; else we ask, and find our claims there.
+
+Who is served first is a matter of the place, see `places`.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.bids import Bid
 from redsync._protocols.lease import abandon, milliseconds, renew_at
-from redsync._protocols.places import Arrival, Nowhere, Place, Ticket
+from redsync._protocols.places import PLACE_KEPT, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
 from redsync.exceptions import RedsyncError
 
@@ -44,6 +50,9 @@ _GRACE = 0.003
 
 _CROWDED = 0.001
 """Seconds in the queue after which a lock counts as crowded: the next acquire asks for a place with its first try."""
+
+_SHORTEST_HANDED = 1.0
+"""Seconds of the shortest lease with which one is handed a lock: it must be renewed before half of it is over."""
 
 _LAST_TRY = 0.03
 """Seconds that a try may take when the caller's time is already up, so that timeouts are kept within 50 ms."""
@@ -109,15 +118,19 @@ class Demand(NamedTuple):
     bid: Bid | None = None
 
 
-def _place(demand: Demand, started: float) -> Place:
+def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
     if demand.bid is not None:
         return demand.bid
-    waits = demand.timeout != 0
     if demand.backoff is not None:
         return Nowhere(demand.backoff)
-    if demand.kind.by_ticket:
-        return Ticket(demand.owner, waits=waits)
-    return Arrival(demand.owner, started, at_once=demand.crowded and waits)
+    waits = demand.timeout != 0
+    crowded = demand.crowded and waits
+    if demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
+        # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
+        waiting = Waiting(demand.owner, waits, crowded, session.marks, min(PLACE_KEPT, lease))
+    else:
+        waiting = Waiting(demand.owner, waits, crowded, None)
+    return Ticket(waiting) if demand.kind.by_ticket else Arrival(waiting, started)
 
 
 class _Attempt:
@@ -126,12 +139,15 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
+        mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
     """
 
     __slots__ = (
+        "_asked_at",
         "_asking",
         "_demand",
+        "_doubtful",
         "_failures",
         "_guard",
         "_guard_ms",
@@ -144,6 +160,7 @@ class _Attempt:
         "_tries",
         "deadline",
         "lease",
+        "mark",
         "state",
     )
 
@@ -154,14 +171,22 @@ class _Attempt:
         self._touched = 0
         self._kept_until = 0.0
         self._asking = False
-        self._place = _place(demand, started)
+        self.mark: bytes | None = None
+        self._doubtful = 0
+        self._asked_at = 0.0
         self.state: HoldState | None = None
         self._failures = self._splits = self._tries = 0
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
+        self._place = _place(session, demand, self.lease, started)
         self._guard = session.timing.guard(self.lease)
         self._guard_ms = milliseconds(self._guard)
         self.deadline = math.inf if timeout is None else started + timeout
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a node that was asked since the last undo may have granted."""
+        return self._doubtful != 0
 
     @property
     def wake_key(self) -> bytes | None:
@@ -178,6 +203,7 @@ class _Attempt:
         self._asking = True
         self._tries += 1
         place = self._place.ask(now)
+        self.mark, self._asked_at = self._place.mark, now
         kept = max(lease, self._place.kept) if self._place.taken else lease
         self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
@@ -199,12 +225,16 @@ class _Attempt:
         """Take note of which nodes were asked."""
         self._asking = False
         self._touched |= tally.sent
+        # Who refuses keeps no claim of ours, also none of an earlier round.
+        self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
         self._kept_until = max(self._kept_until, tally.at + self.lease)
 
     def undo(self, *, leave: bool) -> Steps[None]:
-        """Drop what any node may have granted, and our place in the queues if we `leave` and ever asked for one."""
+        """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""
         demand = self._demand
-        leave = leave and self._place.taken
+        leave = self._place.taken and (leave or self._place.unsettled)
+        # What nodes hand over until they get this is taken away again, and not to be counted.
+        self.mark = None
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
         place = () if leave or demand.bid is None else demand.bid.place
@@ -212,6 +242,10 @@ class _Attempt:
         yield from tell(
             abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
         )
+        # Only now: an interruption before it was sent finds all of it still to be undone.
+        self._doubtful = 0
+        if leave:
+            self._place.leave()
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when what was won may be believed."""
@@ -272,10 +306,42 @@ class _Attempt:
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
         if demand.bid is not None:
             demand.bid.take(state, tally)
-        listen(state, demand)
-        self.state = state
-        session.holds.add(state)
+        self._take_up(state)
         return state
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether what nodes handed over since they were asked lasts long enough to be lengthened in time."""
+        return now < (self._asked_at + self._handed_until) / 2
+
+    @property
+    def _handed_until(self) -> float:
+        return self._session.timing.valid_until(self._asked_at, self._place.kept)
+
+    def take_over(self, now: float) -> HoldState:
+        """Take up the hold that a quorum of nodes handed over: each keeps it for as long as the place it knew."""
+        session, demand, lease = self._session, self._demand, self.lease
+        turn = min(session.timing.round_timeout(lease), self._place.kept / 12)
+        state = HoldState(
+            demand.name,
+            demand.kind,
+            demand.keys,
+            demand.owner,
+            demand.holds,
+            lease,
+            self._handed_until,
+            min((now // turn + 2) * turn, (now + self._handed_until) / 2),
+            math.inf if demand.max_hold is None else now + demand.max_hold,
+            self._touched,
+            self._kept_until,
+        )
+        state.queued = True
+        self._take_up(state)
+        return state
+
+    def _take_up(self, state: HoldState) -> None:
+        listen(state, self._demand)
+        self.state = state
+        self._session.holds.add(state)
 
 
 def acquire_new(session: Session, demand: Demand, started: float, now: float) -> Steps[HoldState | None]:
@@ -304,7 +370,8 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             if refusal is None and not mute and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
-            yield from attempt.undo(leave=over)
+            if over or mute or attempt.in_doubt:
+                yield from attempt.undo(leave=over)
             settled = over
             if refusal is not None:
                 raise refusal
@@ -314,8 +381,12 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
                 return None
             key = None if mute else attempt.wake_key
             until = min(attempt.deadline, now + attempt.pause(tally, mute))
-            wake = yield from wait(Wait(until, demand.owner.lane, key, session.quorum, _GRACE))
+            wake = yield from wait(Wait(until, demand.owner.lane, key, session.quorum, _GRACE, attempt.mark))
             now = wake.at
+            if wake.handed.bit_count() >= session.quorum and attempt.is_fresh(now):
+                state = attempt.take_over(now)
+                demand.receipt.state = state
+                return state
     except BaseException:
         if not settled:
             # Interrupted: a claim may be on its way to any node, and a place in any queue.

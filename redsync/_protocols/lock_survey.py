@@ -128,7 +128,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     """
     tally = yield from broadcast(
         Broadcast(
-            Command(FORCE_RELEASE, keys.all, (keys.channel, kind.value_type, int(kind.by_ticket))),
+            Command(FORCE_RELEASE, keys.all, (keys.channel, kind.value_type)),
             owner.lane,
             owner,
             _not_foreign,

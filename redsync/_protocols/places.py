@@ -1,33 +1,35 @@
 """Places: how those who are refused wait for their turn. It alone tells plain, fair and spin locks apart.
 
-* *By arrival* (plain): a release wakes who has waited longest, and takes its place away; newcomers may barge.
+* *By arrival* (plain): who has waited longest comes first, by each node's own clock. Whoever asks while it is free gets
+  it, but with the hand-over it is free only while nobody waits.
 * *By ticket* (fair): first come, first served. A waiter reads the highest ticket of a quorum of nodes, takes the next
   one, and writes that back. Two quorums meet, so who finished queueing before another began has the lower ticket on
   every node that knows both, whatever their clocks say; equal tickets are ordered by owner. Nodes grant to the head
   only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum in the place of shared memory.)
+  Where others are expected each node draws a ticket by itself; the highest is written back unless a quorum drew that.
 * *None* (spin): nothing is left on the nodes by who does not hold; tries are spread by a back-off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, refusals
 
-__all__ = ["TICKET_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "patience"]
+__all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "patience"]
 
-ARRIVAL_KEPT = 5.0
-"""Seconds for which a node keeps a waiter's place; each of its tries renews it."""
-
-TICKET_KEPT = 3.0
-"""Likewise for a ticket. Shorter, as one who stopped with it holds up everybody behind."""
+PLACE_KEPT = 3.0
+"""Seconds for which nodes keep a waiter's place; each ask renews it. One who stopped holds up others for so long."""
 
 _LONGEST_SLEEP = 0.7
 """Of the time for which a place is kept, so that it is renewed before it ends."""
+
+_DRAW = b"+"
+"""In the place of a ticket: each node draws one by itself."""
 
 _FRONT = 64
 """So many who wait may look every second. Who has more before it sleeps longer: thousands would keep nodes busy."""
@@ -43,17 +45,42 @@ def _is_drawn(tally: Tally) -> bool:
     return sum(map(bool, refusals(tally))) >= tally.quorum
 
 
+def _is_heard(tally: Tally) -> bool:
+    """Whether each node has told that it did not grant."""
+    return tally.refused == len(tally.nodes)
+
+
+class Waiting(NamedTuple):
+    """How one means to wait.
+
+    Attributes:
+        owner: Who.
+        waits: Whether at all: whoever only tries takes no place.
+        at_once: The first try asks for a place already, because others are expected.
+        marks: Numbers the asks after which the claim may be handed over; None if it must not.
+        kept: For how many seconds the nodes shall keep the place.
+    """
+
+    owner: Owner
+    waits: bool
+    at_once: bool
+    marks: Iterator[int] | None
+    kept: float = PLACE_KEPT
+
+
 class Place(Protocol):
     """One waiter's place in the queues of all nodes.
 
     Attributes:
         taken: Whether nodes may have it: then it is to be left, and they may send wake-ups.
         kept: Seconds for which they keep it.
+        mark: What nodes say when they hand the claim over after the latest ask; None if they must not.
         enough: Tells whether refusals that rule a quorum out say enough to go on; else all nodes are heard.
     """
 
     taken: bool
     kept: float
+    mark: bytes | None
 
     @property
     def enough(self) -> Callable[[Tally], bool]: ...
@@ -64,6 +91,15 @@ class Place(Protocol):
 
     def learn(self, tally: Tally) -> bool:
         """Take note of a refusal; return whether to ask again at once, for now there is more to ask for."""
+        ...
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it is in doubt which place it is: then it is to be left, and another one taken."""
+        ...
+
+    def leave(self) -> None:
+        """Take note that the nodes have been told to forget it."""
         ...
 
     def pause(self, tries: int, luck: float) -> float | None:
@@ -84,25 +120,34 @@ def patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
 class Arrival:
     """A place by arrival; see `Place`."""
 
-    kept = ARRIVAL_KEPT
-    enough = staticmethod(_is_held)
-
-    def __init__(self, owner: Owner, started: float, *, at_once: bool) -> None:
-        """Begin to wait; `at_once`: the first try asks for a place already, because others are expected."""
-        self._owner = owner
+    def __init__(self, demand: Waiting, started: float) -> None:
+        self._owner = demand.owner
+        self._marks = demand.marks
+        self.kept = demand.kept
+        self.mark: bytes | None = None
         self._started = started
-        self._asks = at_once
+        self._asks = demand.at_once
         self.taken = False
 
     def ask(self, now: float) -> tuple[bytes | int, ...]:
         if not self._asks:
             return ()
         self.taken = True
-        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel
+        self.mark = b"%d" % next(self._marks) if self._marks is not None else None
+        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self.mark or b"0"
+
+    @property
+    def enough(self) -> Callable[[Tally], bool]:
+        return _is_heard if self.taken else _is_held
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (whoever refused: others are about)
         again, self._asks = not self._asks, True
         return again
+
+    unsettled = False
+
+    def leave(self) -> None:
+        self.taken = False
 
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
@@ -114,29 +159,49 @@ class Arrival:
 class Ticket:
     """A place by ticket; see `Place`."""
 
-    kept = TICKET_KEPT
-
-    def __init__(self, owner: Owner, *, waits: bool) -> None:
-        self._owner = owner
-        self._waits = waits
-        self._ticket = 0
+    def __init__(self, demand: Waiting) -> None:
+        self._owner = demand.owner
+        self._marks = demand.marks
+        self._waits = demand.waits
+        self.kept = demand.kept
+        self._ticket: int | bytes = _DRAW if demand.at_once else 0
         self.taken = False
+        self.mark: bytes | None = None
 
     @property
     def enough(self) -> Callable[[Tally], bool]:
         # With an even number of nodes fewer refusals than a quorum rule a grant out.
-        return _is_held if self._ticket or not self._waits else _is_drawn
+        if not self._waits:
+            return _is_held
+        # A node that is not heard may have granted, and that would have to be undone. Nobody is in a hurry here.
+        return _is_heard if self._ticket else _is_drawn
 
     def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
-        self.taken = self.taken or self._ticket > 0
-        return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
+        self.taken = self.taken or self._ticket != 0
+        self.mark = b"%d" % next(self._marks) if self._ticket and self._marks is not None else None
+        kept = milliseconds(self.kept) if self._waits else 0
+        return kept, self._ticket, self._owner.channel, self.mark or b"0"
 
     def learn(self, tally: Tally) -> bool:
-        highest = [reply[2] for reply in refusals(tally) if reply]
-        if self._ticket or not self._waits or len(highest) < tally.quorum:
+        told = [reply[2] for reply in refusals(tally) if reply]
+        if self._ticket not in (0, _DRAW) or not self._waits or len(told) < tally.quorum:
             return False
-        self._ticket = max(highest) + 1
+        highest = max(told)
+        if self._ticket == _DRAW:
+            self._ticket = highest
+            # A quorum that drew the same knows it already.
+            return told.count(highest) < tally.quorum
+        self._ticket = highest + 1
         return True
+
+    @property
+    def unsettled(self) -> bool:
+        # Nodes where it is the head granted, and did not tell what they drew. Others may have drawn more. So they
+        # would go on to name different heads, for as long as these places are kept.
+        return self._ticket == _DRAW
+
+    def leave(self) -> None:
+        self._ticket, self.taken = 0, False
 
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
@@ -149,6 +214,7 @@ class Nowhere:
     """No place; see `Place`."""
 
     kept = 0.0
+    mark: bytes | None = None
     taken = False
     enough = staticmethod(_is_held)
 
@@ -161,6 +227,11 @@ class Nowhere:
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002
         return False
+
+    unsettled = False
+
+    def leave(self) -> None:
+        """There is none."""
 
     def pause(self, tries: int, luck: float) -> float | None:
         return self._backoff(tries, luck)

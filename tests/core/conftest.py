@@ -57,6 +57,15 @@ class Node:
         finally:
             self.redis.config_set("maxmemory", 0)
 
+    @contextlib.contextmanager
+    def refused_claims(self):
+        """Let the server refuse to write claims, whoever asks, and go on with all else."""
+        self.redis.acl_setuser("default", enabled=True, commands=["-hset", "-set"])
+        try:
+            yield
+        finally:
+            self.redis.acl_setuser("default", enabled=True, commands=["+hset", "+set"])
+
     def dump(self):
         """Return all keys with their values, ready to be compared."""
         readers = {
@@ -89,6 +98,10 @@ ME = b"client-a:1"
 LEASE, PLACE = 30_000, 5_000
 
 
+def wake_channel(owner):
+    return b"redsync:wake:" + owner.replace(b":", b"-")
+
+
 class Claims:
     """The scripts of one kind of claim. All times in ms."""
 
@@ -99,9 +112,16 @@ class Claims:
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
         return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard)
 
-    def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, keys=KEYS, channel=None):
-        channel = channel or b"redsync:wake:" + owner.replace(b":", b"-")
-        return self.node.run(f"{self.noun}_acquire", keys.all, owner, count, lease, guard, place, waited, channel)
+    def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, mark=0, keys=KEYS, channel=None):
+        """Ask for a place too; a fair lock gives the last one, whatever was waited. Mark 0: only to be woken."""
+        rank = "+" if self.noun == "fair_lock" else waited
+        channel = channel or wake_channel(owner)
+        return self.node.run(f"{self.noun}_acquire", keys.all, owner, count, lease, guard, place, rank, channel, mark)
+
+    def line_up(self, *owners, **options):
+        """Queue several, the first of them at the head."""
+        for i, owner in enumerate(owners):
+            self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
     def release(self, owner=ME, count=0, keys=KEYS):
         return self.node.run(f"{self.noun}_release", keys.all, owner, count, keys.channel)
@@ -117,14 +137,18 @@ class Claims:
 
     def force_release(self, keys=KEYS):
         value_type = "string" if self.noun == "mutex" else "hash"
-        return self.node.run("lock_force_release", keys.all, keys.channel, value_type, int(self.noun == "fair_lock"))
+        return self.node.run("lock_force_release", keys.all, keys.channel, value_type)
 
     def inspect(self, keys=KEYS):
         return self.node.run("lock_inspect", (keys.lock, keys.queue))
 
     def put(self, owner):
         """Write a claim without an end, as nobody of ours does."""
-        self.redis.hset(KEYS.lock, owner, 1) if self.noun == "lock" else self.redis.set(KEYS.lock, owner)
+        self.redis.set(KEYS.lock, owner) if self.noun == "mutex" else self.redis.hset(KEYS.lock, owner, 1)
+
+    def said(self, owner, mark=0, keys=KEYS):
+        """Return the message that hands over to that waiter, or with mark 0 only wakes it."""
+        return wake_channel(owner), b"%d %s %s" % (mark, owner, keys.lock)
 
     def holds(self, key=KEYS.lock):
         """Return a hash as it is."""
@@ -142,7 +166,20 @@ class Claims:
         return self.redis.pttl(key)
 
     def waiters(self):
-        return self.redis.zrange(KEYS.queue, 0, -1)
+        """Return those who have a place, the head first; each has an entry in both keys or in none."""
+        waiters = self.redis.zrange(KEYS.queue, 0, -1)
+        assert set(self.holds(KEYS.places)) == set(waiters)
+        return waiters
+
+    def place(self, owner):
+        """Return the words of a place: its expiry, mark, guard and channel."""
+        expiry, mark, guard, channel = self.holds(KEYS.places)[owner].split(b" ", 3)
+        return int(expiry), int(mark), int(guard), channel
+
+    def end_place(self, owner, after=0):
+        """Let a place end so many ms from now, as if the time until then had passed."""
+        _, *words = self.place(owner)
+        self.redis.hset(KEYS.places, owner, b"%d %d %d %s" % (self.now() + after, *words))
 
     def now(self):
         seconds, micros = self.redis.time()
@@ -164,6 +201,12 @@ def mutexes(node):
 @pytest.fixture(params=["lock", "mutex"])
 def claims(request, node):
     """The scripts of either kind, for what they must have in common."""
+    return Claims(node, request.param)
+
+
+@pytest.fixture(params=["lock", "mutex", "fair_lock"])
+def queued_claims(request, node):
+    """The scripts of each kind, for what those who wait for it have in common."""
     return Claims(node, request.param)
 
 

@@ -101,6 +101,7 @@ def test_effects_ask_for_nothing_special_by_default():
     assert (BROADCAST.thorough, BROADCAST.late) == (False, False)
     assert Tell(COMMAND, 0, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
+    assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "nothing is handed over"
 
 
 def test_command_is_data_all_through():

@@ -13,12 +13,16 @@ LEASE, KEEP = 30_000, 5_000
 NEW, EXISTING, FOREIGN = 1, 2, 0
 
 
+def woken(owner):
+    return WAKE[owner], b"0 " + owner + b" " + KEYS.lock
+
+
 class FairNode:
     def __init__(self, node):
         self.node, self.redis = node, node.redis
 
-    def ask(self, owner, ticket=0, *, count=1, lease=LEASE, guard=0, keep=KEEP):
-        args = (owner, count, lease, guard, keep, ticket, WAKE[owner])
+    def ask(self, owner, ticket=0, *, count=1, lease=LEASE, guard=0, keep=KEEP, mark=0):
+        args = (owner, count, lease, guard, keep, ticket, WAKE[owner], mark)
         return self.node.run("fair_lock_acquire", KEYS.all, *args)
 
     def release(self, owner, count=0):
@@ -64,19 +68,63 @@ def test_refusal_without_a_ticket_tells_the_highest_and_leaves_no_place(fair):
 def test_ticket_takes_a_place_and_keeps_it(fair):
     fair.ask(A)
     assert fair.ask(B, 3)[1] == A
-    assert fair.ask(B, 3)[2] == 3
+    assert fair.ask(B, 3, guard=1000, mark=7)[2] == 3
     assert fair.queue() == [(B, 3)]
-    expiry, channel = fair.redis.hget(KEYS.places, B).split(b" ")
+    expiry, *words = fair.redis.hget(KEYS.places, B).split(b" ")
     seconds, _ = fair.redis.time()
     assert abs(int(expiry) - (seconds * 1000 + KEEP)) < 3000
-    assert channel == WAKE[B]
+    assert words == [b"7", b"1000", WAKE[B]]
     assert 0 < fair.redis.pttl(KEYS.queue) <= KEEP
     assert 0 < fair.redis.pttl(KEYS.places) <= KEEP
 
 
-def test_who_does_not_wait_takes_no_place(fair):
+def test_node_draws_the_ticket_after_the_highest_that_it_knows(fair):
     fair.ask(A)
-    assert fair.ask(B, 3, keep=0)[1] == A
+    assert fair.ask(B, "+")[2:] == [1, 0]
+    fair.ask(C, 7)
+    assert fair.ask(D, "+")[2:] == [8, 2]
+    assert fair.queue() == [(B, 1), (C, 7), (D, 8)]
+
+
+def test_node_draws_the_ticket_that_one_has_already(fair):
+    """The reply to the first was lost, or the place is kept for longer; its turn stays the same."""
+    fair.ask(A)
+    fair.ask(B, "+", keep=50)
+    fair.ask(C, "+")
+    assert fair.ask(B, "+", mark=7)[2:] == [1, 0]
+    assert fair.queue() == [(B, 1), (C, 2)]
+    expiry, mark, *_ = fair.redis.hget(KEYS.places, B).split(b" ")
+    seconds, _ = fair.redis.time()
+    assert int(expiry) > seconds * 1000 + KEEP - 3000
+    assert mark == b"7"
+
+
+def test_ticket_of_the_quorum_replaces_the_one_that_was_drawn_here(fair):
+    fair.ask(A)
+    fair.ask(B, "+")
+    assert fair.ask(B, 9)[2:] == [9, 0]
+    assert fair.queue() == [(B, 9)]
+
+
+def test_who_is_granted_a_free_lock_draws_a_ticket_too(fair):
+    """The grant may be undone; whoever draws until then comes after it."""
+    assert fair.ask(A, "+") == NEW
+    assert fair.ask(B, "+")[1:] == [A, 2, 1]
+    assert fair.queue() == [(A, 1), (B, 2)]
+
+
+def test_who_draws_comes_after_the_head_of_a_free_lock(fair):
+    fair.ask(A)
+    fair.ask(B, 4)
+    fair.release(A)
+    assert fair.ask(C, "+")[1:] == [B, 5, 1]
+    assert fair.redis.exists(KEYS.lock) == 0
+
+
+@pytest.mark.parametrize("ticket", [3, "+"])
+def test_who_does_not_wait_takes_no_place(fair, ticket):
+    fair.ask(A)
+    assert fair.ask(B, ticket, keep=0)[1:] == [A, 0]
     assert fair.queue() == []
 
 
@@ -139,7 +187,7 @@ def test_end_of_a_claim_wakes_the_head_which_keeps_its_place(fair, way):
     fair.ask(C, 2)
     with fair.node.listening(WAKE[B], WAKE[C]) as subscription:
         fair.release(A) if way == "release" else fair.abandon(A)
-        assert fair.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert fair.node.messages(subscription) == [woken(B)]
     assert fair.queue() == [(B, 1), (C, 2)]
 
 
@@ -149,7 +197,7 @@ def test_head_that_nobody_listens_for_loses_its_place(unheard):
     unheard.ask(C, 2)
     with unheard.node.listening(WAKE[C]) as subscription:
         unheard.release(A)
-        assert unheard.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert unheard.node.messages(subscription) == [woken(C)]
     assert unheard.queue() == [(C, 2)]
 
 
@@ -169,7 +217,7 @@ def test_head_that_leaves_a_free_lock_wakes_the_next(fair):
     fair.release(A)
     with fair.node.listening(WAKE[B], WAKE[C]) as subscription:
         fair.abandon(B)
-        assert fair.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert fair.node.messages(subscription) == [woken(C)]
 
 
 def test_waiter_that_leaves_a_held_lock_wakes_nobody(fair):
@@ -221,7 +269,7 @@ def test_holder_that_queued_is_not_woken_by_its_own_release(fair):
     fair.ask(B, 2)
     with fair.node.listening(WAKE[A], WAKE[B]) as subscription:
         fair.release(A)
-        assert fair.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert fair.node.messages(subscription) == [woken(B)]
 
 
 def test_release_of_another_changes_nothing_but_leaves_the_queue(fair):
@@ -253,6 +301,6 @@ def test_force_release_takes_the_holder_out_of_the_queue_and_wakes_the_head_whic
     fair.ask(A, 1)
     fair.ask(B, 2)
     with fair.node.listening(WAKE[B]) as subscription:
-        assert fair.node.run("lock_force_release", KEYS.all, KEYS.channel, "hash", 1) == 1
-        assert fair.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert fair.node.run("lock_force_release", KEYS.all, KEYS.channel, "hash") == 1
+        assert fair.node.messages(subscription) == [woken(B)]
     assert fair.queue() == [(B, 2)]

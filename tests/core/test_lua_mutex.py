@@ -162,9 +162,9 @@ def test_abandon_passes_on_a_wake_up_it_may_have_got(mutexes):
     mutexes.queue(THIRD)
     with mutexes.node.listening(*WAKE.values()) as subscription:
         mutexes.release(OTHER)
-        assert mutexes.node.messages(subscription) == [(WAKE[ME], ME + b" " + KEYS.lock)]
+        assert mutexes.node.messages(subscription) == [mutexes.said(ME)]
         assert mutexes.abandon(ME, leave=True) == 0
-        assert mutexes.node.messages(subscription) == [(WAKE[THIRD], THIRD + b" " + KEYS.lock)]
+        assert mutexes.node.messages(subscription) == [mutexes.said(THIRD)]
 
 
 # Renew and force release.
@@ -293,8 +293,9 @@ def test_what_is_there_is_refused_renewed_and_given_back_without_memory(mutexes,
         assert lasts(mutexes.left(), 60_000)
         assert mutexes.inspect()[2] == [ME, b"1"]
         assert mutexes.release() == 1
-        assert mutexes.node.messages(subscription) == [(WAKE[OTHER], OTHER + b" " + KEYS.lock)]
-    assert mutexes.node.dump() == {}
+        assert mutexes.node.messages(subscription) == [mutexes.said(OTHER)]
+    assert mutexes.holder() is None
+    assert mutexes.waiters() == [OTHER]
     mutexes.acquire()
     with mutexes.node.out_of_memory():
         assert mutexes.abandon(leave=True) == 1

@@ -217,7 +217,7 @@ def test_what_expired_wakes_who_waits(sem):
     sem.expire(A)
     with sem.node.listening(WAKE[B]) as subscription:
         sem.ask(C)
-        assert sem.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
 
 
 # The line.
@@ -277,13 +277,13 @@ def test_release_wakes_those_who_fit_and_no_others(sem):
     sem.wait(D, 3)
     with sem.node.listening(*WAKE.values()) as subscription:
         sem.release(A, b"0,1,2")
-        assert sem.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
         sem.release(A, b"0,1")
         assert sem.node.messages(subscription) == [], "one who waits for two does not fit yet"
         sem.release(A, b"0")
-        assert sem.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
         sem.release(A)
-        assert sem.node.messages(subscription) == [(WAKE[D], D + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[D], b"0 " + D + b" " + KEYS.lock)]
     assert sem.line() == [(B, 1), (C, 2), (D, 3)], "they keep their places until they are served"
 
 
@@ -293,7 +293,7 @@ def test_waiter_that_nobody_listens_for_loses_its_place_to_the_next(unheard):
     unheard.wait(C, 2)
     with unheard.node.listening(WAKE[C]) as subscription:
         unheard.release(A, b"0,1,2")
-        assert unheard.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert unheard.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
     assert unheard.line() == [(C, 2)]
 
 
@@ -303,7 +303,7 @@ def test_who_leaves_the_line_wakes_those_who_fit_then(sem):
     sem.wait(C, 2)
     with sem.node.listening(*WAKE.values()) as subscription:
         assert sem.abandon(B) == 0
-        assert sem.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
     assert sem.line() == [(C, 2)]
 
 
@@ -315,7 +315,7 @@ def test_undone_grant_gives_the_place_back_and_wakes_the_next_but_not_itself(sem
         assert sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B])) == 1
         assert sem.node.messages(subscription) == []
         assert sem.abandon(B, leave=True) == 0
-        assert sem.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
 
 
 def test_undone_grant_keeps_its_turn(sem):
@@ -375,7 +375,7 @@ def test_release_where_it_was_not_granted_wakes_those_who_fit_then(sem):
         sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B]))
         sem.wait(C, 2)
         sem.release(B)
-        assert sem.node.messages(subscription) == [(WAKE[C], C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
 
 
 # Renewal.
@@ -472,7 +472,7 @@ def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
 def test_first_use_sets_the_limit_and_another_one_is_told_it(sem):
     sem.ask(A, permits=4)
     assert sem.redis.get(KEYS.limit) == b"0 4"
-    assert sem.ask(B, permits=5) == [-1, b"limit", 0, 0, 0, 4]
+    assert sem.ask(B, permits=5)[1:] == [b"limit", 0, 0, 0, 4]
     assert sem.slots() == {A: b"0"}
 
 
@@ -481,7 +481,7 @@ def test_grant_teaches_a_newer_limit_and_refuses_under_an_older(sem):
     assert sem.ask(B, permits=6, version=1 << 32, start=5) == b"5"
     assert sem.redis.get(KEYS.limit) == b"4294967296 6"
     assert sem.redis.pttl(KEYS.limit) == -1, "what somebody has set is kept for good"
-    assert sem.ask(C, permits=4) == [-1, b"limit", 0, 0, 1 << 32, 6]
+    assert sem.ask(C, permits=4)[1:] == [b"limit", 0, 0, 1 << 32, 6]
 
 
 def test_resize_keeps_the_newest(sem):
@@ -491,6 +491,20 @@ def test_resize_keeps_the_newest(sem):
     assert sem.resize(high, 6) == [high, 5]
     assert sem.resize(high, 6, sure=True) == [high, 6]
     assert sem.redis.keys() == [KEYS.limit]
+
+
+def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(sem):
+    for refuse in (
+        lambda: sem.ask(B, 2, exact=b"2,3"),
+        lambda: sem.ask(B, 2, permits=3),
+        lambda: (sem.wait(C, 1, 4), sem.ask(B, 2))[1],
+    ):
+        assert sem.ask(B, 2, start=1) == b"1,2"
+        sem.ask(A, start=3)
+        assert isinstance(refuse(), list)
+        assert sem.slots() == {A: b"3"}
+        assert sem.is_sound()
+        sem.release(A)
 
 
 def test_after_a_shrink_nothing_is_granted_until_enough_came_back(sem):
@@ -511,7 +525,7 @@ def test_growth_wakes_those_who_fit_then(sem):
     sem.wait(C, 2)
     with sem.node.listening(*WAKE.values()) as subscription:
         sem.resize(1 << 32, 5)
-        assert sem.node.messages(subscription) == [(WAKE[B], B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
 
 
 def test_permit_with_slots_beyond_the_limit_begins_anew(sem):

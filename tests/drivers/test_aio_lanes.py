@@ -253,15 +253,30 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
         wakeups.listen(b"key")
         napping = asyncio.create_task(rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, ENDLESS)))
         await turns(3)
-        raw[0].publish("wake", "another key")
-        raw[0].publish("wake", "key")
-        await asyncio.sleep(0.02)
+        raw[0].publish("wake", "0 another key")
+        raw[0].publish("wake", "0 key")
+        await until(lambda: wakeups._mailboxes[b"key"].signals)
         assert not napping.done()
-        raw[1].publish("wake", "key")
-        assert await napping == 2
+        raw[1].publish("wake", "0 key")
+        assert await napping == (2, 0)
         # One that came before the sleep is not lost, and a moment is given to the others.
         wakeups.listen(b"key")
-        raw[2].publish("wake", "key")
+        raw[2].publish("wake", "0 key")
         await until(lambda: wakeups._mailboxes[b"key"].signals)
-        assert await rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == 1
+        assert await rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == (1, 0)
         wakeups.deafen(b"key")
+
+
+@both_loops
+@in_loop
+async def test_message_of_a_node_tells_what_it_handed_over(nodes, raw, loop):
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        wakeups = rig.lane.wakeups
+        wakeups.listen(b"an owner and its key")
+        naps = wakeups.doze(b"an owner and its key", clock() + ENDLESS, 3, ENDLESS, b"7")
+        napping = asyncio.create_task(rig.lane.nap(naps))
+        for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
+            node.publish("wake", mark + b" an owner and its key")
+        assert await napping == (3, 0b101)
+        wakeups.deafen(b"an owner and its key")

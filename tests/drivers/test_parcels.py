@@ -114,6 +114,17 @@ def test_mailbox_is_done_when_enough_nodes_have_signalled():
     assert mailbox.signals == 0b101
 
 
+def test_mailbox_keeps_which_nodes_signalled_with_which_mark():
+    mailbox, another = Mailbox(), Mailbox()
+    mailbox.signal(0b001, b"7")
+    mailbox.signal(0b010)
+    mailbox.signal(0b100, b"7")
+    mailbox.signal(0b100, b"8")
+    assert mailbox.marks == {b"0": 0b010, b"7": 0b101, b"8": 0b100}
+    assert mailbox.signals == 0b111, "each node counts once"
+    assert another.marks == {}
+
+
 def test_wake_opens_the_gate_once():
     sleeper = Sleeper()
     sleeper.wake()

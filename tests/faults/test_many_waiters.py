@@ -1,13 +1,14 @@
 """Two thousand who wait for one name: threads of several processes, and tasks of one loop."""
 
 import asyncio
-import subprocess
 import sys
 import textwrap
+from asyncio.subprocess import PIPE
 
 import pytest
 
 from redsync import AsyncClient
+from tests.aio_support import until
 
 TASKS, PROCESSES, THREADS = 1000, 4, 250
 WAITERS = TASKS + PROCESSES * THREADS
@@ -60,15 +61,13 @@ def test_thousands_of_waiters_are_all_served_and_leave_nothing(nodes, raw, kind,
 
             async with lock:
                 tasks = [asyncio.create_task(work(number)) for number in range(TASKS)]
-                processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
-                async with asyncio.timeout(120):
-                    while queued() < WAITERS * 0.95:  # places expire and are renewed all the time
-                        await asyncio.sleep(0.1)
+                processes = [await asyncio.create_subprocess_exec(*command, stdout=PIPE) for _ in range(PROCESSES)]
+                # Places expire and are renewed all the time.
+                await until(lambda: queued() >= WAITERS * 0.95, 120)
                 channels = subscriptions(raw)
             async with asyncio.timeout(120):
                 await asyncio.gather(*tasks)
-            outputs = [await asyncio.to_thread(process.communicate, timeout=120) for process in processes]
-            return channels, [output for output, _ in outputs]
+            return channels, [(await process.communicate())[0].decode() for process in processes]
 
     channels, outputs = asyncio.run(wait_with_tasks())
     assert sorted(served) == list(range(TASKS))

@@ -55,10 +55,11 @@ class Answers:
 
 @dataclasses.dataclass
 class Sleep:
-    """The reply to a Wait: how long it lasted, None for all of it, and how many nodes signalled."""
+    """The reply to a Wait: how long it lasted, None for all of it, how many nodes signalled, which handed over."""
 
     seconds: float | None
     signals: int
+    handed: int
     meanwhile: Callable[[], Any] | None
 
 
@@ -132,8 +133,9 @@ class Toy:
         return self.answers(*replies, **options)
 
     @staticmethod
-    def slept(seconds=None, *, signals=0, meanwhile=None):
-        return Sleep(seconds, signals, meanwhile)
+    def slept(seconds=None, *, signals=0, handed=0, meanwhile=None):
+        """Return how a wait ends; `handed`: bit set of the nodes that handed over what was asked for last."""
+        return Sleep(seconds, max(signals, handed.bit_count()), handed, meanwhile)
 
     # Performing.
 
@@ -170,14 +172,15 @@ class Toy:
         match effect, answer:
             case Broadcast(), Answers():
                 return self._broadcast(effect, answer)
-            case Wait(until=until), Sleep(seconds, signals, meanwhile):
+            case Wait(until=until), Sleep(seconds, signals, handed, meanwhile):
                 if meanwhile is not None:
                     meanwhile()
                 assert seconds is None or self.now + seconds <= until + 1e-9, (
                     "no wait lasts longer than it was asked to"
                 )
                 self.now = max(self.now, until) if seconds is None else self.now + seconds
-                return Wakeup(self.now, signals)
+                # As a driver does: who waits for no mark is not told of any.
+                return Wakeup(self.now, signals, handed if effect.mark is not None else 0)
             case ((Tell() | Signal() | Notify()), None):
                 return None
         pytest.fail(f"the script answers {answer!r} to {effect!r}")

@@ -301,7 +301,6 @@ def waiting_script(toy):
     return [
         ("ask lock_acquire", busy(toy)),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.05, signals=3)),
         ("ask lock_acquire for a place", won(toy)),
     ]
@@ -318,10 +317,23 @@ def acquire_scripts(toy):
         ("wait", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
     ]
-    return {"at once": [("ask lock_acquire", won(toy))], "waiting": waiting_script(toy), "unlucky": outage_then_split}
+    undone_then_handed_over = [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), NEW)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.05)),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, handed=ALL)),
+    ]
+    return {
+        "at once": [("ask lock_acquire", won(toy))],
+        "waiting": waiting_script(toy),
+        "unlucky": outage_then_split,
+        "handed over": undone_then_handed_over,
+    }
 
 
-@pytest.mark.parametrize("way", ["at once", "waiting", "unlucky"])
+@pytest.mark.parametrize("way", ["at once", "waiting", "unlucky", "handed over"])
 def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
     script = acquire_scripts(make_toy())[way]
     for at in range(len(script)):
@@ -359,26 +371,26 @@ def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
 
 
 def test_place_in_a_queue_is_owed_as_long_as_it_is_kept(make_toy):
-    """A place is kept for 5 s, also for a lease of 1 s."""
-    toy = make_toy(lease=1.0)
+    """A place is kept for 3 s, also for a lease of 1 s that was asked for."""
+    toy = make_toy()
     script = [("ask lock_acquire for a place", busy(toy))]
-    assert toy.interrupt(toy.acquiring(crowded=True), script, 0)
+    assert toy.interrupt(toy.acquiring(crowded=True, lease=1.0), script, 0)
     place_kept = toy.commands[0].args[4] / 1000
-    assert place_kept == 5.0
+    assert place_kept == 3.0
     assert toy.told[-1].owed_until >= 1000.0 + place_kept
 
 
 def test_release_of_who_has_queued_is_owed_as_long_as_its_place_is_kept(make_toy):
     """A node that was cut off when the others granted keeps the place, also for a lease of 1 s."""
-    toy = make_toy(lease=1.0)
+    toy = make_toy()
     state = toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.5)),
         ("ask lock_acquire for a place", toy.answers(NEW, NEW, NEW, NEW, "down")),
         crowded=True,
+        lease=1.0,
     )
-    assert state.kept_until >= 1000.5 + 5.0
+    assert state.kept_until >= 1000.5 + 3.0
 
 
 def test_acquire_interrupted_in_the_step_of_its_win_gives_the_claim_back(toy):

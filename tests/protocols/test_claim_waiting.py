@@ -3,7 +3,7 @@
 import pytest
 
 from redsync.exceptions import QuorumError
-from tests.support.replies import NEW, SPLIT, A, B, busy, held, mute, won
+from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, won
 
 # Waiting.
 
@@ -13,7 +13,6 @@ def waiting_script(toy):
     return [
         ("ask lock_acquire", busy(toy)),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.05, signals=3)),
         ("ask lock_acquire for a place", won(toy)),
     ]
@@ -24,22 +23,20 @@ def test_held_lock_is_waited_for_in_the_queue(toy):
     assert state.valid(toy.now)
     queued = toy.asked[1]
     assert queued.command.keys == toy.keys.all
-    assert queued.command.args == (toy.owner.wire, 1, 30_000, 0, 5_000, 1, toy.owner.channel)
+    assert queued.command.args == (toy.owner.wire, 1, 30_000, 0, 3_000, 1, toy.owner.channel, b"1")
     assert queued.late
     wake_key = toy.owner.wire + b" " + toy.keys.lock
     assert queued.listen == wake_key, "listens before it is queued, so that no wake-up is missed"
     (wait,) = toy.waits
-    assert (wait.key, wait.lane, wait.enough) == (wake_key, toy.owner.lane, 3)
+    assert (wait.key, wait.lane, wait.enough, wait.mark) == (wake_key, toy.owner.lane, 3, b"1")
     assert 0 < wait.grace < 0.05
 
 
 def test_waiter_tells_how_long_it_has_waited(toy):
     toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.5)),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.25)),
         ("ask lock_acquire for a place", won(toy)),
         crowded=True,
@@ -61,10 +58,8 @@ def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
     result = toy.acquire(
         ("ask lock_acquire", busy(toy)),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", busy(toy)),
         "tell lock_abandon, leave",
@@ -84,7 +79,6 @@ def test_waiter_that_never_queued_leaves_no_queue(toy):
 def test_waiter_tries_once_more_at_its_deadline(toy):
     state = toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
         timeout=0.3,
@@ -110,10 +104,8 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
 def test_wake_up_is_a_hint_and_no_proof(toy):
     state = toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.01, signals=5)),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon",
         ("wait for wake-up", toy.slept(0.01, signals=5)),
         ("ask lock_acquire for a place", won(toy)),
         crowded=True,
@@ -121,17 +113,83 @@ def test_wake_up_is_a_hint_and_no_proof(toy):
     assert state.valid(toy.now)
 
 
-def pause_after(toy, *replies, **fields):
-    """Return for how long a waiter sleeps that got these replies."""
+# Undone or not.
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [held(by=A)] * 5,
+        [held(by=A), held(by=A), held(by=A), held(by=B), held(by=B)],
+        [held(by=A), held(by=A), held(by=A), held(by=A), FOREIGN],
+        [held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1")],
+    ],
+)
+def test_round_is_not_undone_if_each_node_has_refused(toy, replies):
+    """There is nothing to undo, and what is handed over meanwhile must stay."""
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(*replies)),
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert toy.waits[0].mark == b"1"
+
+
+def test_round_is_not_undone_if_only_nodes_failed_that_were_not_asked(toy):
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), "kept out", "kept out", sent=0b00111)),
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert toy.waits[0].mark == b"1"
+
+
+@pytest.mark.parametrize("last", [NEW, OURS, None, "reset by peer", b"garbage"])
+def test_round_is_undone_if_a_node_may_have_granted(toy, last):
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), last)),
         "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    (undo,) = toy.told
+    assert undo.command.args == (toy.owner.wire, 0), "the place is kept"
+    assert undo.owed_to == 0b11111
+
+
+def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
+    """Who grants after three have refused would have to be undone all the same, so it is heard."""
+    replies = (held(), held(), held(), NEW, NEW)
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(*replies)),
+        ("ask lock_acquire for a place", toy.answers(*replies)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    first, second, _ = toy.tallies
+    assert (first.refused, first.granted) == (3, 0)
+    assert (second.refused, second.granted) == (3, 2)
+
+
+# How long one sleeps.
+
+
+def pause_after(toy, *replies, **fields):
+    """Return for how long a waiter sleeps that got these replies."""
+    undone = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_abandon"]
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(*replies)),
+        *undone,
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
         crowded=True,
         **fields,
     )
-    return toy.waits[0].until - 1000.001
+    return toy.waits[0].until - toy.tallies[0].at
 
 
 @pytest.mark.parametrize(
@@ -211,7 +269,7 @@ def test_contenders_with_different_luck_pause_differently(make_toy):
 
 
 def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
-    """Its answers are enough; the others are not waited for."""
+    """Its answers are enough for a first try; the others are not waited for."""
     toy.acquire(
         ("ask lock_acquire", toy.answers(held(by=A), held(by=A), held(by=A), None, None)),
         ("ask lock_acquire for a place", won(toy)),
@@ -293,3 +351,13 @@ def test_last_round_decides_between_busy_and_outage(toy):
         timeout=0.02,
     )
     assert result is None
+
+
+def test_round_is_undone_that_a_node_had_granted_which_the_next_one_did_not_reach(toy):
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(NEW, held(), held(), held(), held())),
+        ("ask lock_acquire for a place", toy.answers("kept out", held(), held(), held(), held(), sent=0b11110)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", toy.all_say(NEW)),
+    )

@@ -113,19 +113,19 @@ def run_force(toy, *replies):
 )
 def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[0].args == (toy.keys.channel, b"hash", 0)
+    assert toy.commands[0].args == (toy.keys.channel, b"hash")
 
 
 def test_force_release_takes_away_values_of_its_kind_only(toy):
     steps = force_release(toy.session, MUTEX, "x", toy.keys, toy.owner)
     assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
-    assert toy.commands[0].args == (toy.keys.channel, b"string", 0)
+    assert toy.commands[0].args == (toy.keys.channel, b"string")
 
 
 def test_force_release_of_a_fair_lock_heeds_its_queue(toy):
     steps = force_release(toy.session, FAIR_LOCK, "x", toy.keys, toy.owner)
     assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
-    assert toy.commands[0].args == (toy.keys.channel, b"hash", 1)
+    assert toy.commands[0].args == (toy.keys.channel, b"hash")
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):

@@ -111,13 +111,23 @@ def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, p
         acquiring(toy, possession, acquirer=acquirer),
         ("ask mutex_acquire", busy(toy)),
         ("ask mutex_acquire for a place", busy(toy)),
-        "tell mutex_abandon",
         ("wait for wake-up", toy.slept(0.1, signals=5, meanwhile=lambda: toy.give_back(first))),
         ("ask mutex_acquire for a place", toy.all_say(NEW)),
     )
     assert possession.state is second
     assert possession.acquired_by is acquirer
     assert list(toy.session.holds) == [second]
+
+
+def test_mutex_that_is_handed_over_is_taken_possession_of(toy, possession):
+    acquirer = toy.new_owner()
+    state = toy.play(
+        acquiring(toy, possession, acquirer=acquirer, crowded=True),
+        ("ask mutex_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.1, handed=0b00111)),
+    )
+    assert (possession.state, possession.acquired_by) == (state, acquirer)
+    assert state.owner is not acquirer
 
 
 # Lost and not released.
@@ -162,7 +172,6 @@ def waiting_while(toy, possession, meanwhile=None, **fields):
         acquiring(toy, possession, **fields),
         ("ask mutex_acquire", busy(toy)),
         ("ask mutex_acquire for a place", busy(toy)),
-        "tell mutex_abandon",
         ("wait for wake-up", toy.slept(0.9, meanwhile=meanwhile)),
         ("ask mutex_acquire for a place", toy.all_say(NEW)),
     )
@@ -177,6 +186,21 @@ def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(t
         toy.play(*waiting_while(toy, possession, lost, receipt=receipt), "tell mutex_release")
     assert receipt.state is None
     assert possession.state is first
+    assert list(toy.session.holds) == [first], "it has yet to be released"
+
+
+def test_acquire_that_was_handed_what_the_object_had_lost_gives_the_new_claim_back(toy, possession):
+    first = take(toy, possession)
+    receipt = Receipt()
+    lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
+    with pytest.raises(LeaseLostError, match="a reason"):
+        toy.play(
+            acquiring(toy, possession, crowded=True, receipt=receipt),
+            ("ask mutex_acquire for a place", busy(toy)),
+            ("wait for wake-up", toy.slept(0.1, handed=0b11111, meanwhile=lost)),
+            "tell mutex_release",
+        )
+    assert receipt.state is None
     assert list(toy.session.holds) == [first], "it has yet to be released"
 
 

@@ -234,7 +234,7 @@ class SimRunner:
             case Wait():
                 signals = await self.wakeups.sleep(effect)
                 self.require_open()
-                return Wakeup(self.now(), signals)
+                return Wakeup(self.now(), *signals)
             case Signal(_, key):
                 self.wakeups.ring(key)
                 return None

@@ -23,14 +23,16 @@ class _Mailbox:
 
     Attributes:
         signals: Bit set of the nodes that have signalled.
+        marks: Which of them did with which mark.
         needed: How many of them end the sleep.
         sleeper: Who sleeps on it.
     """
 
-    __slots__ = ("needed", "signals", "sleeper")
+    __slots__ = ("marks", "needed", "signals", "sleeper")
 
     def __init__(self) -> None:
         self.signals = 0
+        self.marks: dict[bytes, int] = {}
         self.needed = 1
         self.sleeper: asyncio.Future[None] | None = None
 
@@ -39,9 +41,10 @@ class _Mailbox:
         """Whether as many have signalled as are needed."""
         return self.signals.bit_count() >= self.needed
 
-    def signal(self, bit: int) -> None:
+    def signal(self, bit: int, mark: bytes = b"0") -> None:
         """Note a signal."""
         self.signals |= bit
+        self.marks[mark] = self.marks.get(mark, 0) | bit
         if self.full:
             _wake(self.sleeper)
 
@@ -70,29 +73,30 @@ class Wakeups:
 
     def deliver(self, push: Push, bit: int) -> None:
         """Put a node's wake-up into its mailbox, if there is one."""
-        mailbox = self._mailboxes.get(push.message)
+        mark, _, key = push.message.partition(b" ")
+        mailbox = self._mailboxes.get(key)
         if mailbox is not None:
-            mailbox.signal(bit)
+            mailbox.signal(bit, mark)
 
     def ring(self, key: bytes) -> None:
         """End the sleep of everybody in this client who sleeps for that key."""
         for bell in self._bells.get(key, ()):
             bell.signal(1)
 
-    async def sleep(self, wait: Wait) -> int:
-        """Sleep as the effect says; return how many signals have come."""
+    async def sleep(self, wait: Wait) -> tuple[int, int]:
+        """Sleep as the effect says; return how many signals have come, and which nodes' had the mark."""
         if wait.unless is not None and wait.key is not None:
-            return await self._sleep_on_bell(wait)
+            return await self._sleep_on_bell(wait), 0
         mailbox = self._mailboxes.get(wait.key) if wait.key is not None else None
         if mailbox is None:
             await self._nap(_Mailbox(), wait.until)
-            return 0
+            return 0, 0
         if not mailbox.full:
             await self._nap(mailbox, wait.until)
         mailbox.needed = wait.enough
         if mailbox.signals and not mailbox.full:
             await self._nap(mailbox, min(wait.until, self._runner.now() + wait.grace))
-        return mailbox.signals.bit_count()
+        return mailbox.signals.bit_count(), mailbox.marks.get(wait.mark, 0) if wait.mark is not None else 0
 
     async def _sleep_on_bell(self, wait: Wait) -> int:
         assert wait.key is not None

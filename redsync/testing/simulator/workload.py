@@ -100,7 +100,8 @@ class _Worker:
         self._machine = machine
         self._client = client
         self._who = who
-        self._lock = client.locks(workload.kind)
+        self._make_lock = client.locks(workload.kind)
+        self._kept: dict[str, Any] = {}
         self._luck = random.Random(machine.random.getrandbits(64))
         self._ways: list[Callable[[str], Awaitable[None]]] = [
             self._acquire,
@@ -194,6 +195,11 @@ class _Worker:
             self._tell("busy", name)
 
     # Steps.
+
+    def _lock(self, name: str, **options: Any) -> Any:
+        # A lock object knows whether the last to use it had to wait, so now and then one is used again.
+        lock = self._make_lock(name, **options)
+        return lock if options else self._kept.setdefault(name, lock)
 
     async def _hold(self) -> None:
         luck = self._luck

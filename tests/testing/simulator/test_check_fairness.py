@@ -10,19 +10,21 @@ from redsync._protocols.rounds import refusals
 from redsync.exceptions import LeaseLostError
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Fairness, Turns
+from redsync.testing.simulator.checks.queues import DRAWN
 from tests.support.hunting import KEYS, break_script, hunt
 
-WAKE = "if not head or redis.call('publish', channel, head .. ' ' .. KEYS[1]) > 0 then break end"
+WAKE = "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) > 0 then break end"
 LEAVE = "redis.call('zrem', KEYS[2], ARGV[1])\nredis.call('hdel', KEYS[3], ARGV[1])\n"
-QUEUE_UP = "redis.call('zadd', KEYS[2], ARGV[6], ARGV[1])"
+QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, ARGV[1])"
 
 GRANT_TO_ANYBODY = break_script("fair_lock_acquire", ("if head and head ~= ARGV[1] then", "if false then"))
 POP_WHO_IS_WOKEN = break_script(
-    "fair_lock_release", (WAKE, "if not head then break end\n  redis.call('publish', channel, head .. ' ' .. KEYS[1])")
+    "fair_lock_release",
+    (WAKE, "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) < 0 then break end"),
 )
 LEAVE_WHEN_GRANTED = break_script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1"))
 WRITE_NO_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, ""))
-WRITE_ONE_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, QUEUE_UP.replace("ARGV[6]", "1")))
+WRITE_ONE_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, QUEUE_UP.replace("ticket", "1")))
 BROKEN = {
     "grants to anybody": GRANT_TO_ANYBODY,
     "pops who is woken": POP_WHO_IS_WOKEN,
@@ -41,9 +43,9 @@ def test_checker_finds_waiter_that_is_overtaken_because_a_script(scripts):
 def test_checker_finds_tickets_that_are_drawn_from_less_than_a_quorum(monkeypatch, missing):
     def learn(place, tally):
         told = [reply[2] for reply in refusals(tally) if reply]
-        if place._ticket or not place._waits or not told:
+        if place._ticket not in (0, DRAWN) or not place._waits or not told:
             return False
-        place._ticket = max(told[: max(tally.quorum - missing, 1)]) + 1
+        place._ticket = max(told[: max(tally.quorum - missing, 1)]) + (place._ticket == 0)
         return True
 
     monkeypatch.setattr(Ticket, "learn", learn)
@@ -56,7 +58,7 @@ def test_checker_finds_node_that_passes_over_the_head_because_a_script(scripts):
 
 
 def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
-    as_they_came = "redis.call('zadd', KEYS[2], 'NX', ARGV[6] + redis.call('zcard', KEYS[2]) / 1000, ARGV[1])"
+    as_they_came = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, ARGV[1])"
     whole = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
     broken = break_script("fair_lock_acquire", (QUEUE_UP, as_they_came), whole)
     assert "when it was the turn of" in hunt(Turns, range(100), kind="fair", scripts=broken)
@@ -65,13 +67,13 @@ def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
 # By hand: a holds the lock, b waits for it, and c comes later.
 
 
-def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, checkers=(Fairness, Turns), **options) -> list[str]:
-    """Return in which order they are served when that happens before c asks."""
+def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, lease=None, checkers=(Fairness, Turns), **options) -> list[str]:
+    """Return in which order they are served when that happens before c asks; with a `lease` nothing is handed over."""
     served = []
 
     async def take(client, seconds):
         with suppress(LeaseLostError):
-            async with client.get_fair_lock("x"):
+            async with client.get_fair_lock("x", lease=lease):
                 served.append(client.runner.machine.name)
                 await asyncio.sleep(seconds)
 
@@ -132,12 +134,12 @@ def pause_until_it_is_free(sim, b):
 
 
 def test_overtaking_is_told_with_both_and_since_when():
-    assert serve(pause_until_it_is_free, until=2.0) == ["a", "b", "c"]
+    assert serve(pause_until_it_is_free, until=2.0, lease=9.0) == ["a", "b", "c"]
     with pytest.raises(SimulationError) as caught:
-        serve(pause_until_it_is_free, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
+        serve(pause_until_it_is_free, lease=9.0, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
     (complaint,) = caught.value.complaints
     assert complaint == (
-        "fairness: 'redsync:x' held by c:1, who asked first with #2 at 0.805605, when b:1 had queued with ticket 1 on "
+        "fairness: 'redsync:x' held by c:1, who asked first with #2 at 0.812581, when b:1 had queued with ticket 1 on "
         "node-1, node-2, node-3, and still does"
     )
 
@@ -148,4 +150,4 @@ def test_node_that_loses_a_place_without_a_reason_is_found():
         sim.nodes[1].store.execute(b"del", KEYS.queue, KEYS.places)
 
     with pytest.raises(SimulationError, match=r"turns: node-2 granted .* when it was the turn of b:1 with ticket 1"):
-        serve(remove)
+        serve(remove, lease=9.0)

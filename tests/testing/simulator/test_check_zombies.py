@@ -29,7 +29,8 @@ def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch):
 
 def test_checker_finds_release_that_forgets_the_queue():
     broken = break_script("lock_release", (LEAVE, ""))
-    assert "keeps a place in the queue for nobody" in hunt(Zombies, range(20), scripts=broken)
+    # Or it hands the lock over to who releases it.
+    assert "for nobody" in hunt(Zombies, range(20), scripts=broken)
 
 
 def test_checker_finds_claims_without_an_end():

@@ -7,6 +7,7 @@ import pytest
 from redsync._core.quorum import Tally
 from redsync._core.scripts import Script
 from redsync._drivers.nodes import Node
+from redsync._protocols.claim import _Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion
 from redsync.testing.simulator.runs import simulate
@@ -66,6 +67,31 @@ def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
 async def hold(client, seconds):
     async with client.get_lock("x"):
         await asyncio.sleep(seconds)
+
+
+def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
+    undo = _Attempt.undo
+
+    def forget(attempt, *, leave):
+        mark = attempt.mark
+        yield from undo(attempt, leave=leave)
+        attempt.mark = mark
+
+    monkeypatch.setattr(_Attempt, "undo", forget)
+    assert "is held by" in hunt(range(100))
+
+
+def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
+    """Nodes keep it from the last ask on, for as long as the place."""
+    take_over = _Attempt.take_over
+
+    def believe(attempt, now):
+        attempt._asked_at = now
+        return take_over(attempt, now)
+
+    monkeypatch.setattr(_Attempt, "is_fresh", lambda attempt, now: True)
+    monkeypatch.setattr(_Attempt, "take_over", believe)
+    assert "is held by" in hunt(range(100, 220))
 
 
 def test_checker_counts_no_owner_on_crashed_machine():

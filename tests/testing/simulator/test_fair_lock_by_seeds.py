@@ -13,6 +13,11 @@ def test_fair_lock_keeps_every_promise_in_runs_by_seed(first):
         simulate(seed, kind="fair")  # its error says how to replay it
 
 
+def test_fair_lock_of_four_nodes_is_not_stuck_because_they_drew_different_tickets():
+    """Two of them named one head and two another, for as long as both asked."""
+    simulate(2001725, kind="fair")
+
+
 def test_spin_lock_keeps_every_promise_in_runs_by_seed():
     for seed in range(15):
         simulate(seed, kind="spin")

@@ -19,15 +19,18 @@ executed something behind time, over a connection that their client had given up
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
 from redsync.testing.simulator.checks.rounds import claims, parse
-from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent
+from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
 
 if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Fairness"]
@@ -54,17 +57,17 @@ class Fairness(Checker):
     """Nobody is overtaken by who came later."""
 
     name = "fairness"
-    watches = (Sent, Executed, Decided, Faulted)
+    watches = (Sent, Executed, Stepped, Faulted)
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._queues: Final = Queues(sim)
         self._quorum: Final = quorum_of(len(sim.nodes))
         self._attempts: Final[dict[tuple[bytes, bytes], _Attempt]] = {}
-        self._rounds: Final[dict[tuple[str, int], _Attempt]] = {}
+        self._held: Final[dict[Machine, list[HoldState]]] = {}
         self._strays: Final[dict[bytes, None]] = {}
 
-    def see(self, happening: Sent | Executed | Decided | Faulted) -> str | None:
+    def see(self, happening: Sent | Executed | Stepped | Faulted) -> str | None:
         """Take note of who asks when, and look at who wins."""
         match happening:
             case Sent():
@@ -74,8 +77,8 @@ class Fairness(Checker):
                 if happening.stray:
                     for claim in claims(happening.script, happening.keys, happening.args):
                         self._strays[claim.owner] = None
-            case Decided():
-                return self._look_at(happening)
+            case Stepped():
+                return next(filter(None, map(self._look_at, self._winners(happening.machine))), None)
             case Faulted():
                 self._queues.forget(happening)
         return None
@@ -87,10 +90,8 @@ class Fairness(Checker):
         key, owner = sent.keys[0], sent.args[0]
         assert isinstance(owner, bytes), "an owner is text"
         if asked_ticket(sent.script, sent.keys, sent.args) is not None:
-            attempt = self._attempts.get((key, owner))
-            if attempt is None:
-                attempt = self._attempts[key, owner] = self._begin(key, owner, f"#{sent.number} at {sent.at:.6f}")
-            self._rounds[sent.client, sent.number] = attempt
+            if (key, owner) not in self._attempts:
+                self._attempts[key, owner] = self._begin(key, owner, f"#{sent.number} at {sent.at:.6f}")
         elif verb == "release" or (verb == "abandon" and sent.args[1]):
             self._attempts.pop((key, owner), None)
 
@@ -101,9 +102,18 @@ class Fairness(Checker):
         seniors = {senior: [place for place in places if place.node not in known] for senior, places in queued.items()}
         return _Attempt(key, owner, began, {who: at for who, at in seniors.items() if len(at) >= self._quorum})
 
-    def _look_at(self, decided: Decided) -> str | None:
-        attempt = self._rounds.pop((decided.client, decided.number), None)
-        if attempt is None or decided.verdict != "won" or attempt.owner in self._strays:
+    def _winners(self, machine: Machine) -> Iterator[_Attempt]:
+        """Return the attempts that have won since the last look, by a round of votes or because it was handed over."""
+        before = self._held.get(machine, ())
+        now = [state for runner in machine.runners for state in runner.session.holds]
+        self._held[machine] = now
+        for state in now:
+            attempt = self._attempts.get((state.keys.lock, state.owner.wire))
+            if attempt is not None and not any(state is held for held in before):
+                yield attempt
+
+    def _look_at(self, attempt: _Attempt) -> str | None:
+        if attempt.owner in self._strays:
             return None
         # Ends what has expired meanwhile.
         self._queues.by_owner(attempt.key)

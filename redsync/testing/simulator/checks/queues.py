@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.testing.simulator.happenings import Executed, Faulted
+from redsync.testing.simulator.values import SortedSet
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["Place", "Queues", "asked_ticket"]
+__all__ = ["DRAWN", "Place", "Queues", "asked_ticket"]
 
 _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
     "fair_lock_acquire",
@@ -32,9 +33,15 @@ _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
 )
 _FOREIGN = 0
 
+DRAWN: Final = b"+"
+"""In the place of a ticket, one that the node draws."""
 
-def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int | None:
-    """Return the ticket with which a command asks for a fair lock, 0 for none yet; None if it does not ask."""
+
+def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int | bytes | None:
+    """Return the ticket with which a command asks for a fair lock; None if it does not ask.
+
+    It is 0 for one that asks for no place yet, "+" for one that the node draws.
+    """
     return args[5] if script == _ACQUIRE and len(keys) > 1 else None
 
 
@@ -72,6 +79,7 @@ class Queues:
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
         self._places: Final[dict[tuple[int, bytes], dict[bytes, Place]]] = {}
+        self._names: Final[dict[bytes, bytes]] = {}
 
     def places(self, node: int, key: bytes) -> list[Place]:
         """Return the places that a node must keep for a lock, those that end at this very instant left out."""
@@ -89,6 +97,12 @@ class Queues:
                 found.setdefault(place.owner, []).append(place)
         return found
 
+    def ticket(self, node: int, key: bytes, owner: bytes) -> int | None:
+        """Return the ticket that a node has for an owner, if it has one, whether it must or not."""
+        found = self._sim.nodes[node].store.peek(self._names[key]) if key in self._names else None
+        score = found[0].get(owner) if found is not None and isinstance(found[0], SortedSet) else None
+        return None if score is None else int(score)
+
     def note(self, executed: Executed) -> None:
         """Take note of what a node has executed."""
         node, script, keys, args = executed.node, executed.script, executed.keys, executed.args
@@ -96,9 +110,11 @@ class Queues:
         if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
             return
         self.places(node, keys[0])
+        if ticket is not None or script in (_RELEASE, _ABANDON):
+            self._names[keys[0]] = keys[1]
         kept = self._places.setdefault((node, keys[0]), {})
         if ticket and args[4] and executed.reply != _FOREIGN:
-            self._keep(kept, node, args)
+            self._keep(kept, executed)
         if script == _FORCE:
             for place in list(kept.values()):
                 self._end(kept, place)
@@ -108,8 +124,13 @@ class Queues:
                 if (leaves and place.owner == args[0]) or not self._sim.nodes[node].listeners(place.channel):
                     self._end(kept, place)
 
-    def _keep(self, kept: dict[bytes, Place], node: int, args: Sequence[Any]) -> None:
-        owner, keep_ms, ticket, channel = args[0], *args[4:]
+    def _keep(self, kept: dict[bytes, Place], executed: Executed) -> None:
+        node = executed.node
+        args: tuple[Any, ...] = executed.args
+        owner, (keep_ms, ticket, channel, _mark) = args[0], args[4:]
+        if ticket == DRAWN:
+            # Which it drew is its business, as long as it keeps to it.
+            ticket = self.ticket(node, executed.keys[0], owner) or 0
         place = kept.get(owner)
         if place is None or place.ticket != ticket:
             if place is not None:

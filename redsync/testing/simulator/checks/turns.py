@@ -1,7 +1,8 @@
 """Turns: each node grants a fair lock to the head of its queue only, and all nodes order their queues alike.
 
-Whenever a node makes a new claim on a fair lock, nobody else whose place it has to keep (see `queues`) comes first: has
-a lower ticket than the one who is granted, or an equal one and the lesser name. Who has no place comes last.
+Whenever a node makes a new claim on a fair lock, because it is asked for one or because it hands the lock over, nobody
+else whose place it has to keep (see `queues`) comes first: has a lower ticket than the one who is granted, or an equal
+one and the lesser name. Who has no place comes last.
 
 It holds at every instant, whatever faults there are. `fairness` rests on it, and so does the agreement of nodes: if
 they ordered equal tickets each in its own way, waiters could be granted a minority each, time and again.
@@ -9,11 +10,13 @@ they ordered equal tickets each in its own way, waiters could be granted a minor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.queues import Queues, asked_ticket
+from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
+from redsync.testing.simulator.checks.rounds import claims
 from redsync.testing.simulator.happenings import Executed, Faulted
+from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Turns"]
 
 _NEW = 1
+_HANDING = ("fair_lock_release", "fair_lock_abandon", "lock_force_release")
 
 
 class Turns(Checker):
@@ -32,6 +36,7 @@ class Turns(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._queues: Final = Queues(sim)
+        self._holders: Final[dict[tuple[int, bytes], bytes | None]] = {}
 
     def see(self, happening: Executed | Faulted) -> str | None:
         """Look at whom a node grants."""
@@ -39,17 +44,47 @@ class Turns(Checker):
             self._queues.forget(happening)
             return None
         self._queues.note(happening)
-        if happening.reply != _NEW or asked_ticket(happening.script, happening.keys, happening.args) is None:
-            return None
-        owner: Any = happening.args[0]
-        places = self._queues.places(happening.node, happening.keys[0])
+        return next((text for key in self._keys(happening) if (text := self._look_at(happening, key))), None)
+
+    @staticmethod
+    def _keys(executed: Executed) -> list[bytes]:
+        if executed.script in _HANDING:
+            return [executed.keys[0]]
+        return [claim.key for claim in claims(executed.script, executed.keys, executed.args)]
+
+    def _look_at(self, executed: Executed, key: bytes) -> str | None:
+        node = executed.node
+        before = self._holders.get((node, key))
+        holder = self._holders[node, key] = self._holder(node, key)
+        if executed.script in _HANDING:
+            new = holder != before or (executed.reply == _NEW and not self._stays(executed))
+        else:
+            new = executed.reply == _NEW and asked_ticket(executed.script, executed.keys, executed.args) is not None
+        return self._judge(node, key, holder) if new and holder is not None else None
+
+    @staticmethod
+    def _stays(executed: Executed) -> bool:
+        """Whether it gave back one hold of several."""
+        return executed.script == "fair_lock_release" and executed.args[1] != 0
+
+    def _holder(self, node: int, key: bytes) -> bytes | None:
+        found = self.sim.nodes[node].store.peek(key)
+        return next(iter(found[0]), None) if found is not None and isinstance(found[0], Hash) else None
+
+    def _has_kept(self, node: int, key: bytes, owner: bytes, first: Place) -> bool:
+        """Whether it is the turn of one whose place the node was free to drop, and did not."""
+        ticket = self._queues.ticket(node, key, owner)
+        return ticket is not None and (ticket, owner) < first.rank
+
+    def _judge(self, node: int, key: bytes, owner: bytes) -> str | None:
+        places = self._queues.places(node, key)
         # Asked without a ticket it may still have a place, of an attempt that it was called off from.
         ours = [place for place in places if place.owner == owner]
         first = min(places, key=lambda place: place.rank, default=None)
-        if first is None or first in ours:
+        if first is None or first in ours or (not ours and self._has_kept(node, key, owner, first)):
             return None
         ticket = f"with ticket {ours[0].ticket}" if ours else "without a ticket"
         return (
-            f"{self.sim.nodes[happening.node].name} granted {describe(happening.keys[0], owner)} {ticket}, "
+            f"{self.sim.nodes[node].name} granted {describe(key, owner)} {ticket}, "
             f"when it was the turn of {first.owner.decode()} with ticket {first.ticket}"
         )

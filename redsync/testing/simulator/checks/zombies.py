@@ -2,8 +2,8 @@
 
 Whenever a node has answered all that a live client has sent it over a connection that is still in use:
 
-* each claim there of one of the client's owners belongs to a hold that is not lost, or to an acquire whose votes are
-  still being counted;
+* each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
+  still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it;
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
 * at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for.
 
@@ -43,7 +43,7 @@ _EVERY = 0.05
 _SETTLED = 0.3
 """Seconds for which something must have been left over."""
 
-_PLACE = 5.0
+_PLACE = 3.0
 """Seconds for which a place is kept."""
 
 _UNDECIDED = 1.0
@@ -134,14 +134,17 @@ class Zombies(Checker):
         if self._is_confused(node.name):
             return
         for key, (queue, places) in self._names.items():
-            for what, owner in [*self._claims(node.index, key), *self._places(node.index, queue, places)]:
+            waiting = self._places(node.index, queue, places)
+            for what, owner in [*self._claims(node.index, key), *waiting]:
                 if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
                     state = self.hold(runner, key, owner)
                     if state is not None and state.lost is None:
                         continue
-                    if what == "claim" and not self._may_be_won(runner, key, owner):
+                    waits = runner.wakeups.listens(owner + b" " + key)
+                    handed = waits and ("place", owner) in waiting
+                    if what == "claim" and not handed and not self._may_be_won(runner, key, owner):
                         yield f"{node.name} keeps a claim for nobody: {describe(key, owner)}"
-                    if what == "place" and not runner.wakeups.listens(owner + b" " + key):
+                    if what == "place" and not waits:
                         yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
 
     def _is_confused(self, name: str) -> bool:

@@ -1,0 +1,165 @@
+"""Wake-ups: what nodes signal and what they hand over, kept for who listens; by hand, and on a lane for threads."""
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redsync._drivers.threads import clock
+from redsync._drivers.wakeups import Wakeups
+
+NOW, UNTIL, GRACE = 100.0, 130.0, 0.5
+KEY = b"client-a:1 redsync:x"
+
+
+@pytest.fixture
+def wakeups():
+    """Wake-ups of a lane on which it is always the same instant."""
+    wakeups = Wakeups(threading.Lock(), lambda: NOW, lambda sleeper: None)
+    wakeups.listen(KEY)
+    return wakeups
+
+
+def say(wakeups, bit, mark, key=KEY, kind=b"message"):
+    wakeups.deliver([kind, b"redsync:wake:client-a", mark + b" " + key], bit)
+
+
+def sleep(naps, *meanwhile):
+    """Sleep as the naps ask for, one thing happening in each; return until when each nap was, and what came of them."""
+    things, untils = iter(meanwhile), []
+    while True:
+        try:
+            _, until = next(naps)
+        except StopIteration as stop:
+            return untils, stop.value
+        untils.append(until)
+        next(things, lambda: None)()
+
+
+# What counts.
+
+
+def test_doze_counts_the_nodes_that_signalled_and_keeps_apart_which_handed_over(wakeups):
+    def all_signal():
+        for bit, mark in [(0b001, b"7"), (0b010, b"0"), (0b100, b"7")]:
+            say(wakeups, bit, mark)
+
+    assert sleep(wakeups.doze(KEY, UNTIL, 3, GRACE, b"7"), all_signal) == ([UNTIL], (3, 0b101))
+
+
+@pytest.mark.parametrize("mark", [b"0", b"6", b"77", b""])
+def test_doze_takes_nothing_for_handed_over_that_has_another_mark(wakeups, mark):
+    """What an earlier ask was answered with was undone since: it is a wake-up, and no more."""
+    naps = wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
+
+
+@pytest.mark.parametrize("mark", [b"0", b"7"])
+def test_doze_without_a_mark_takes_nothing_for_handed_over(wakeups, mark):
+    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE), lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
+
+
+def test_doze_counts_a_node_once_that_first_woke_and_then_handed_over(wakeups):
+    def signal_twice():
+        say(wakeups, 0b10, b"0")
+        say(wakeups, 0b10, b"7")
+
+    assert sleep(wakeups.doze(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
+
+
+@pytest.mark.parametrize("key", [b"client-a:2 redsync:x", b"client-a:1 redsync:x ", b"client-a:1", b""])
+def test_doze_is_not_ended_by_messages_for_others(wakeups, key):
+    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7"), lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (0, 0))
+
+
+def test_doze_is_not_ended_by_what_is_no_message(wakeups):
+    naps = wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
+
+
+@pytest.mark.parametrize("shape", [[], [b"7 " + KEY], 7, None])
+def test_message_of_no_shape_is_the_nodes_fault(wakeups, shape):
+    """Whoever reads takes a TypeError for a node that talks nonsense; any other error would be ours."""
+    with contextlib.suppress(TypeError):
+        wakeups.deliver([b"message", b"redsync:wake:client-a", shape], 0b1)
+    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+
+
+def test_name_with_blanks_is_found_whole(wakeups):
+    key = b"client-a:1 redsync:a  name \r\n\xff"
+    wakeups.listen(key)
+    naps = wakeups.doze(key, UNTIL, 1, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (1, 0b1))
+
+
+# How long it takes.
+
+
+def test_doze_gives_the_others_a_moment_after_the_first(wakeups):
+    naps = wakeups.doze(KEY, UNTIL, 3, GRACE, b"7")
+    untils, came = sleep(naps, lambda: say(wakeups, 0b001, b"7"), lambda: say(wakeups, 0b010, b"7"))
+    assert untils == [UNTIL, NOW + GRACE]
+    assert came == (2, 0b011)
+
+
+def test_moment_for_the_others_ends_with_the_sleep(wakeups):
+    naps = wakeups.doze(KEY, NOW + GRACE / 2, 3, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b001, b"7"))[0] == [NOW + GRACE / 2] * 2
+
+
+def test_doze_in_which_nobody_signals_ends_at_its_instant(wakeups):
+    assert sleep(wakeups.doze(KEY, UNTIL, 2, GRACE, b"7")) == ([UNTIL], (0, 0))
+
+
+@pytest.mark.parametrize("key", [None, b"not listened for"])
+def test_doze_that_nobody_can_end_counts_nothing(wakeups, key):
+    naps = wakeups.doze(key, UNTIL, 1, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", key or b"")) == ([UNTIL], (0, 0))
+
+
+# What came before.
+
+
+def test_what_was_handed_over_before_the_doze_is_not_lost(wakeups):
+    """A node may be quicker than the verdict of the round that asked it."""
+    say(wakeups, 0b001, b"7")
+    naps = wakeups.doze(KEY, UNTIL, 2, GRACE, b"7")
+    assert sleep(naps, lambda: say(wakeups, 0b100, b"7"))[1] == (2, 0b101)
+
+
+@pytest.mark.parametrize("call", ["listen", "deafen"])
+def test_what_came_before_is_forgotten(wakeups, call):
+    say(wakeups, 0b1, b"7")
+    getattr(wakeups, call)(KEY)
+    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+
+
+# On a lane.
+
+
+def test_message_of_a_node_tells_who_naps_what_was_handed_over(rig, raw):
+    wakeups = rig.lane.wakeups
+    wakeups.listen(KEY)
+    with ThreadPoolExecutor(1) as pool:
+        napping = pool.submit(rig.lane.nap, wakeups.doze(KEY, clock() + 30, 3, 30, b"7"))
+        for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
+            node.publish("wake", mark + b" client-a:2 redsync:x")
+            node.publish("wake", mark + b" " + KEY)
+        assert napping.result(10) == (3, 0b101)
+    wakeups.deafen(KEY)
+
+
+def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
+    wakeups = rig.lane.wakeups
+    with ThreadPoolExecutor(1) as pool:
+        begun = threading.Event()
+
+        def unless():
+            begun.set()
+            return False
+
+        sleeping = pool.submit(rig.lane.nap, wakeups.sleep(b"own", clock() + 30, unless))
+        assert begun.wait(10)
+        wakeups.ring(b"own")
+        assert sleeping.result(10) == (1, 0)

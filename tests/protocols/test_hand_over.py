@@ -1,0 +1,355 @@
+"""A lock that is handed over at its release: who waits has it when a quorum says so, without another round."""
+
+import math
+
+import pytest
+
+from redsync._protocols.claim import Receipt
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.holding import release
+from redsync._protocols.lock import LOCK
+from redsync._protocols.mutex import MUTEX
+from tests.support.replies import NEW, OURS, A, busy, held, won
+
+ALL, QUORUM = 0b11111, 0b00111
+LEASE, DRIFT = 30.0, 0.302
+KEPT, KEPT_DRIFT = 3.0, 0.032
+ASK = "ask lock_acquire for a place"
+SLEEP = "wait for wake-up"
+
+
+def handed(toy, seconds=0.2, *, by=QUORUM, **fields):
+    """Wait with a place from the first try on, be handed the lock by these nodes, and return the hold."""
+    return toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(seconds, handed=by)), crowded=True, **fields)
+
+
+def marks(toy):
+    """Return the marks of the asks so far, None for those without a place."""
+    asks = [command for command in toy.commands if command.script.name.endswith("_acquire")]
+    return [command.args[7] if len(command.args) > 4 else None for command in asks]
+
+
+# Taken over.
+
+
+@pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK], ids=lambda kind: kind.noun)
+def test_lock_that_a_quorum_hands_over_is_had_without_a_further_round(toy, kind):
+    receipt = Receipt()
+    refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
+    state = toy.acquire(
+        (f"ask {kind.noun}_acquire for a place", refused),
+        (SLEEP, toy.slept(0.2, handed=QUORUM)),
+        kind=kind,
+        crowded=True,
+        receipt=receipt,
+    )
+    assert state.valid(toy.now)
+    assert receipt.state is state
+    assert list(toy.session.holds) == [state]
+    assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
+    assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
+    assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
+    assert state.queued
+    assert toy.alarms == 1, "the watchdog is told that it is to be renewed"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 7])
+def test_lock_is_handed_over_by_a_quorum_of_any_number_of_nodes(make_toy, n):
+    quorum = n // 2 + 1
+    toy = make_toy(n)
+    enough = (1 << n) - (1 << (n - quorum))
+    assert handed(toy, by=enough).valid(toy.now)
+    toy = make_toy(n)
+    too_few = enough & (enough - 1)
+    assert toy.acquire(
+        (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=too_few, signals=n)), (ASK, won(toy)), crowded=True
+    )
+
+
+def test_lock_handed_over_by_too_few_is_asked_for_and_won_with_what_they_keep(toy):
+    state = toy.acquire(
+        (ASK, busy(toy)),
+        (SLEEP, toy.slept(0.2, handed=0b00011)),
+        (ASK, toy.answers(OURS, OURS, NEW, None, None)),
+        crowded=True,
+    )
+    assert state.valid_until == pytest.approx(1000.201 + LEASE - DRIFT), "the nodes keep it for a whole lease"
+    assert marks(toy) == [b"1", b"2"]
+
+
+def test_wake_ups_of_other_asks_hand_nothing_over(toy):
+    """All nodes signal, and one of them with the mark: the others answer an ask of before, or only wake."""
+    state = toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=0b1, signals=5)), (ASK, won(toy)), crowded=True)
+    assert state.valid_until == pytest.approx(1000.201 + LEASE - DRIFT)
+
+
+def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
+    heard = []
+    state = handed(toy, on_lost=heard.append)
+    for callback in state.on_lost:
+        callback(state)
+    assert heard == [state]
+
+
+def test_lock_handed_over_in_the_instant_of_the_deadline_is_had(toy):
+    """As it would be by a last try."""
+    receipt = Receipt()
+    state = handed(toy, None, timeout=0.3, receipt=receipt)
+    assert toy.now == pytest.approx(1000.3)
+    assert state.valid(toy.now)
+    assert receipt.state is state
+
+
+def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
+    assert (
+        toy.acquire(
+            (ASK, busy(toy)),
+            (SLEEP, toy.slept(handed=0b00011)),
+            (ASK, toy.answers(OURS, OURS, held(), held(), held())),
+            "tell lock_abandon, leave",
+            crowded=True,
+            timeout=0.3,
+        )
+        is None
+    )
+
+
+# Marks.
+
+
+def test_wait_tells_the_mark_of_the_latest_ask(toy):
+    """What a node hands over after an ask of before may end before that of the others."""
+    again = [(ASK, busy(toy)), (SLEEP, toy.slept(0.1))]
+    toy.acquire(("ask lock_acquire", busy(toy)), *again * 3, (ASK, won(toy)))
+    assert marks(toy) == [None, b"1", b"2", b"3", b"4"]
+    assert [wait.mark for wait in toy.waits] == [b"1", b"2", b"3"]
+
+
+def test_marks_of_one_client_are_never_the_same(toy):
+    for name in "abc":
+        toy.give_back(toy.acquire((ASK, won(toy)), name=name, crowded=True))
+    assert len({*marks(toy)}) == 3
+
+
+# For how long.
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 1.4])
+def test_hold_that_was_handed_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_toy, seconds):
+    """Whenever it was handed over: a node keeps the claim until the end of the place that it knew."""
+    toy = make_toy(luck=0.999)
+    state = toy.acquire(
+        ("ask lock_acquire", busy(toy)),
+        (ASK, busy(toy)),
+        (SLEEP, toy.slept(0.7)),
+        (ASK, busy(toy)),
+        (SLEEP, toy.slept(seconds, handed=ALL)),
+    )
+    asked_at = toy.tallies[-1].sent_at
+    assert asked_at > 1000.7
+    assert state.valid_until == pytest.approx(asked_at + KEPT - KEPT_DRIFT)
+    assert toy.commands[-1].args[4] == KEPT * 1000
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(1.0, 1.0), (2.5, 2.5), (3.0, 3.0), (600.0, 3.0)])
+def test_place_is_kept_no_longer_than_the_lease_of_who_may_be_handed_the_lock(make_toy, lease, kept):
+    """So nobody has a lock for longer than was asked for."""
+    toy = make_toy(lease=lease)
+    state = handed(toy)
+    assert toy.commands[0].args[4] == kept * 1000
+    assert state.valid_until == pytest.approx(1000.0 + kept - toy.session.timing.drift(kept))
+
+
+def test_waiter_with_a_short_lease_looks_before_its_place_ends(make_toy):
+    toy = make_toy(lease=1.0, luck=0.999)
+    toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept()), (ASK, won(toy)), crowded=True)
+    assert toy.waits[0].until <= 1000.0 + 0.75
+
+
+@pytest.mark.parametrize(("lease", "fresh"), [(30.0, 1.484), (1.0, 0.494)])
+def test_lock_that_was_asked_for_too_long_ago_is_not_taken_over(make_toy, lease, fresh):
+    """What is left might not be enough to lengthen it in time; the nodes that handed it over grant the next ask."""
+    for seconds in (fresh - 0.01, fresh + 0.01):
+        toy = make_toy(lease=lease, luck=0.999)
+        script = [(ASK, toy.all_say([20_000, A, 2000])), (SLEEP, toy.slept(seconds - 0.001, handed=ALL))]
+        if seconds < fresh:
+            assert toy.acquire(*script, crowded=True).valid(toy.now)
+        else:
+            state = toy.acquire(*script, (ASK, toy.all_say(OURS)), crowded=True)
+            assert state.valid_until == pytest.approx(1000.0 + seconds + lease - toy.session.timing.drift(lease))
+
+
+@pytest.mark.parametrize("drift_factor", [0.4, 0.6])
+def test_lock_is_not_taken_over_that_ends_before_it_can_be_lengthened(make_toy, drift_factor):
+    toy = make_toy(drift_factor=drift_factor, luck=0.999)
+    replies = iter([busy(toy), toy.slept(1.4, handed=ALL), toy.all_say(OURS)])
+    state = toy.drive(toy.acquiring(crowded=True), lambda described, effect: next(replies))
+    assert state.valid(toy.now)
+    assert state.renew_at < state.valid_until
+
+
+@pytest.mark.parametrize("lease", [1.0, 2.0, 30.0, 600.0])
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_hold_that_was_handed_over_is_renewed_soon(make_toy, lease, seconds):
+    toy = make_toy(lease=lease)
+    state = handed(toy, seconds)
+    assert state.renewed
+    assert toy.now < state.renew_at <= toy.now + 0.5
+    assert state.renew_at < state.valid_until - 0.2 * min(lease, KEPT), "with time for another try"
+    assert toy.session.holds.watched_until == state.renew_at
+
+
+def test_holds_that_are_handed_over_one_after_the_other_are_renewed_together(toy):
+    """Ten thousand of them must not wake the watchdog ten thousand times."""
+    renewals = {handed(toy, 0.01, name=name).renew_at for name in "abcde"}
+    assert len(renewals) == 1
+
+
+def test_hold_that_was_handed_over_lasts_for_the_lease_from_its_first_renewal_on(toy):
+    state = handed(toy)
+    sent_at = state.renew_at
+    assert toy.run_watchdog(sleeps=2) == ["wait", "ask lock_renew", "wait"]
+    assert toy.commands[-1].args == (toy.owner.wire, 1, 30_000)
+    assert state.valid_until == pytest.approx(sent_at + LEASE - DRIFT)
+    assert state.renew_at == pytest.approx(sent_at + LEASE / 3)
+    assert state.fill_at == math.inf, "all nodes keep it"
+
+
+def test_hold_that_a_bare_majority_handed_over_is_known_for_one_at_its_first_renewal(toy):
+    state = handed(toy, by=0b11100)
+    answers = toy.codes("down", "down", 2, 2, 2)
+    toy.run_watchdog(lambda command: answers, sleeps=2)
+    assert state.fill_at < toy.now + 0.5
+
+
+@pytest.mark.parametrize(("max_hold", "believed"), [(0.5, 1000.701), (300.0, 1000.0 + KEPT - KEPT_DRIFT)])
+def test_max_hold_counts_from_the_take_over(toy, max_hold, believed):
+    state = handed(toy, max_hold=max_hold)
+    assert state.ends_at == pytest.approx(1000.201 + max_hold)
+    assert state.valid_until == pytest.approx(believed)
+
+
+# What is owed.
+
+
+def test_release_of_what_was_handed_over_is_owed_to_all_that_may_keep_claim_or_place(toy):
+    """Also to a node of an earlier try only, for as long as that may have been executed late."""
+    state = toy.acquire(
+        (ASK, toy.answers(held(), held(), held(), held(), "kept out", sent=0b01111)),
+        (SLEEP, toy.slept(0.5)),
+        (ASK, toy.answers(held(), held(), held(), "kept out", "kept out", sent=0b00111)),
+        (SLEEP, toy.slept(0.2, handed=QUORUM)),
+        crowded=True,
+    )
+    assert state.touched == 0b01111
+    assert state.kept_until >= 1000.501 + LEASE
+    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
+    assert (toy.asked[-1].owed_to, toy.asked[-1].owed_until) == (state.touched, state.kept_until)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_acquire_interrupted_while_it_is_handed_over_leaves_nothing_behind(toy, at):
+    """The signals may have come already: whatever was handed over is dropped, and the place is left."""
+    script = [(ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=0b00011)), (ASK, won(toy))]
+    receipt = Receipt()
+    cleanup = toy.interrupt(toy.acquiring(crowded=True, receipt=receipt), script, at)
+    assert cleanup == ["tell lock_abandon, leave"]
+    assert len(toy.session.holds) == 0
+    assert receipt.state is None
+    assert toy.told[-1].owed_to == ALL
+    assert toy.told[-1].owed_until >= toy.now + LEASE
+
+
+def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(toy):
+    """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
+
+    def interrupt():
+        assert len(toy.session.holds) == 1
+        raise KeyboardInterrupt
+
+    toy.on_alarm = interrupt
+    receipt = Receipt()
+    steps = toy.acquiring(crowded=True, receipt=receipt)
+    with pytest.raises(KeyboardInterrupt):
+        toy.play(steps, (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=QUORUM)), "tell lock_abandon, leave")
+    assert len(toy.session.holds) == 0
+    assert receipt.state is None
+    assert toy.told[-1].owed_to == ALL
+    assert toy.told[-1].owed_until >= 1000.0 + LEASE
+
+
+# Not taken over.
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        (held(), held(), held(), held(), NEW),
+        (held(), held(), held(), held(), None),
+        (held(), held(), held(), held(), "reset by peer"),
+        (NEW, NEW, held(), held(), held(by=b"client-b:1")),
+    ],
+)
+def test_what_is_handed_over_after_an_undo_does_not_count(toy, replies):
+    """It may have come before the undo, which has taken it away again then."""
+    state = toy.acquire(
+        (ASK, toy.answers(*replies)),
+        "tell lock_abandon",
+        (SLEEP, toy.slept(0.0, handed=ALL)),
+        (ASK, won(toy)),
+        crowded=True,
+    )
+    assert [wait.mark for wait in toy.waits] == [None]
+    assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + LEASE - DRIFT)
+
+
+def test_what_is_handed_over_in_an_outage_does_not_count(toy):
+    toy.acquire(
+        (ASK, toy.answers(held(), held(), "down", "down", "down", sent=0b00011)),
+        "tell lock_abandon",
+        ("wait", toy.slept(0.001, handed=ALL)),
+        (ASK, won(toy)),
+        crowded=True,
+    )
+    assert [(wait.key, wait.mark) for wait in toy.waits] == [(None, None)]
+
+
+def test_waiter_is_handed_the_lock_after_the_next_ask_that_is_not_undone(toy):
+    state = toy.acquire(
+        (ASK, toy.answers(held(), held(), held(), held(), NEW)),
+        "tell lock_abandon",
+        (SLEEP, toy.slept(0.01, handed=ALL)),
+        (ASK, busy(toy)),
+        (SLEEP, toy.slept(0.01, handed=ALL)),
+        crowded=True,
+    )
+    assert [wait.mark for wait in toy.waits] == [None, b"2"]
+    assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + KEPT - KEPT_DRIFT)
+
+
+@pytest.mark.parametrize(
+    ("timing", "fields"),
+    [({}, {"lease": 30.0}), ({"lease": 0.999}, {}), ({}, {"holds": 2})],
+    ids=["lease of its own", "short lease", "several holds"],
+)
+def test_lock_is_not_handed_over_to_who_could_not_be_given_what_it_wants(make_toy, timing, fields):
+    """A node hands over one hold, for as long as a place; and nobody renews a lease of one's own."""
+    toy = make_toy(**timing)
+    state = toy.acquire(
+        (ASK, busy(toy)), (SLEEP, toy.slept(0.2, signals=5, handed=ALL)), (ASK, won(toy)), crowded=True, **fields
+    )
+    assert marks(toy) == [b"0", b"0"], "the nodes only wake it"
+    assert [wait.mark for wait in toy.waits] == [None]
+    assert toy.commands[0].args[4] == 3_000
+    assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
+
+
+def test_who_spins_is_handed_nothing(toy):
+    toy.acquire(
+        ("ask lock_acquire", busy(toy)),
+        "tell lock_abandon",
+        ("wait", toy.slept(handed=ALL)),
+        ("ask lock_acquire", won(toy)),
+        backoff=lambda tries, luck: 0.1,
+    )
+    assert [(wait.key, wait.mark) for wait in toy.waits] == [(None, None)]

@@ -1,0 +1,129 @@
+"""Handing over as users meet it: who waits has the lock from its release on, on real nodes, for threads and asyncio."""
+
+import pytest
+
+from redsync import LeaseLostError, NotOwnedError
+
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
+
+LOCK, PLACES = "redsync:x", "redsync_places:{redsync:x}"
+PLACE = 3.0
+"""Seconds for which a place is kept, and so what is handed over until it is renewed."""
+
+
+@pytest.fixture(params=["get_lock", "get_mutex", "get_fair_lock"])
+def get(request, make_client):
+    """Make a lock of each kind, of a client of its own."""
+    return lambda **options: getattr(make_client(**options), request.param)("x")
+
+
+@pytest.fixture
+def wait_for(make_worker, eventually, raw):
+    """Let a worker wait for a lock until each node knows it; return the worker and what comes of it."""
+
+    def start(lock, **options):
+        known = raw[0].hlen(PLACES)
+        worker = make_worker()
+        waiter = worker.start(lock.acquire, **options)
+        eventually(lambda: all(node.hlen(PLACES) == known + 1 for node in raw))
+        return worker, waiter
+
+    return start
+
+
+@pytest.mark.parametrize("way", ["release", "force_release"])
+def test_lock_is_never_free_between_its_release_and_who_waits(get, wait_for, way):
+    lock, heirs, newcomer = get(), get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    getattr(lock, way)()
+    assert not newcomer.acquire(False), "it came later"
+    assert waiter.result(10)
+    assert worker.do(heirs.owned)
+    worker.do(heirs.release)
+    assert newcomer.acquire(False)
+    newcomer.release()
+
+
+def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eventually):
+    lock, heirs = get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    lock.release()
+    assert waiter.result(10)
+    assert worker.do(heirs.remaining) > 0
+    eventually(lambda: all(node.pttl(LOCK) > 2_000 * PLACE for node in raw), within=PLACE)
+    assert worker.do(heirs.remaining) > 2 * PLACE
+    worker.do(heirs.release)
+
+
+def test_heir_has_no_longer_lease_than_it_asked_for(get, wait_for, raw):
+    lock, heirs = get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs, lease=1.5)
+    lock.release()
+    assert all(node.pttl(LOCK) <= 1_500 for node in raw)
+    assert waiter.result(10)
+    assert worker.do(heirs.remaining) <= 1.5
+    assert all(node.pttl(LOCK) <= 1_500 for node in raw)
+
+
+def test_heir_leaves_nothing_on_the_nodes(get, wait_for, raw, eventually):
+    lock, heirs = get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    lock.release()
+    assert waiter.result(10)
+    assert worker.do(heirs.hold_count) == 1
+    worker.do(heirs.release)
+    with pytest.raises(NotOwnedError):
+        worker.do(heirs.release)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_heir_is_not_shown_as_waiting(get, wait_for, make_client):
+    lock, heirs = get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    lock.release()
+    assert waiter.result(10)
+    info = make_client().inspect("x")
+    assert len(info.holders) == 1
+    assert info.waiters == ()
+    worker.do(heirs.release)
+
+
+def test_heir_is_told_when_the_lock_is_taken_away_from_it(get, wait_for):
+    lock, heirs = get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    lock.release()
+    assert waiter.result(10)
+    assert lock.force_release()
+    with pytest.raises(LeaseLostError):
+        worker.do(heirs.release)
+
+
+def test_waiter_that_gave_up_is_no_heir(get, wait_for, raw, eventually):
+    lock, heirs, patient = get(), get(), get()
+    lock.acquire()
+    _, waiter = wait_for(heirs, timeout=0.5)
+    worker, waiting = wait_for(patient)
+    assert waiter.result(10) is False
+    lock.release()
+    assert waiting.result(10)
+    worker.do(patient.release)
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_lock_is_handed_over_by_a_majority_of_nodes(get, wait_for, nodes):
+    lock, heirs, newcomer = get(), get(), get()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    nodes.kill(0)
+    nodes.kill(3)
+    lock.release()
+    assert not newcomer.acquire(False)
+    assert waiter.result(10)
+    assert worker.do(heirs.owned)
+    worker.do(heirs.release)
