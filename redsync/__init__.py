@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from redsync.multi_lock_async import AsyncMultiLock
     from redsync.mutex import AsyncMutex, Mutex
     from redsync.permit import AsyncPermit, Permit, PermitHolder
+    from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
     from redsync.semaphore import AsyncSemaphore, Semaphore
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
@@ -54,6 +55,7 @@ __all__ = [
     "AsyncMultiLock",
     "AsyncMutex",
     "AsyncPermit",
+    "AsyncRateLimiter",
     "AsyncSemaphore",
     "AsyncSpinLock",
     "Choice",
@@ -79,6 +81,7 @@ __all__ = [
     "Permit",
     "PermitHolder",
     "QuorumError",
+    "RateLimiter",
     "RedsyncError",
     "Semaphore",
     "SpinLock",
@@ -94,6 +97,7 @@ _HOMES = {
     "AsyncMultiLock": "redsync.multi_lock_async",
     "AsyncMutex": "redsync.mutex",
     "AsyncPermit": "redsync.permit",
+    "AsyncRateLimiter": "redsync.rate_limiter",
     "AsyncSemaphore": "redsync.semaphore",
     "AsyncSpinLock": "redsync.spin_lock",
     "Choice": "redsync._core.quorum",
@@ -112,6 +116,7 @@ _HOMES = {
     "NodeStatus": "redsync._drivers.nodes",
     "Permit": "redsync.permit",
     "PermitHolder": "redsync.permit",
+    "RateLimiter": "redsync.rate_limiter",
     "Semaphore": "redsync.semaphore",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",

@@ -26,6 +26,7 @@ from redsync.multi_lock import MultiLock
 from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex, Mutex
 from redsync.permit import AsyncPermit, Permit
+from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
 from redsync.semaphore import AsyncSemaphore, Semaphore
 from redsync.spin_lock import AsyncSpinLock, SpinLock
 
@@ -196,6 +197,30 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: A name or a number that can't be.
         """
         return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_rate_limiter(
+        self,
+        name: str | bytes,
+        rate: int,
+        per: float,
+        *,
+        timeout: float | None = None,
+        restart_guard: float | None = None,
+    ) -> RateLimiter:
+        """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            rate: 1 to 10,000; the same number in all programs.
+            per: The length of a window in seconds, at most a year; the same in all programs.
+            timeout: How long `with` waits, in seconds; None for ever.
+            restart_guard: For how many seconds at most a node that has just started grants nothing; None: until nothing
+                counts any more that it may have forgotten. Lower it only for nodes that write everything to disk.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -416,6 +441,30 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: A name or a number that can't be.
         """
         return AsyncSemaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_rate_limiter(
+        self,
+        name: str | bytes,
+        rate: int,
+        per: float,
+        *,
+        timeout: float | None = None,
+        restart_guard: float | None = None,
+    ) -> AsyncRateLimiter:
+        """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            rate: 1 to 10,000; the same number in all programs.
+            per: The length of a window in seconds, at most a year; the same in all programs.
+            timeout: How long `async with` waits, in seconds; None for ever.
+            restart_guard: For how many seconds at most a node that has just started grants nothing; None: until nothing
+                counts any more that it may have forgotten. Lower it only for nodes that write everything to disk.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

@@ -21,6 +21,7 @@ from redsync import (
     AsyncMultiLock,
     AsyncMutex,
     AsyncPermit,
+    AsyncRateLimiter,
     AsyncSemaphore,
     AsyncSpinLock,
     Client,
@@ -31,6 +32,7 @@ from redsync import (
     MultiLock,
     Mutex,
     Permit,
+    RateLimiter,
     Semaphore,
     SpinLock,
 )
@@ -44,6 +46,7 @@ TWINS = {
     AsyncMultiLock: MultiLock,
     AsyncMutex: Mutex,
     AsyncPermit: Permit,
+    AsyncRateLimiter: RateLimiter,
     AsyncSemaphore: Semaphore,
     AsyncSpinLock: SpinLock,
 }

@@ -6,24 +6,28 @@
 -- Idempotent: a permit that has slots already keeps them.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
 -- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
--- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
+-- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] permit   ARGV[2] how many slots   ARGV[3] lease, ms
 -- ARGV[4] for how long this node must have remembered everything to grant, ms; 0: does not matter
 -- ARGV[5] for how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
 -- ARGV[8] the limit's version   ARGV[9] the limit   ARGV[10] start   ARGV[11] exact slots, or nothing
--- Reply: "slot,slot" granted | {ms until the first slot expires or -1, reason, highest ticket, how many wait before it,
---        detail, permits}; reason "full": no room, "taken": others have some of these slots, detail: bit map of what is
---        taken, "limit": this node knows another limit of at least that version, detail: its version, and its permits
+-- ARGV[12] only of a rate limiter: its window, us
+-- Reply: "slot,slot" granted | {ms until enough slots have expired for those who wait before it and for itself, or -1, reason,
+--        highest ticket, how many wait before it, detail, permits}; reason "full": no room, "taken": others have some of
+--        these slots, detail: bit map of what is taken, "limit": this node knows another limit of at least that version,
+--        or of another kind, detail: that limit as at KEYS[6], and its permits
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 -- include: slots
-local at_most = 4 + ARGV[2]
+local at_most, all = 4 + ARGV[2], false
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end
 local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 
-local its_version, its_permits = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+)$')
-its_version, its_permits = tonumber(its_version), tonumber(its_permits)
+local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[12] and ' ' .. ARGV[12] or '')
+local its_limit = redis.call('get', KEYS[6])
+local its_version, its_permits, its_window = string.match(its_limit or '', '^(%d+) (%d+) ?(%d*)$')
+its_version = tonumber(its_version)
 
 local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
 local mine = redis.call('hget', KEYS[4], me) or ''
@@ -31,8 +35,8 @@ local has, had = {}, 0
 for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
 
 local reason, detail, chosen, room = 'full', '', nil, -1
-if its_version and (its_version > version or (its_version == version and its_permits ~= permits)) then
-  reason, detail, permits = 'limit', its_version, its_permits
+if its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= (ARGV[12] or '')) then
+  reason, detail, permits = 'limit', its_limit, tonumber(its_permits)
 else
   if ARGV[5] ~= '0' and ARGV[6] ~= '0' then
 -- include: take_place_in_line
@@ -68,9 +72,9 @@ if not chosen then
   if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
   tidy()
 -- include: wake_line
-  local first = redis.call('zrange', KEYS[1], 0, 0, 'withscores')[2]
-  local before = redis.call('zrank', KEYS[2], me) or 0
-  return {first and first - now or -1, reason, math.max(highest, ARGV[6]), before, detail, permits}
+  local before = redis.call('zrank', KEYS[2], me)
+-- include: time_left
+  return {left, reason, math.max(highest, ARGV[6]), before or 0, detail, permits}
 end
 
 -- include: remembers

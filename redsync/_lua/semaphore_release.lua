@@ -10,9 +10,9 @@
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
 local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
-if ARGV[2] == '0' then
-  -- A place may be left, as this node did not grant when the others did.
+-- A place may be left, as this node did not grant when the others did.
 -- include: leave_line
+if ARGV[2] == '0' then
   if mine then freed = freed + drop(ARGV[1], mine) end
 elseif mine then
   local remain = {}
@@ -23,11 +23,12 @@ elseif mine then
     part[#part + 1] = slot
   end
   if #kept == 0 then
-    freed = drop(ARGV[1], mine)
+    freed = freed + drop(ARGV[1], mine)
   elseif #given > 0 then
+    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it.
     redis.call('zrem', KEYS[2], ARGV[1])
     redis.call('hset', KEYS[4], ARGV[1], table.concat(kept, ','))
-    freed = mark(table.concat(given, ','), 0)
+    freed = freed + mark(table.concat(given, ','), 0)
   end
 end
 tidy()

@@ -28,8 +28,9 @@ from redsync._core.holds import HoldState, read_slots
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.places import PLACE_KEPT, patience
+from redsync._protocols.places import PLACE_KEPT, SPREAD, patience
 from redsync._protocols.rounds import refusals, type_error
+from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
 
 __all__ = ["Bid", "Limit"]
@@ -44,18 +45,54 @@ _SPARE = 4
 
 
 class Limit:
-    """How many slots a semaphore has, as far as this client knows.
+    """How many slots there are, as far as this client knows.
 
     Attributes:
         version: Orders the limits: 0 for the one that programs bring along; each change has a higher one.
         permits: How many slots.
+        per_us: Of a rate limiter its window, whole microseconds; 0 of a semaphore. So nodes tell one from the other.
     """
 
-    __slots__ = ("permits", "version")
+    __slots__ = ("per_us", "permits", "version")
 
-    def __init__(self, permits: int) -> None:
+    def __init__(self, permits: int, per_us: int = 0) -> None:
         self.version = 0
         self.permits = permits
+        self.per_us = per_us
+
+    @property
+    def noun(self) -> str:
+        return "rate limiter" if self.per_us else "semaphore"
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """What scripts are told besides version and permits."""
+        return (self.per_us,) if self.per_us else ()
+
+    def __str__(self) -> str:
+        return f"{self.permits} per {self.per_us / 1e6:g} s" if self.per_us else f"{self.permits} permits"
+
+    @classmethod
+    def read(cls, text: bytes) -> Limit:
+        """Return the limit that a node has written down.
+
+        Raises:
+            ValueError: It is none.
+        """
+        version, permits, *per_us = map(int, text.split(b" "))
+        limit = cls(permits, *per_us)
+        limit.version = version
+        return limit
+
+    def differs(self, name: str | bytes, theirs: Limit) -> ConfigurationError:
+        """Return the error for nodes that keep another limit under that name."""
+        remedy = "choose another name for one of them"
+        if theirs.per_us == self.per_us == 0:
+            remedy = f"use one number in all programs, or resize({self.permits})"
+        elif theirs.per_us and self.per_us:
+            remedy = "use one rate and one window in all programs, and another name for another rate"
+        what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"
+        return ConfigurationError(f"{self.noun} {name!r} has {what} on its nodes, not {self}: {remedy}")
 
     def learn(self, version: int, permits: int) -> bool:
         """Take over a limit that is newer; return whether it is."""
@@ -72,16 +109,24 @@ class Bid:
         taken: Whether nodes may have a place of it.
         kept: Seconds for which they keep it.
         mark: None: what gets free is not handed over.
+        window: Of a rate limiter: what its permits last for. They are not held, they only run out.
         unsettled: False: its ticket is its own choice.
         contested: Whether the limit of some node was another one of the same version, when the last round was over.
     """
 
-    kept = PLACE_KEPT
     mark: bytes | None = None
     unsettled = False
 
     def __init__(
-        self, name: str | bytes, owner: Owner, wanted: int, limit: Limit, luck: Callable[[], float], *, waits: bool
+        self,
+        name: str | bytes,
+        owner: Owner,
+        wanted: int,
+        limit: Limit,
+        luck: Callable[[], float],
+        *,
+        waits: bool,
+        window: Window | None = None,
     ) -> None:
         """Begin to ask.
 
@@ -92,6 +137,7 @@ class Bid:
             limit: What is known of the limit; it is kept up to date.
             luck: Returns a random number in [0, 1).
             waits: Whether to take a place in line.
+            window: Of a rate limiter: what its permits last for.
         """
         self._name = name
         self._owner = owner
@@ -99,6 +145,8 @@ class Bid:
         self._limit = limit
         self._luck = luck
         self._waits = waits
+        self.window = window
+        self.kept = PLACE_KEPT if window is None else window.place_kept
         self._ticket = 0
         self._anew()
         self._again = False
@@ -122,7 +170,8 @@ class Bid:
         self._rounds += 1
         self.taken = self.taken or self._ticket > 0
         exact = b",".join(b"%d" % slot for slot in self._exact)
-        return *self._place(), self._limit.version, self._limit.permits, self._start, exact
+        limit = self._limit
+        return *self._place(), limit.version, limit.permits, self._start, exact, *limit.window
 
     def _place(self) -> tuple[Arg, ...]:
         return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
@@ -142,8 +191,10 @@ class Bid:
             return False
         if reply.__class__ is not list or [word.__class__ for word in reply[:4]] != [int, bytes, int, int]:
             raise ValueError("an acquire is answered by slots, or by the reason why there are none")
-        if [word.__class__ for word in reply[4:]] != [int if reply[1] == _OTHER_LIMIT else bytes, int]:
+        if [word.__class__ for word in reply[4:]] != [bytes, int]:
             raise ValueError("a refusal tells what is taken, and the limit")
+        if reply[1] == _OTHER_LIMIT:
+            Limit.read(reply[4])
         return False
 
     def decide(self, tally: Tally) -> Verdict:
@@ -171,8 +222,11 @@ class Bid:
     def take(self, state: HoldState, tally: Tally) -> None:
         """Note in a hold that was won which slots it has."""
         self._hear(tally)
+        state.slots = self._won(tally)
+
+    def _won(self, tally: Tally) -> tuple[int, ...]:
         votes = self._granted(tally)
-        state.slots = tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+        return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     # Being refused.
 
@@ -188,19 +242,19 @@ class Bid:
                 f"semaphore {self._name!r} was resized to {limit.permits} permits: {self._wanted} at once can't be had"
             )
         if len(others) > len(tally.nodes) - tally.quorum:
-            return ConfigurationError(
-                f"semaphore {self._name!r} has {others[0]} permits on its nodes, not {limit.permits}: "
-                f"use one number in all programs, or resize({limit.permits})"
-            )
-        return type_error(self._name, tally, "semaphore")
+            return limit.differs(self._name, others[0])
+        return type_error(self._name, tally, limit.noun)
 
-    def _hear(self, tally: Tally) -> list[int]:
-        """Learn the newest limit that was told; return what limits of the same version as ours there are besides."""
+    def _hear(self, tally: Tally) -> list[Limit]:
+        """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
         limit, before = self._limit, self._limit.version
-        told = [(reply[4], reply[5]) for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
-        for version, permits in told:
-            limit.learn(version, permits)
-        others = [permits for version, permits in told if version == before] if limit.version == before else []
+        told = [Limit.read(reply[4]) for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
+        alike = [other for other in told if other.per_us == limit.per_us]
+        for other in alike:
+            limit.learn(other.version, other.permits)
+        others = [other for other in told if other.per_us != limit.per_us]
+        if limit.version == before:
+            others += [other for other in alike if other.version == before]
         self.contested, self._newer = bool(others), limit.version > before
         return others
 
@@ -213,6 +267,19 @@ class Bid:
         self._start %= self._limit.permits
         self._again = self._newer or bool(self._exact)
         return self._again
+
+    def insist(self, tally: Tally) -> bool:
+        """Take note of a round that was won, but too late to count; return whether to ask for the same at once.
+
+        The nodes have the slots already, so all that is asked for is more time.
+        """
+        if self.window is None:
+            return False
+        self.window.note(tally.at - tally.sent_at, late=True)
+        if self._rounds >= _ROUNDS:
+            return False
+        self._exact, self._again = self._won(tally), True
+        return True
 
     def learn(self, tally: Tally) -> bool:
         told = [reply[2] for reply in refusals(tally) if reply]
@@ -274,8 +341,14 @@ class Bid:
     def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
         return None
 
+    @property
+    def spread(self) -> float:
+        """Seconds over which those who wait spread their looks when the holders' time is up."""
+        # Those who wait for a window are told different times.
+        return SPREAD if self.window is None else 0.0
+
     def patience(self, tally: Tally, luck: float) -> float:
-        return patience(tally, luck, 3, self.kept)
+        return patience(tally, luck, 3, self.kept) if self.window is None else self.window.patience(luck)
 
 
 def _chance_in(bits: bytes, slot: int) -> float:

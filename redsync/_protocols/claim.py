@@ -34,7 +34,7 @@ from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.bids import Bid
 from redsync._protocols.lease import abandon, milliseconds, renew_at
-from redsync._protocols.places import PLACE_KEPT, Arrival, Nowhere, Place, Ticket, Waiting
+from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
 from redsync.exceptions import RedsyncError
 
@@ -158,6 +158,8 @@ class _Attempt:
         "_started",
         "_touched",
         "_tries",
+        "_useful",
+        "_window",
         "deadline",
         "lease",
         "mark",
@@ -179,7 +181,9 @@ class _Attempt:
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
         self._place = _place(session, demand, self.lease, started)
-        self._guard = session.timing.guard(self.lease)
+        self._window = None if demand.bid is None else demand.bid.window
+        self._useful = math.inf
+        self._guard = session.timing.guard(self.lease) if self._window is None else self._window.guard
         self._guard_ms = milliseconds(self._guard)
         self.deadline = math.inf if timeout is None else started + timeout
 
@@ -195,9 +199,11 @@ class _Attempt:
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
-        demand, lease = self._demand, self.lease
-        owner, keys = demand.owner, demand.keys
-        patience = self._session.timing.round_timeout(lease)
+        demand, window = self._demand, self._window
+        if window is not None:
+            self.lease, self._useful = window.terms()
+        owner, keys, lease = demand.owner, demand.keys, self.lease
+        patience = self._session.timing.round_timeout(lease) if window is None else window.round_timeout
         if demand.timeout:
             patience = min(patience, max(self.deadline - now, _LAST_TRY))
         self._asking = True
@@ -248,7 +254,9 @@ class _Attempt:
             self._place.leave()
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when what was won may be believed."""
+        """Return until when what was won may be believed; of a rate limiter: until when it counts."""
+        if self._window is not None:
+            return tally.sent_at + self._useful
         believed = self._session.timing.valid_until(tally.sent_at, self.lease)
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
@@ -259,7 +267,11 @@ class _Attempt:
         return type_error(self._demand.name, tally) if bid is None else bid.refusal(tally)
 
     def learn(self, tally: Tally, *, over: bool) -> bool:
-        """Take note of a refusal; return whether to ask again at once."""
+        """Take note of a round without success; return whether to ask again at once."""
+        if tally.won:
+            return self._demand.bid is not None and self._demand.bid.insist(tally)
+        if tally.without_quorum:
+            return False
         if self._demand.bid is not None:
             return self._demand.bid.exchange(tally) or (not over and self._place.learn(tally))
         return not over and not _is_split(tally) and self._place.learn(tally)
@@ -279,7 +291,8 @@ class _Attempt:
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0
-        return min(_time_left(tally) + 0.001 + 0.02 * luck, self._place.patience(tally, luck))
+        spread = SPREAD if self._demand.bid is None else self._demand.bid.spread
+        return min(_time_left(tally) + 0.001 + spread * luck, self._place.patience(tally, luck))
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -306,7 +319,11 @@ class _Attempt:
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
         if demand.bid is not None:
             demand.bid.take(state, tally)
-        self._take_up(state)
+        if self._window is None:
+            self._take_up(state)
+        else:
+            # Nobody holds it: it is neither renewed nor given back, and runs out by itself.
+            self._window.note(tally.at - sent_at, late=False)
         return state
 
     def is_fresh(self, now: float) -> bool:
@@ -367,7 +384,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
-            if refusal is None and not mute and attempt.learn(tally, over=over):
+            if refusal is None and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
             if over or mute or attempt.in_doubt:

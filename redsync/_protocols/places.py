@@ -20,7 +20,7 @@ from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, refusals
 
-__all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "patience"]
+__all__ = ["PLACE_KEPT", "SPREAD", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "patience"]
 
 PLACE_KEPT = 3.0
 """Seconds for which nodes keep a waiter's place; each ask renews it. One who stopped holds up others for so long."""
@@ -30,6 +30,9 @@ _LONGEST_SLEEP = 0.7
 
 _DRAW = b"+"
 """In the place of a ticket: each node draws one by itself."""
+
+SPREAD = 0.02
+"""Seconds over which those who wait for one holder spread their looks when its time is up."""
 
 _FRONT = 64
 """So many who wait may look every second. Who has more before it sleeps longer: thousands would keep nodes busy."""

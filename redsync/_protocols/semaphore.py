@@ -32,7 +32,19 @@ from redsync._protocols.holding import give_back, release
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
-__all__ = ["SEMAPHORE", "Holding", "Pool", "acquire", "available", "holdings", "limit_of", "release_latest", "resize"]
+__all__ = [
+    "SEMAPHORE",
+    "Holding",
+    "Look",
+    "Pool",
+    "acquire",
+    "available",
+    "holdings",
+    "limit_of",
+    "release_latest",
+    "resize",
+    "survey",
+]
 
 SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
 INSPECT = Script.load("semaphore_inspect")
@@ -67,7 +79,7 @@ def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps
     state = yield from acquire_new(session, demand, now, now)
     if demand.bid is not None and demand.bid.contested and state is not None:
         # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
-        args = (limit.version, limit.permits, 1)
+        args = (limit.version, limit.permits, 1, *limit.window)
         yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner.lane, demand.owner))
     return state
 
@@ -116,19 +128,35 @@ class Look:
         permits: The limit.
         taken: Which slots are taken.
         holders: Each permit with its slots, for how many seconds the node keeps it, and who is behind it.
+        per_us: Of a rate limiter its window, in microseconds; else 0.
+        awaited: How many slots those want who wait.
     """
 
     version: int
     permits: int
     taken: frozenset[int]
     holders: tuple[tuple[str, tuple[int, ...], float, ClientRecord | None], ...]
+    per_us: int
+    awaited: int
 
     @classmethod
     def read(cls, reply: Any) -> Look:
         """Return what a reply of `semaphore_inspect` says."""
-        version, permits, bits, holders = reply
+        version, permits, bits, holders, per_us, awaited = reply
         taken = frozenset(8 * i + j for i, byte in enumerate(bits) if byte for j in range(8) if byte >> (7 - j) & 1)
-        return cls(int(version), int(permits), taken, tuple(map(cls._read_holder, holders)))
+        return cls(int(version), int(permits), taken, tuple(map(cls._read_holder, holders)), int(per_us), int(awaited))
+
+    @property
+    def limit(self) -> Limit:
+        """The limit as the node knows it."""
+        limit = Limit(self.permits, self.per_us)
+        limit.version = self.version
+        return limit
+
+    def contradicts(self, limit: Limit) -> bool:
+        """Whether it knows a limit of another kind, or another rate."""
+        other = self.per_us != limit.per_us or (limit.per_us > 0 and self.permits != limit.permits)
+        return other and self.version >= 0
 
     @staticmethod
     def _read_holder(entry: Any) -> tuple[str, tuple[int, ...], float, ClientRecord | None]:
@@ -161,12 +189,13 @@ def _is_look(reply: Any) -> bool:
     return True
 
 
-def _survey(session: Session, pool: Pool, owner: Owner, *, holders: bool = False) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes, and return what a quorum of them or more know.
+def survey(session: Session, pool: Pool, owner: Owner, *, holders: int = 0) -> Steps[tuple[list[Look], Tally]]:
+    """Ask all nodes, and return what a quorum of them or more know; of so many permits who has them, -1 for all.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
+        ConfigurationError: It is another rate limiter, or a semaphore, or no semaphore.
     """
 
     def decide(tally: Tally) -> Verdict:
@@ -174,21 +203,27 @@ def _survey(session: Session, pool: Pool, owner: Owner, *, holders: bool = False
             return Verdict.PENDING
         return Verdict.WON if tally.granted >= tally.quorum else Verdict.LOST
 
-    command = Command(INSPECT, pool.keys.all, (int(holders),))
+    command = Command(INSPECT, pool.keys.all, (holders,))
     timeout = session.timing.node_timeout
     tally = yield from broadcast(Broadcast(command, owner.lane, owner, _is_look, timeout, decide=decide))
     if tally.granted < tally.quorum:
-        raise type_error(pool.name, tally, "semaphore") or no_quorum(pool.name, tally, "semaphore")
+        noun = pool.limit.noun
+        raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
     votes = zip(tally.choices, tally.replies, strict=True)
-    return [Look.read(reply) for choice, reply in votes if choice is Choice.GRANTED], tally
+    looks = [Look.read(reply) for choice, reply in votes if choice is Choice.GRANTED]
+    others = [look.limit for look in looks if look.contradicts(pool.limit)]
+    if len(others) > len(looks) - tally.quorum:
+        raise pool.limit.differs(pool.name, others[0])
+    return looks, tally
 
 
 def _newest(looks: Iterable[Look], limit: Limit) -> Limit:
     """Learn the newest limit that nodes know, and return the one that holds."""
     by_version: dict[int, Counter[int]] = defaultdict(Counter)
     for look in looks:
-        by_version[look.version][look.permits] += 1
-    version = max(by_version)
+        if not look.contradicts(limit):
+            by_version[look.version][look.permits] += 1
+    version = max(by_version, default=-1)
     if version >= 0:
         permits = by_version[version].most_common(1)[0][0]
         limit.learn(version, permits)
@@ -206,7 +241,7 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from _survey(session, pool, owner)
+    looks, _ = yield from survey(session, pool, owner)
     return _newest(looks, pool.limit).permits
 
 
@@ -217,7 +252,7 @@ def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from _survey(session, pool, owner)
+    looks, tally = yield from survey(session, pool, owner)
     taken = Counter(slot for look in looks for slot in look.taken)
     blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
     return max(0, _newest(looks, pool.limit).permits - blocked)
@@ -230,7 +265,7 @@ def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding,
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from _survey(session, pool, owner, holders=True)
+    looks, tally = yield from survey(session, pool, owner, holders=-1)
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     lasting: dict[str, list[float]] = defaultdict(list)
     clients: dict[str, ClientRecord | None] = {}
@@ -255,7 +290,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
         QuorumError: Too few nodes answered. If any did, the new limit may come into force nevertheless.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from _survey(session, pool, owner)
+    looks, _ = yield from survey(session, pool, owner)
     known = max(pool.limit.version, *(look.version for look in looks))
     version = (known // _TIES + 1) * _TIES + int(session.luck() * _TIES)
 
