@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
-    from redsync.client import AsyncClient, Client
+    from redsync.client import Client
+    from redsync.client_async import AsyncClient
     from redsync.exceptions import (
         AcquireTimeout,
         ClientClosedError,
@@ -89,7 +90,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "redsync.client",
+    "AsyncClient": "redsync.client_async",
     "AsyncFairLock": "redsync.fair_lock",
     "AsyncHold": "redsync.hold",
     "AsyncLock": "redsync.lock",

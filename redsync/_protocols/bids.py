@@ -206,7 +206,8 @@ class Bid:
             return Verdict.WON
         heard = tally.granted + tally.refused
         unheard = len(tally.nodes) - heard - tally.failed
-        if tally.without_quorum or not unheard or (least + unheard < tally.quorum <= heard):
+        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
+        if tally.without_quorum or not unheard or (least + unheard < tally.quorum <= heard and not self._ticket):
             return Verdict.LOST
         return Verdict.PENDING
 

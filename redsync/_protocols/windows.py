@@ -1,20 +1,20 @@
 """Windows: what makes permits that only run out into an exact rate limit.
 
-A rate limiter of R per window is R slots, as a semaphore of R permits, but a permit is never given back: its slot is
+A rate limiter of R per window is R slots, as a semaphore of R permits, but permits are never given back: a slot is
 free again when the nodes' time for it is up. What is promised is about *successes*, and a success counts at the instant
-at which the acquire returns. A node takes the slot a little earlier, between the sending of the question and its answer.
-If it kept it for just the window, the next success with that slot could come earlier than a window after this one. So:
+at which the acquire returns. A node takes the slot a little earlier, between question and answer. If it kept it for
+just the window, the next success with that slot could come earlier than a window after this one. So:
 
 * nodes keep a slot for `per + allowance`, and for as much longer as their clocks may run fast;
 * a success counts only if its round was over within half of the allowance after the sending began; the other half is
   for the way from there to the caller. A round that took longer is no success yet: the same slots are asked for again,
   for longer.
 
-Let a success return at A, and be asked for at S: A <= S + allowance. On each node of its quorum the slot is taken after
-S, and so until after S + allowance + per by the client's clock. The next one with that slot needs a quorum, so one of
-these nodes, and returns after that: more than `per` after A. In any window of `per` each slot has one success at most,
-and there are R of them. It does not matter which clock of the two clients one looks at: what is compared is one client's
-A and S, and one node's times.
+Let a success return at A, and be asked for at S: A <= S + allowance. On each node of its quorum the slot is taken
+after S, and kept until after S + allowance + per by the client's clock. The next one with that slot needs a quorum, so
+one of these nodes, and returns after that: more than `per` after A. In any window of `per` each slot has one success at
+most, and there are R of them. What is compared is one client's A and S and one node's times, so only
+these two clocks matter.
 
 The allowance follows what rounds take, for it costs throughput: 1 / (1 + allowance / per). Each question carries its
 own, so clients need not agree on it.

@@ -46,8 +46,8 @@ class SlotNode:
         words = [word for permit in permits for word in permit]
         return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *([1] if guarded else []))
 
-    def look(self, *, holders=True):
-        return self.node.run("semaphore_inspect", KEYS.all, int(holders))
+    def look(self, *, holders=-1):
+        return self.node.run("semaphore_inspect", KEYS.all, holders)
 
     def resize(self, version, permits, *, sure=False):
         return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure))
@@ -472,7 +472,7 @@ def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
 def test_first_use_sets_the_limit_and_another_one_is_told_it(sem):
     sem.ask(A, permits=4)
     assert sem.redis.get(KEYS.limit) == b"0 4"
-    assert sem.ask(B, permits=5)[1:] == [b"limit", 0, 0, 0, 4]
+    assert sem.ask(B, permits=5)[1:] == [b"limit", 0, 0, b"0 4", 4]
     assert sem.slots() == {A: b"0"}
 
 
@@ -481,7 +481,7 @@ def test_grant_teaches_a_newer_limit_and_refuses_under_an_older(sem):
     assert sem.ask(B, permits=6, version=1 << 32, start=5) == b"5"
     assert sem.redis.get(KEYS.limit) == b"4294967296 6"
     assert sem.redis.pttl(KEYS.limit) == -1, "what somebody has set is kept for good"
-    assert sem.ask(C, permits=4)[1:] == [b"limit", 0, 0, 1 << 32, 6]
+    assert sem.ask(C, permits=4)[1:] == [b"limit", 0, 0, b"4294967296 6", 6]
 
 
 def test_resize_keeps_the_newest(sem):
@@ -538,19 +538,20 @@ def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
 
 
 def test_look_tells_limit_slots_and_who_is_behind_them(sem, lasts):
-    assert sem.look() == [-1, 0, b"", []]
+    assert sem.look() == [-1, 0, b"", [], 0, 0]
     client = b"285475da-9152-4c83-822a-67ee2f116a79"
     sem.redis.set(b"redsync:client:" + client, b"a record")
     sem.ask(client + b":7", 2, start=1, lease=20_000)
     sem.ask(B, lease=40_000)
-    version, permits, bits, holders = sem.look()
+    version, permits, bits, holders, *_ = sem.look()
     assert (version, permits, bits) == (0, 4, bytes([0b1110_0000]))
     assert [(permit, slots, record) for permit, slots, _, record in holders] == [
         (client + b":7", b"1,2", b"a record"),
         (B, b"0", b""),
     ]
     assert lasts(holders[0][2], 20_000)
-    assert sem.look(holders=False)[3] == []
+    assert sem.look(holders=0)[3] == []
+    assert [holder[0] for holder in sem.look(holders=1)[3]] == [client + b":7"]
 
 
 def test_node_without_memory_grants_nothing_but_lets_wait(sem):

@@ -26,7 +26,7 @@ def taken(*slots, permits=4):
 
 
 def other_limit(version, permits):
-    return [-1, b"limit", 0, 0, version, permits]
+    return [-1, b"limit", 0, 0, b"%d %d" % (version, permits), permits]
 
 
 class Bidder:
@@ -109,7 +109,15 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
 
 def test_garbage_is_no_answer(believed, toy):
     assert believed(lambda toy: Bidder(toy).steps()) == []
-    for reply in (b"1,2", b"1,", b"01", b"1,1", [1, b"full", 0, 0, 7, 4], [1, b"limit", 0, 0, b"", 4]):
+    for reply in (
+        b"1,2",
+        b"1,",
+        b"01",
+        b"1,1",
+        [1, b"full", 0, 0, 7, 4],
+        [1, b"limit", 0, 0, 7, 4],
+        [1, b"limit", 0, 0, b"", 4],
+    ):
         tally = toy.perform(toy.start(Bidder(toy).steps()), toy.all_say(reply))
         assert tally.without_quorum, reply
 
@@ -187,7 +195,7 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
     toy = bidder.toy
     state = bidder.play(
         (ASK, toy.all_say(full())),
-        (ASK, toy.answers(taken(0, 1, 2), taken(1, 2, 3), taken(0, 2, 3), None, None)),
+        (ASK, toy.answers(taken(0, 1, 2), taken(1, 2, 3), taken(0, 2, 3), taken(0, 1, 3), "down")),
         UNDO,
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(b"2")),
@@ -199,7 +207,7 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
 
 def test_permit_that_gives_up_leaves_the_line(bidder):
     toy = bidder.toy
-    script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), UNDO, ("wait for wake-up", toy.slept())
+    script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), ("wait for wake-up", toy.slept())
     assert bidder.play(*script, (ASK, toy.all_say(full())), f"{UNDO}, leave", timeout=0.5) is None
     assert toy.told[-1].command.args[1:] == (1,)
 
@@ -255,7 +263,7 @@ def test_start_lies_within_a_limit_that_has_shrunk(bidder):
 def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(bidder):
     toy = bidder.toy
     answers = toy.answers(other_limit(0, 7), b"2", other_limit(0, 7), other_limit(0, 7), None)
-    with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4: .* or resize\(4\)"):
+    with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4 permits: .* or resize\(4\)"):
         bidder.play((ASK, answers), UNDO)
 
 

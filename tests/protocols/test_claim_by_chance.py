@@ -48,7 +48,8 @@ class Chance:
     @property
     def is_handed_over(self):
         """Whether a quorum has handed over what was asked for last, lately enough."""
-        return self.handed.bit_count() >= self.quorum and self.toy.now < self.asked_at + self.kept / 2
+        until = self.toy.session.timing.valid_until(self.asked_at, self.kept)
+        return self.handed.bit_count() >= self.quorum and self.toy.now < (self.asked_at + until) / 2
 
     def replies(self, sent):
         """What each node says: most agree in most rounds; a node that was not asked has failed."""

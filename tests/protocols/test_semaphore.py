@@ -28,7 +28,7 @@ def look(version=-1, permits=0, taken=(), holders=()):
     bits = bytearray(2)
     for slot in taken:
         bits[slot // 8] |= 1 << (7 - slot % 8)
-    return [version, permits, bytes(bits), list(holders)]
+    return [version, permits, bytes(bits), list(holders), 0, 0]
 
 
 @pytest.fixture

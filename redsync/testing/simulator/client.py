@@ -11,7 +11,7 @@ import redis.asyncio
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
-from redsync.client import AsyncClient
+from redsync.client_async import AsyncClient
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.runner import SimRunner
 
