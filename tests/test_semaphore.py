@@ -216,11 +216,12 @@ def test_permit_with_a_lease_comes_back_by_itself(semaphore, elsewhere):
         semaphore.release()
 
 
-def test_loss_inside_with_is_told(client):
+def test_loss_inside_with_is_told(client, eventually):
     lost = []
     semaphore = client.get_semaphore("x", 2, lease=0.1, on_lost=lost.append)
     with pytest.raises(LeaseLostError), semaphore as permit:
         permit.wait_lost(2)
+    eventually(lambda: lost)
     assert [type(permit) for permit in lost] in ([Permit], [type(permit)])
 
 

@@ -92,7 +92,9 @@ class Limit:
         elif theirs.per_us and self.per_us:
             remedy = "use one rate and one window in all programs, and another name for another rate"
         what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"
-        return ConfigurationError(f"{self.noun} {name!r} has {what} on its nodes, not {self}: {remedy}")
+        return ConfigurationError(
+            f"{self.noun} {name!r} has {what} on its nodes, not {self if self.per_us else self.permits}: {remedy}"
+        )
 
     def learn(self, version: int, permits: int) -> bool:
         """Take over a limit that is newer; return whether it is."""

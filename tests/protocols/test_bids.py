@@ -263,7 +263,7 @@ def test_start_lies_within_a_limit_that_has_shrunk(bidder):
 def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(bidder):
     toy = bidder.toy
     answers = toy.answers(other_limit(0, 7), b"2", other_limit(0, 7), other_limit(0, 7), None)
-    with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4 permits: .* or resize\(4\)"):
+    with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4: .* or resize\(4\)"):
         bidder.play((ASK, answers), UNDO)
 
 

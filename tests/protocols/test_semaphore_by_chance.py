@@ -146,18 +146,24 @@ class Client:
 
 
 class World:
+    client = Client
+
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.n = self.rng.choice([1, 2, 3, 3, 4, 5])
         self.permits = self.largest = self.rng.choice([1, 2, 3])
         self.now = 1000.0
         self.granted = self.resizes = self.most = 0
-        self.stores = [Store(lambda: EPOCH + self.now, lambda *_: 1) for _ in range(self.n)]
+        self.clocks = [self.make_clock() for _ in range(self.n)]
+        self.stores = [Store(clock, lambda *_: 1) for clock in self.clocks]
         self.newborn_at = [None] * self.n
         for store in self.stores:
             store.execute(b"set", b"redsync_birth", b"original 1")
-        self.clients = [Client(self, i) for i in range(1, 4)]
+        self.clients = [self.client(self, i) for i in range(1, 4)]
         self.actors = [Actor(client, client.live()) for client in self.clients for _ in range(2)]
+
+    def make_clock(self):
+        return lambda: EPOCH + self.now
 
     def step(self):
         rng = self.rng
@@ -175,7 +181,7 @@ class World:
         for node, at in enumerate(self.newborn_at):
             if at is not None and self.now >= at:
                 self.newborn_at[node] = None
-                self.stores[node].execute(b"set", b"redsync_birth", b"newborn %d" % ((EPOCH + self.now) * 1000))
+                self.stores[node].execute(b"set", b"redsync_birth", b"newborn %d" % (self.clocks[node]() * 1000))
         for actor in self.actors:
             if actor.tally is not None:
                 if actor.tally.verdict is Verdict.PENDING and self.now >= actor.until:
