@@ -107,7 +107,7 @@ def test_heir_is_told_when_the_lock_is_taken_away_from_it(get, wait_for):
 def test_waiter_that_gave_up_is_no_heir(get, wait_for, raw, eventually):
     lock, heirs, patient = get(), get(), get()
     lock.acquire()
-    _, waiter = wait_for(heirs, timeout=0.5)
+    _, waiter = wait_for(heirs, timeout=2.0)
     worker, waiting = wait_for(patient)
     assert waiter.result(10) is False
     lock.release()
