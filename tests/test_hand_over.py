@@ -22,6 +22,8 @@ def wait_for(make_worker, eventually, raw):
     """Let a worker wait for a lock until each node knows it; return the worker and what comes of it."""
 
     def start(lock, **options):
+        # A node where the waiter came before the holder's claim grants each of its asks, and has no place for it.
+        eventually(lambda: all(node.exists(LOCK) for node in raw))
         known = raw[0].hlen(PLACES)
         worker = make_worker()
         waiter = worker.start(lock.acquire, **options)
