@@ -110,22 +110,22 @@ class Fault(NamedTuple):
 
 
 def plan(chance, seconds):
-    """Return the faults of one run: nodes die and come back empty, or hang; a minority, but once a majority hangs.
+    """Return the faults of one run: nodes die and come back empty, or hang.
 
-    In the last seconds nothing begins, so that all ends well.
+    Mostly a minority is out; but once a majority hangs for longer than a lease, and once a majority forgets all at the
+    same time. In the last seconds nothing begins, so that all ends well.
     """
     faults, out_until = [], [0.0] * NODES
-    at, blackout_at = 0.5, chance.uniform(1.0, seconds / 2)
+    great = {"hang": chance.uniform(0.1, 0.3) * seconds, "restart": chance.uniform(0.4, 0.6) * seconds}
+    at = 0.5
     while at < seconds - 4.0:
         whole = [node for node in range(NODES) if out_until[node] < at]
-        blackout = blackout_at < at and len(whole) >= QUORUM
-        if blackout:
-            blackout_at = seconds
-        spare = len(whole) if blackout else max(len(whole) - QUORUM, 0)
-        for node in chance.sample(whole, min(spare, QUORUM if blackout else chance.choice([1, 1, 2]))):
-            how = "hang" if blackout else chance.choice(["kill", "restart", "hang"])
-            until = at + chance.uniform(LEASE if blackout else 0.05, 1.5 * LEASE)
-            match how:
+        due = next((how for how, due_at in great.items() if due_at < at and len(whole) >= QUORUM), None)
+        great.pop(due, None)
+        spare = QUORUM if due else min(max(len(whole) - QUORUM, 0), chance.choice([1, 1, 2]))
+        for node in chance.sample(whole, spare):
+            until = at + chance.uniform(LEASE if due else 0.05, 1.5 * LEASE)
+            match due or chance.choice(["kill", "restart", "hang"]):
                 case "hang":
                     faults += [Fault(at, "pause", node), Fault(until, "resume", node)]
                     out_until[node] = until

@@ -1,6 +1,7 @@
 """Eight processes hammer a semaphore of three while nodes are killed, restarted empty and stopped."""
 
 import contextlib
+import itertools
 import json
 import random
 import subprocess
@@ -147,10 +148,10 @@ def test_judgement_counts_on_a_node_from_the_end_of_its_trouble_on():
     assert hammer.absences(done, 9.0) == expected
 
 
-def test_plan_takes_a_majority_away_once():
-    for number in range(20):
-        chance = random.Random(number)
-        out = hammer.absences(hammer.plan(chance, SECONDS), SECONDS)
+def test_plan_takes_a_majority_away_twice():
+    for number in range(50):
+        out = hammer.absences(hammer.plan(random.Random(number), SECONDS), SECONDS)
         judged = hammer.shortages([], out, 0.0, SECONDS)
-        assert len(judged) == 2
-        assert judged[0].until + LEASE <= judged[1].since
+        assert len(judged) == 3, number
+        assert all(later.since - sooner.until > 0.99 * LEASE for sooner, later in itertools.pairwise(judged))
+        assert sum(span.length for span in judged) > SECONDS / 2
