@@ -54,6 +54,10 @@ SAYS = {
         two more: None
         free again: 3
         """,
+    "rate_limited_client.py": r"""
+        the next call is allowed in [01]\.\d s
+        24 calls; at most (9|10) in any second
+        """,
     "own_unit_test_with_fakeredis.py": r"""
         test_shop_sells_what_it_has: passed
         test_shop_never_sells_more_to_many_customers: passed

@@ -23,12 +23,25 @@ class SlotNode:
         self.node, self.redis = node, node.redis
 
     def ask(
-        self, owner, n=1, *, start=0, exact=b"", permits=4, version=0, ticket=0, keep=0, lease=LEASE, guard=0, keys=KEYS
+        self,
+        owner,
+        n=1,
+        *,
+        start=0,
+        exact=b"",
+        permits=4,
+        version=0,
+        ticket=0,
+        keep=0,
+        lease=LEASE,
+        guard=0,
+        keys=KEYS,
+        window=(),
     ):
         claim = owner, n, lease, guard
         channel = WAKE.get(owner, b"redsync:wake:nobody")
         return self.node.run(
-            "semaphore_acquire", keys.all, *claim, keep, ticket, channel, version, permits, start, exact
+            "semaphore_acquire", keys.all, *claim, keep, ticket, channel, version, permits, start, exact, *window
         )
 
     def wait(self, owner, ticket, n=1, **options):
@@ -49,8 +62,8 @@ class SlotNode:
     def look(self, *, holders=-1):
         return self.node.run("semaphore_inspect", KEYS.all, holders)
 
-    def resize(self, version, permits, *, sure=False):
-        return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure))
+    def resize(self, version, permits, *, sure=False, window=()):
+        return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure), *window)
 
     def slots(self, keys=KEYS):
         return self.redis.hgetall(keys.slots)
@@ -532,6 +545,76 @@ def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
     sem.ask(A, start=3)
     assert sem.ask(A, permits=2, version=1 << 32, start=0) == b"0"
     assert sem.taken() == [0]
+
+
+# Permits that only run out.
+
+
+def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts):
+    for owner, lease in ((A, 10_000), (B, 20_000), (C, 30_000)):
+        sem.ask(owner, lease=lease, permits=3)
+    assert lasts(sem.ask(D, permits=3)[0], 10_000)
+    assert lasts(sem.ask(D, 2, permits=3)[0], 20_000)
+    for ticket, left in enumerate((10_000, 20_000, 30_000, 10_000 + LEASE, 20_000 + LEASE), 1):
+        assert lasts(sem.wait(b"w:%d" % ticket, ticket, permits=3)[0], left)
+    assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "who has no place yet comes last"
+
+
+def test_refusal_takes_permits_for_as_large_as_they_are_on_average(sem, lasts):
+    sem.ask(A, 2, lease=10_000)
+    sem.ask(B, 2, lease=20_000)
+    assert lasts(sem.ask(C, 2)[0], 10_000)
+    assert lasts(sem.ask(C, 3)[0], 20_000)
+
+
+def test_what_has_run_out_as_a_whole_is_dropped_as_a_whole(sem):
+    for i in range(300):
+        sem.ask(b"p:%d" % i, permits=300)
+    sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(300)})
+    assert sem.ask(A, 300, permits=300)
+    assert sem.slots().keys() == {A}
+    assert sem.is_sound()
+
+
+def test_look_takes_away_all_that_has_run_out_and_wakes_who_fits(sem):
+    for i in range(1_200):
+        sem.ask(b"p:%d" % i, permits=1_200)
+    sem.wait(B, 1, 3, permits=1_200)
+    sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(1_100)})
+    with sem.node.listening(WAKE[B]) as subscription:
+        *_, awaited = sem.look(holders=0)
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+    assert awaited == 3
+    assert len(sem.taken()) == 100
+    assert sem.is_sound()
+
+
+def test_limit_of_a_rate_limiter_has_its_window(sem):
+    sem.ask(A, window=(60,))
+    assert sem.redis.get(KEYS.limit) == b"0 4 60"
+    for options in ({}, {"window": (61,)}, {"window": (60,), "permits": 5}, {"version": 1 << 32}):
+        assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60", 4]
+    assert sem.look()[4] == 60
+    assert sem.ask(B, window=(60,)) == b"1"
+
+
+def test_window_that_a_quorum_contradicts_is_set_right(sem):
+    sem.ask(A, window=(61,))
+    assert sem.resize(0, 4, window=(60,)) == [0, 4]
+    assert sem.redis.get(KEYS.limit) == b"0 4 61"
+    sem.resize(0, 4, sure=True, window=(10**12,))
+    assert sem.redis.get(KEYS.limit) == b"0 4 1000000000000"
+    assert sem.redis.pttl(KEYS.limit) > 10**9, "for as long as its permits last"
+
+
+def test_release_of_nothing_takes_back_what_is_besides_and_the_place(sem):
+    sem.ask(A, 2)
+    sem.wait(B, 1, 3)
+    assert sem.release(A, b"1,2") == 1
+    assert sem.slots() == {A: b"1"}
+    sem.release(B, b"0")
+    assert sem.line() == []
+    assert sem.is_sound()
 
 
 # Looks, memory, strangers.
