@@ -48,8 +48,10 @@ class Span(NamedTuple):
 
 def work(semaphore, journal, chance, ends_at):
     while (left := ends_at - clock()) > 0:
+        # One that is not renewed is not told again to nodes that have forgotten it.
+        lease = LEASE if chance.random() < 0.5 else None
         try:
-            permit = semaphore.acquire(timeout=left)
+            permit = semaphore.acquire(timeout=left, lease=lease)
         except QuorumError:
             continue
         if permit is not None:
@@ -61,10 +63,9 @@ def believe(permit, journal, chance):
     # The round that won it; the library forgets that when it has seen to the nodes that did not answer in time.
     tally = state.tally
     since = clock() if tally is None else tally.at
-    # Mostly short, but at times for longer than a lease, so that renewals have to find their way.
-    until = clock() + chance.choice(
-        [0.0, 0.002, 0.02, 0.1 * chance.random(), 0.1 * chance.random(), 2 * LEASE * chance.random() ** 3]
-    )
+    # Mostly short; but most of the time is that of the long ones, for nodes to have something to forget.
+    long = chance.random() < 0.05
+    until = clock() + (chance.uniform(0.3, 1.5) * LEASE if long else chance.choice([0.0, 0.0, 0.002, 0.02]))
     seen = since
     while permit.remaining() > 0:
         if (before := clock()) > until:

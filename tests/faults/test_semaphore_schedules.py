@@ -60,7 +60,7 @@ class Ring:
         return found
 
 
-@pytest.fixture(params=[3, 5], ids=lambda size: f"{size} nodes")
+@pytest.fixture(params=[3, pytest.param(5, marks=pytest.mark.slow)], ids=lambda size: f"{size} nodes")
 def ring(request):
     with contextlib.ExitStack() as stack:
         yield Ring(request.param, stack)
