@@ -96,7 +96,9 @@ class Window:
         self._longest = 4 * timing.node_timeout
         self._least = min(max(per * _LEAST_SHARE, _LEAST), self._longest)
         self._allowance = max(self._least, min(_AT_FIRST, self._longest))
-        self.guard = min(timing.guard(self._lease(self._longest)), restart_guard)
+        # Whatever lease the client's guard was made for, windows may be longer; no guard at all was asked for.
+        longest = max(timing.restart_guard, self._lease(self._longest)) if timing.restart_guard else 0.0
+        self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
     def terms(self) -> tuple[float, float]:
