@@ -43,8 +43,10 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
     queued = demand.bid is not None and demand.bid.taken
     if queued or (state.tally is not None and state.strays(state.tally)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
-        rest = (demand.owner.wire, state.count, write_slots(state.slots))
-        yield from tell(Tell(Command(demand.kind.release, demand.keys.all, rest), demand.owner.lane, demand.owner))
+        rest = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, state.count, write_slots(state.slots)))
+        # A place outlives its waiter where a node hangs: that is owed it for as long. The time of slots runs out.
+        owed_to, kept = (state.touched, demand.bid.kept) if queued and demand.bid is not None else (0, 0.0)
+        yield from tell(Tell(rest, demand.owner.lane, demand.owner, owed_to, state.valid_until + kept))
     return True
 
 

@@ -106,12 +106,14 @@ def test_success_of_who_waited_tidies_up_behind_itself(limiter):
     last = ASK, toy.answers(b"0,1", b"0,1", b"1,2")
     assert limiter.play((ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, last, TIDY, n=2, timeout=5.0)
     assert toy.told[-1].command.args[1:] == (2, b"1,0")
-    assert toy.told[-1].owed_to == 0, "the time of what is left runs out"
+    assert toy.told[-1].owed_to == 0b111, "a node that hangs keeps the place"
+    assert toy.told[-1].owed_until == pytest.approx(toy.now + 3.0, abs=0.1)
 
 
 def test_stray_slot_is_given_back(limiter):
     toy = limiter.toy
     assert limiter.play((ASK, toy.answers(b"1", b"0", b"0")), TIDY) is True
+    assert toy.told[-1].owed_to == 0, "the time of what is left runs out"
 
 
 @pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])

@@ -27,9 +27,7 @@ __all__ = ["LockWorker"]
 class LockWorker(Worker):
     """Takes locks of one kind, each time as another owner."""
 
-    def __init__(
-        self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: LockKind
-    ) -> None:
+    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: LockKind) -> None:
         super().__init__(workload, machine, client, who)
         self._make_lock = client.locks(kind)
         self._kept: dict[str, Any] = {}

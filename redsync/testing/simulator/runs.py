@@ -1,4 +1,4 @@
-"""One run by seed: workers that contend for something while all kinds of faults happen, then quiet, then a last look."""
+"""One run by seed: workers that contend while all kinds of faults happen, then quiet, then a last look."""
 
 from __future__ import annotations
 

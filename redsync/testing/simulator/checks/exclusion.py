@@ -1,4 +1,4 @@
-"""Exclusion: at no instant do two owners of live machines believe to hold the same key, or the same slot of a semaphore.
+"""Exclusion: at no instant do two owners of live machines believe to hold the same key, or a semaphore's same slot.
 
 Who believes is asked by its own clock, and compared in true time: beliefs change only when a protocol makes a step, or
 a clock jumps, and both are looked at when they have happened.

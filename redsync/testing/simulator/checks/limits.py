@@ -71,9 +71,7 @@ class Limits:
         told = self._permits.setdefault(key, {})
         told |= {limit.version: limit.permits for limit in self._known[key] if limit is not None}
         possible = [
-            permits
-            for version, permits in told.items()
-            if sum(version >= newest for newest in known) >= self._quorum
+            permits for version, permits in told.items() if sum(version >= newest for newest in known) >= self._quorum
         ]
         if possible:
             self._largest.setdefault(key, []).append((self._sim.now, max(possible)))

@@ -10,11 +10,12 @@ While all is well (see `calm`), for each lock that somebody on a running machine
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
 
+* whoever asks for a fair lock, a permit or a success has a place in the queue within the same bound, if it does not
+  have it by then.
+
 A semaphore is *free* while so many permits are not believed by anybody as the one of its waiters wants who wants the
 most: less would not have to be granted to anybody, for who comes first may be that one. A rate limiter is always free,
 as what was taken runs out within the bound. So from one success to the next it takes no longer than that.
-
-* whoever asks for a fair lock, a permit or a success has a place in the queue within the same bound, if it does not have the lock by then.
 
 So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
 whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
@@ -31,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.limits import Limits
+from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.rounds import PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
 
@@ -121,10 +122,8 @@ class Liveness(Checker):
                 self._note_ticket(sent, (sent.client, key, owner))
 
     def _note_ticket(self, sent: Sent, who: tuple[str, bytes, bytes]) -> None:
-        if parse(sent.script)[0] == PERMIT:
-            ticket = sent.args[5]
-        else:
-            ticket = asked_ticket(sent.script, sent.keys, sent.args)
+        of_permit = parse(sent.script)[0] == PERMIT
+        ticket = sent.args[5] if of_permit else asked_ticket(sent.script, sent.keys, sent.args)
         kept_ms = sent.args[4] if ticket is not None else 0
         if not kept_ms:
             return

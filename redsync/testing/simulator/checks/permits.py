@@ -77,7 +77,6 @@ class PermitBound(Checker):
             limit = self._limits.largest(key, min(asked_at for asked_at, _, _ in permits))
             if count > limit:
                 who = ", ".join(f"{state.count} by {state.owner} on {machine.name}" for _, machine, state in permits)
-                return f"at {self.sim.now:.6f} {count} permits of {key.decode(errors='replace')!r} are held: {who}; " + (
-                    f"there are {limit}"
-                )
+                what = f"{count} permits of {key.decode(errors='replace')!r} are held where there are {limit}"
+                return f"at {self.sim.now:.6f} {what}: {who}"
         return None

@@ -5,19 +5,24 @@
 * The three keys that say so end at the same instant: a bit map that outlived its permits would block slots for ever.
 * No slot is granted that is beyond the limit under which it was asked for.
 
-It holds at every instant, whatever faults there are, for each node by itself.
+It holds at every instant, for each node by itself, until its clock jumps. One that is set back over the end of the keys
+has back those that nobody has touched in between, and not the others. So slots may be blocked there that nobody has,
+until the last permit is gone; that is not looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.holds import read_slots
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
-from redsync.testing.simulator.happenings import Executed
+from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash, SortedSet
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Slots"]
 
@@ -29,10 +34,21 @@ class Slots(Checker):
     """What a node has written down of slots agrees."""
 
     name = "slots"
-    watches = (Executed,)
+    watches = (Executed, Faulted)
 
-    def see(self, happening: Executed) -> str | None:
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._jumped: Final[dict[str, None]] = {}
+
+    def see(self, happening: Executed | Faulted) -> str | None:
         """Look at what a script has left behind."""
+        if isinstance(happening, Executed):
+            return None if self._node(happening) in self._jumped else self._see_executed(happening)
+        if happening.kind == "node jump":
+            self._jumped[happening.text.partition(" ")[0]] = None
+        return None
+
+    def _see_executed(self, happening: Executed) -> str | None:
         noun, verb = parse(happening.script)
         if noun != PERMIT:
             return None
@@ -48,7 +64,9 @@ class Slots(Checker):
         return next((text for each in books for text in self._look_at(happening, *each)), None)
 
     def _look_at(self, executed: Executed, claim: bytes, slots: bytes, taken: bytes) -> Iterator[str]:
-        (permits, ends), (has, slots_end), (bits, bits_end) = (self._peek(executed, key) for key in (claim, slots, taken))
+        (permits, ends), (has, slots_end), (bits, bits_end) = (
+            self._peek(executed, key) for key in (claim, slots, taken)
+        )
         if permits is not None and not isinstance(permits, SortedSet):
             return
         where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"

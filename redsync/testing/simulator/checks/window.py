@@ -1,9 +1,9 @@
 """The sliding window: in no window of the limiter's length are there more successes than its rate, over all machines.
 
 A success counts at the instant of true time at which the acquire returned to its program, as programs tell
-(`Machine.tell` with "acquired", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes that
-are exactly `per` apart are in one. No tolerance is given for clocks, since nodes allow for those that are as wrong as
-`drift_factor` says.
+(`Machine.tell` with "acquired", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
+that are exactly `per` apart are in one. No tolerance is given for clocks, since nodes allow for those that are as wrong
+as `drift_factor` says.
 
 Also those successes count of which nobody heard any more, because the machine crashed in the next instant.
 """
@@ -47,4 +47,4 @@ class SlidingWindow(Checker):
         if count <= rate:
             return None
         when = ", ".join(f"{n} at {at:.6f}" for at, n in successes)
-        return f"{count} successes of {name!r} within {happening.at - successes[0][0]:.6f} s: {when}; {rate} per {per:g} s"
+        return f"{count} successes of {name!r}, {when}, where there are {rate} in any {per:g} s"

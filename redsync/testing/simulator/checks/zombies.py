@@ -18,8 +18,9 @@ sends. What a crashed client leaves is judged by the last point alone.
 Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
 them, so perhaps later than their undoing. They expire, which the last point watches.
 
-Not seen: other slots than those of the success that a node keeps for a rate limiter's; nodes to which a client has no connection, or owes something; clients that are closed; nodes, and clients on
-machines, whose clock has jumped, for as long as a claim or a place may last.
+Not seen: other slots than those of the success that a node keeps for a rate limiter's; nodes to which a client has no
+connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, for as
+long as a claim or a place may last.
 """
 
 from __future__ import annotations
