@@ -63,8 +63,8 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
     left = _free_in(looks, pool.limit.permits, tally.quorum)[last]
     longest, _ = window.terms()
-    # Permits of which nothing was told may last as long as any.
-    return window.retry_after(min(left, longest) + rounds * longest)
+    # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
+    return window.retry_after((left if math.isfinite(left) else longest) + rounds * longest)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int) -> list[float]:

@@ -139,6 +139,11 @@ def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
     assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), "down", n=2) == pytest.approx(0.202)
 
 
+def test_retry_after_believes_permits_that_last_for_longer_than_its_own_would(limiter):
+    """Another client, which has found the nodes slow, asked for them with more allowance."""
+    assert limiter.retry_after(*[look(1200, 1200, 1200)] * 3) == pytest.approx(1.2 * 1.01)
+
+
 def test_retry_after_tells_the_same_slot_of_a_quorum(limiter):
     # Each of these nodes has a slot free, but each another one.
     left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")

@@ -1,6 +1,6 @@
 """When there is room again: whoever waits for as long as `retry_after` told it, and then tries once, succeeds.
 
-Unless others came meanwhile: asked nodes for the same limiter since it was told. It must hold while all is well (see
+Unless others came meanwhile: nodes were asked for the same limiter since it began to wonder. It must hold while all is well (see
 `calm`), for a node that could not be asked may keep more than the others. Programs tell of what they do
 (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with what came of it).
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
-from redsync.testing.simulator.happenings import Did, Faulted, Sent
+from redsync.testing.simulator.happenings import Did, Executed, Faulted
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
@@ -29,7 +29,7 @@ class Promised(Checker):
     """What is told of the time until there is room is true."""
 
     name = "retry_after"
-    watches = (Did, Sent, Faulted)
+    watches = (Did, Executed, Faulted)
     rests_on_clocks = True
 
     def __init__(self, sim: Simulation) -> None:
@@ -38,12 +38,12 @@ class Promised(Checker):
         self._asked: Final[dict[str, dict[bytes, float]]] = {}
         self._told: Final[dict[tuple[str, str], tuple[float, float]]] = {}
 
-    def see(self, happening: Did | Sent | Faulted) -> str | None:
+    def see(self, happening: Did | Executed | Faulted) -> str | None:
         """Take note of who was told and of who asks, and look at what came of it."""
         match happening:
             case Did():
                 return self._see_did(happening)
-            case Sent() if parse(happening.script) == (PERMIT, "acquire"):
+            case Executed() if parse(happening.script) == (PERMIT, "acquire"):
                 name, owner = happening.keys[0].decode().rpartition(":")[2], happening.args[0]
                 assert isinstance(owner, bytes), "an owner is text"
                 self._asked.setdefault(name, {})[owner] = happening.at
