@@ -53,7 +53,7 @@ class Limits:
 
     def largest(self, key: bytes, since: float) -> int:
         """Return the largest limit that has been possible at an instant since then."""
-        history = self._largest[key]
+        history = self._largest.get(key, [(0.0, 0)])
         latest = next((i for i in range(len(history) - 1, -1, -1) if history[i][0] <= since), 0)
         return max(permits for _, permits in history[latest:])
 

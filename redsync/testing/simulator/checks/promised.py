@@ -1,7 +1,7 @@
 """When there is room again: whoever waits for as long as `retry_after` told it, and then tries once, succeeds.
 
-Unless others came meanwhile: nodes were asked for the same limiter since it began to wonder. It must hold while all is well (see
-`calm`), for a node that could not be asked may keep more than the others. Programs tell of what they do
+Unless others came meanwhile: nodes were asked for the same limiter since it began to wonder. It must hold while all is
+well (see `calm`), for a node that could not be asked may keep more than the others. Programs tell of what they do
 (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with what came of it).
 
 Not seen: who was told while others wait; that it was told more than was necessary.
