@@ -44,9 +44,10 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
     if queued or (state.tally is not None and state.strays(state.tally)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
         rest = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, state.count, write_slots(state.slots)))
-        # A place outlives its waiter where a node hangs: that is owed it for as long. The time of slots runs out.
-        owed_to, kept = (state.touched, demand.bid.kept) if queued and demand.bid is not None else (0, 0.0)
-        yield from tell(Tell(rest, demand.owner.lane, demand.owner, owed_to, state.valid_until + kept))
+        # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
+        # that for one who was served: so this is owed to it for as long as that.
+        owed_to = state.touched if queued else 0
+        yield from tell(Tell(rest, demand.owner.lane, demand.owner, owed_to, state.kept_until))
     return True
 
 

@@ -107,7 +107,7 @@ def test_success_of_who_waited_tidies_up_behind_itself(limiter):
     assert limiter.play((ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, last, TIDY, n=2, timeout=5.0)
     assert toy.told[-1].command.args[1:] == (2, b"1,0")
     assert toy.told[-1].owed_to == 0b111, "a node that hangs keeps the place"
-    assert toy.told[-1].owed_until == pytest.approx(toy.now + 3.0, abs=0.1)
+    assert toy.told[-1].owed_until > toy.now + 3.0
 
 
 def test_stray_slot_is_given_back(limiter):

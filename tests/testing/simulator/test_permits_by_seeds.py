@@ -23,7 +23,7 @@ def test_same_seed_gives_same_trace_of_permits(kind):
     assert ("resizes" in first) <= (kind == "semaphore")
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("semaphore", 3222), ("limiter", 1018)])
+@pytest.mark.parametrize(("kind", "seed"), [("semaphore", 3222), ("limiter", 1018), ("limiter", 10094)])
 def test_place_in_line_ends_with_its_waiter_on_nodes_that_were_hung_or_cut_off(kind, seed):
     """One had it from an undoing alone, another from one that it executed when its waiter had been served."""
     simulate(seed, kind=kind)
