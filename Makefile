@@ -5,6 +5,7 @@ READY  := .venv/.ready
 MINUTES ?= 5
 SEEDS   ?= 2000
 KIND    ?= lock
+WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -19,7 +20,7 @@ demo: $(READY)  ## watch locks survive failing nodes
 	@$(BIN)/redsync demo $(ARGS)
 
 test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 soak: $(READY)  ## run the test of random faults for MINUTES=5
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)

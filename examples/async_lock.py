@@ -10,7 +10,8 @@ async def work(name: str, lock: AsyncLock) -> None:
     async with lock:
         print(f"{name} works")
         await asyncio.sleep(0.05)
-    print(f"{name} is done")
+        # Inside: the release hands the lock over at once, and the next may begin before it has returned here.
+        print(f"{name} is done")
 
 
 async def work_for_long(lock: AsyncLock) -> None:

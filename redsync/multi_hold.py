@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from redsync._core.effects import Steps, signal
@@ -138,17 +138,15 @@ class AnyMultiHold(Generic[HoldT]):
         first = self._holds[0]._state
         return signal(first.owner.lane, first.end_key)
 
-    @contextmanager
-    def _ringing(self, ring: Callable[[HoldState], None]) -> Iterator[None]:
-        others = [hold._state for hold in self._holds[1:]]
-        try:
-            for state in others:
-                state.on_lost.append(ring)
-            yield
-        finally:
-            for state in others:
-                with suppress(ValueError):  # Interrupted before it was put there.
-                    state.on_lost.remove(ring)
+    def _listen(self, ring: Callable[[HoldState], None]) -> None:
+        for hold in self._holds[1:]:
+            hold._state.on_lost.append(ring)
+
+    def _deafen(self, ring: Callable[[HoldState], None]) -> None:
+        """Undo `_listen`, also one that was interrupted; may be interrupted, and is then done again."""
+        for hold in self._holds[1:]:
+            if ring in hold._state.on_lost:
+                hold._state.on_lost.remove(ring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")
@@ -188,8 +186,15 @@ class MultiHold(AnyMultiHold[Hold]):
             with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
                 runner.run(self._ring_steps())
 
-        with self._ringing(ring):
+        try:
+            self._listen(ring)
             runner.run(self._wait_steps(timeout))
+        finally:
+            try:
+                self._deafen(ring)
+            except BaseException:
+                self._deafen(ring)
+                raise
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -249,8 +254,11 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
             with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
                 runner.run_at_once(self._ring_steps())
 
-        with self._ringing(ring):
+        try:
+            self._listen(ring)
             await runner.run(self._wait_steps(timeout))
+        finally:
+            self._deafen(ring)
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:

@@ -6,6 +6,7 @@
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,10 @@ SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.
 
 
 FLAVOURS = ["threads", "asyncio"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in what a shell without job control starts in the background; children inherit it, and Ctrl-C is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc):

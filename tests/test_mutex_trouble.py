@@ -164,7 +164,7 @@ def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other
     gc.collect()
     assert gone() is None
     assert waiter.result(5)
-    eventually(lambda: [(record.name, record.levelname) for record in caplog.records] == [WARNED])
+    eventually(lambda: WARNED in [(record.name, record.levelname) for record in caplog.records])
     assert "'x'" in caplog.text
     theirs.release()
     eventually(lambda: raw.keys() == [set()] * 5)
@@ -176,7 +176,7 @@ def test_object_dropped_while_held_is_released_whoever_wants_to_be_told_of_a_los
     del mutex
     gc.collect()
     eventually(lambda: not client.get_mutex("x").locked(), within=1.0)
-    eventually(lambda: [(record.name, record.levelname) for record in caplog.records] == [WARNED])
+    eventually(lambda: WARNED in [(record.name, record.levelname) for record in caplog.records])
 
 
 def test_object_dropped_when_released_says_nothing(client, caplog, eventually):

@@ -139,6 +139,7 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
+        hurried: The latest round had less time than rounds have.
         mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
     """
@@ -161,6 +162,7 @@ class _Attempt:
         "_useful",
         "_window",
         "deadline",
+        "hurried",
         "lease",
         "mark",
         "state",
@@ -176,6 +178,7 @@ class _Attempt:
         self.mark: bytes | None = None
         self._doubtful = 0
         self._asked_at = 0.0
+        self.hurried = False
         self.state: HoldState | None = None
         self._failures = self._splits = self._tries = 0
         lease, timeout = demand.lease, demand.timeout
@@ -203,9 +206,10 @@ class _Attempt:
         if window is not None:
             self.lease, self._useful = window.terms()
         owner, keys, lease = demand.owner, demand.keys, self.lease
-        patience = self._session.timing.round_timeout(lease) if window is None else window.round_timeout
+        usual = patience = self._session.timing.round_timeout(lease) if window is None else window.round_timeout
         if demand.timeout:
-            patience = min(patience, max(self.deadline - now, _LAST_TRY))
+            patience = min(usual, max(self.deadline - now, _LAST_TRY))
+        self.hurried = patience < usual
         self._asking = True
         self._tries += 1
         place = self._place.ask(now)
@@ -373,7 +377,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
         ConfigurationError: The nodes have another limit than the bid.
     """
     attempt = _Attempt(session, demand, started)
-    settled = False
+    settled = held = False
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
@@ -387,6 +391,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
+            was_held, held = held, not mute
             if refusal is None and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
@@ -396,7 +401,8 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             if refusal is not None:
                 raise refusal
             if over:
-                if mute:
+                # In no time nobody can answer. Then the round before it tells whether others hold it.
+                if mute and not (was_held and attempt.hurried):
                     raise no_quorum(demand.name, tally, demand.kind.label)
                 return None
             key = None if mute else attempt.wake_key

@@ -361,3 +361,14 @@ def test_round_is_undone_that_a_node_had_granted_which_the_next_one_did_not_reac
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", toy.all_say(NEW)),
     )
+
+
+def test_last_try_that_has_no_time_for_answers_says_what_the_round_before_it_did(toy):
+    """Slow nodes are no outage; where there is one, the rounds before have told."""
+    refused = ("ask lock_acquire for a place", toy.all_say(held()))
+    silent = ("ask lock_acquire for a place", toy.all_say(None))
+    slept = ("wait for wake-up", toy.slept())
+    leave = "tell lock_abandon, leave"
+    assert toy.acquire(refused, slept, silent, leave, timeout=0.1, crowded=True) is None
+    with pytest.raises(QuorumError):
+        toy.acquire(silent, "tell lock_abandon", ("wait", toy.slept()), silent, leave, timeout=0.3, crowded=True)

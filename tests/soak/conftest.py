@@ -24,6 +24,8 @@ BESIDE = pytest.StashKey()
 
 
 def pytest_collection_finish(session):
+    if hasattr(session.config, "workerinput"):
+        return  # one of several processes, so everything is beside something anyway
     soaks = [item for item in session.items if str(item.path) == MODULE]
     if soaks and len(session.items) > MUCH and not session.config.option.collectonly:
         said = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  # closed with the session
