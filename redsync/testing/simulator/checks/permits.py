@@ -8,7 +8,7 @@ whatever faults; see `docs/semaphores.md`.
 That no two believe in the same slot is `exclusion`.
 
 Not seen: that after a shrink nobody gets a permit before enough have come back. Nodes see to it each for itself, so
-with those apart that granted what is to come back it may be one too many, within the larger limit.
+while what is to come back is known to different ones it may be one too many, within the larger limit.
 """
 
 from __future__ import annotations
