@@ -85,7 +85,6 @@ def test_checker_finds_renewal_of_slots_that_were_given_back(monkeypatch):
     assert ", and has " in hunt(Renewal, range(200), kind="semaphore")
 
 
-@pytest.mark.slow
 def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
     assert "is held by" in hunt(Exclusion, range(1000), kind="semaphore", scripts=NO_MEMORY)

@@ -98,7 +98,6 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
     assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
 
 
-@pytest.mark.slow
 def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
     broken = break_script("semaphore_acquire", ("if ARGV[4] ~= '0' then", "if false then"))
