@@ -253,6 +253,9 @@ class _Attempt:
         yield from tell(
             abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
         )
+        if place:
+            # Nodes that were never asked keep the place too now, and are to be told when we leave it.
+            self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = 0
         self._left = leave

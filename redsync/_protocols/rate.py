@@ -43,8 +43,11 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
     queued = demand.bid is not None and demand.bid.taken
     if queued or (state.tally is not None and state.strays(state.tally)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
-        rest = (demand.owner.wire, state.count, write_slots(state.slots))
-        yield from tell(Tell(Command(demand.kind.release, demand.keys.all, rest), demand.owner.lane, demand.owner))
+        rest = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, state.count, write_slots(state.slots)))
+        # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
+        # that for one who was served: so this is owed to it for as long as that.
+        owed_to = state.touched if queued else 0
+        yield from tell(Tell(rest, demand.owner.lane, demand.owner, owed_to, state.kept_until))
     return True
 
 
@@ -61,8 +64,8 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
     left = _free_in(looks, pool.limit.permits, tally.quorum)[last]
     longest, _ = window.terms()
-    # Permits of which nothing was told may last as long as any.
-    return window.retry_after(min(left, longest) + rounds * longest)
+    # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
+    return window.retry_after((left if math.isfinite(left) else longest) + rounds * longest)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int) -> list[float]:

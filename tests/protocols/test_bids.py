@@ -190,6 +190,22 @@ def test_permit_without_room_draws_a_ticket_and_waits(bidder):
     assert undo.args[1:] == (0, 1, 0, 3000, 8, asked[0][6]), "it gets its place back that a grant has taken away"
 
 
+def test_place_is_owed_to_nodes_that_only_the_undoing_has_reached(bidder):
+    """It gives the place back where a grant may have taken it away, and to who never had one as well."""
+    toy = bidder.toy
+    asked = 0b00111
+    script = (
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        (ASK, toy.answers(b"0", full(), full(), None, None, sent=asked)),
+        UNDO,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        f"{UNDO}, leave",
+    )
+    assert bidder.play(*script, timeout=0.5) is None
+    assert [told.owed_to for told in toy.told] == [0b00111, 0b11111]
+
+
 def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
     """Whoever is not refused for want of room is woken by nobody."""
     toy = bidder.toy

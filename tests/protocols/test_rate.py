@@ -106,12 +106,14 @@ def test_success_of_who_waited_tidies_up_behind_itself(limiter):
     last = ASK, toy.answers(b"0,1", b"0,1", b"1,2")
     assert limiter.play((ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, last, TIDY, n=2, timeout=5.0)
     assert toy.told[-1].command.args[1:] == (2, b"1,0")
-    assert toy.told[-1].owed_to == 0, "the time of what is left runs out"
+    assert toy.told[-1].owed_to == 0b111, "a node that hangs keeps the place"
+    assert toy.told[-1].owed_until > toy.now + 3.0
 
 
 def test_stray_slot_is_given_back(limiter):
     toy = limiter.toy
     assert limiter.play((ASK, toy.answers(b"1", b"0", b"0")), TIDY) is True
+    assert toy.told[-1].owed_to == 0, "the time of what is left runs out"
 
 
 @pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])
@@ -135,6 +137,11 @@ def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
     assert limiter.retry_after(look(), look(5, 5, 5), look(5)) == 0.0
     assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), look(120, 210, 290)) == pytest.approx(0.1111)
     assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), "down", n=2) == pytest.approx(0.202)
+
+
+def test_retry_after_believes_permits_that_last_for_longer_than_its_own_would(limiter):
+    """Another client, which has found the nodes slow, asked for them with more allowance."""
+    assert limiter.retry_after(*[look(1200, 1200, 1200)] * 3) == pytest.approx(1.2 * 1.01)
 
 
 def test_retry_after_tells_the_same_slot_of_a_quorum(limiter):
