@@ -21,13 +21,13 @@ from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._protocols import lock_survey
-from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.tokens import Fence
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
-__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note"]
+__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note", "tell_lost"]
 
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
@@ -50,7 +50,8 @@ def note(error: BaseException, problem: BaseException) -> None:
         error.add_note(line)
 
 
-def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+def tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+    """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
     on_lost(make_hold(state))
 
 
@@ -104,7 +105,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         self._max_hold = None if max_hold is None else timing.check_lease(max_hold)
         self._on_lost = on_lost
         # Not a bound method: what is held must not keep the object alive that nobody else has any more.
-        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
+        self._tell_lost = None if on_lost is None else partial(tell_lost, partial(self._HOLD, host), on_lost)
         self._crowded = False
         self._entered = {}
 

@@ -12,7 +12,7 @@ from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
 
-_KINDS = {"hash": "lock", "fenced": "fenced lock", "string": "mutex"}
+_KINDS = {"hash": "lock", "fenced": "fenced lock", "string": "mutex", "zset": "semaphore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class LockInfo:
 
     Attributes:
         name: The lock's name.
-        kind: "lock", "fenced lock" (if grants of that name have had tokens within a day), "mutex", "none" if nothing is
-            at its key, or the type of a foreign value.
-        holders: Who holds it on a quorum of nodes.
+        kind: "lock", "fenced lock" (if grants of that name have had tokens within a day), "mutex", "semaphore",
+            "none" if nothing is at its key, or the type of a foreign value.
+        holders: Who holds it on a quorum of nodes; of a semaphore `Semaphore.holders` tells them.
         waiters: Who waits on any node, longest first.
         votes: What each node said.
     """

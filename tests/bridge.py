@@ -22,6 +22,9 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncPermit,
+    AsyncRateLimiter,
+    AsyncSemaphore,
     AsyncSpinLock,
     Client,
     CountDownLatch,
@@ -32,6 +35,9 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    Permit,
+    RateLimiter,
+    Semaphore,
     SpinLock,
 )
 
@@ -45,6 +51,9 @@ TWINS = {
     AsyncMultiHold: MultiHold,
     AsyncMultiLock: MultiLock,
     AsyncMutex: Mutex,
+    AsyncPermit: Permit,
+    AsyncRateLimiter: RateLimiter,
+    AsyncSemaphore: Semaphore,
     AsyncSpinLock: SpinLock,
 }
 

@@ -14,6 +14,9 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncPermit,
+    AsyncRateLimiter,
+    AsyncSemaphore,
     AsyncSpinLock,
     Client,
     CountDownLatch,
@@ -24,6 +27,9 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    Permit,
+    RateLimiter,
+    Semaphore,
     SpinLock,
 )
 
@@ -35,15 +41,18 @@ LOCKS = [
     (Mutex, AsyncMutex),
     (MultiLock, AsyncMultiLock),
 ]
-HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold)]
+HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold), (Permit, AsyncPermit)]
+COUNTED = [(Semaphore, AsyncSemaphore), (RateLimiter, AsyncRateLimiter)]
 OTHERS = [(CountDownLatch, AsyncCountDownLatch)]
-TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS, *OTHERS]
+TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS, *COUNTED, *OTHERS]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
     AsyncCountDownLatch: {"count", "count_down", "delete", "try_set_count", "wait"},
+    AsyncSemaphore: {"acquire", "available", "holders", "permits", "release", "resize"},
+    AsyncRateLimiter: {"acquire", "available", "retry_after"},
 }
 
 twins = pytest.mark.parametrize(("plain", "awaited"), TWINS, ids=[plain.__name__ for plain, _ in TWINS])
@@ -89,7 +98,7 @@ def test_methods_that_may_wait_are_awaited_and_no_others(plain, awaited):
     assert not any(inspect.iscoroutinefunction(getattr(plain, name)) for name in public(plain))
 
 
-@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), *LOCKS])
+@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), *LOCKS, *COUNTED, (Permit, AsyncPermit)])
 def test_with_becomes_async_with(plain, awaited):
     assert inspect.iscoroutinefunction(awaited.__aenter__)
     assert inspect.iscoroutinefunction(awaited.__aexit__)
@@ -101,7 +110,7 @@ def test_with_becomes_async_with(plain, awaited):
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_client_makes_each_kind_of_lock(client):
     makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS + OTHERS}
+    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS + COUNTED + OTHERS}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])

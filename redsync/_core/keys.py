@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["LatchKeys", "LockKeys", "SlotKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -71,6 +71,7 @@ class LockKeys:
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
+        held: Those that a renewal takes, in its order.
     """
 
     lock: bytes
@@ -78,7 +79,8 @@ class LockKeys:
     places: bytes
     channel: bytes
     token: bytes
-    all: tuple[bytes, bytes, bytes]
+    all: tuple[bytes, ...]
+    held: tuple[bytes, ...]
 
     @classmethod
     def of(cls, prefix: bytes, name: bytes) -> LockKeys:
@@ -89,7 +91,7 @@ class LockKeys:
         redissons = lock if tagged else b"{" + lock + b"}"
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
         channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
-        return cls(lock, queue, places, channel, token, (lock, queue, places))
+        return cls(lock, queue, places, channel, token, (lock, queue, places), (lock,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +117,28 @@ class LatchKeys:
         ours = b":" + full if b"{" in full else b"{" + full + b"}"
         latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
         return cls(latch, waiters, LockKeys.of(b"redsync_latch_setting:", ours), (latch, waiters))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKeys(LockKeys):
+    """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
+
+    Attributes:
+        slots: Hash permit -> "slot,slot": which slots it has.
+        taken: Bit map of the slots that are taken.
+        limit: "version permits": how many slots there are, and who said so last.
+    """
+
+    slots: bytes
+    taken: bytes
+    limit: bytes
+
+    @classmethod
+    def of(cls, prefix: bytes, name: bytes) -> SlotKeys:
+        """Return the keys of the semaphore with that name."""
+        base = LockKeys.of(prefix, name)
+        ours = base.queue.removeprefix(b"redsync_queue:")
+        slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
+        everything = (*base.all, slots, taken, limit)
+        held = (base.lock, slots, taken, base.queue, base.places)
+        return cls(base.lock, base.queue, base.places, base.channel, base.token, everything, held, slots, taken, limit)

@@ -21,23 +21,20 @@ Who is served first is a matter of the place, see `places`; whether grants carry
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from redsync._core.claims import ClaimKind
 from redsync._core.effects import Broadcast, Command, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
-from redsync._core.keys import LockKeys
-from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
+from redsync._protocols.demands import Demand
 from redsync._protocols.lease import abandon, milliseconds, renew_at
-from redsync._protocols.places import PLACE_KEPT, Arrival, Nowhere, Place, Ticket, Waiting
+from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
-from redsync._protocols.tokens import Fence
+from redsync.exceptions import RedsyncError
 
-__all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
+__all__ = ["acquire_new", "is_granted", "listen"]
 
 _FOREIGN = 0
 _CODES = (1, 2, 0)
@@ -67,58 +64,7 @@ def is_granted(reply: Any) -> bool:
     return False
 
 
-class Receipt:
-    """What tells an interrupted caller whether its acquire had succeeded.
-
-    The interruption may come when the protocol has ended and its result is on the way. It is written in the very step
-    in which the claim is counted: between the two stores, and until the protocol has ended, the interpreter does not
-    look for signals.
-
-    Attributes:
-        state: The hold that was acquired, None if there is none.
-    """
-
-    __slots__ = ("state",)
-
-    def __init__(self) -> None:
-        self.state: HoldState | None = None
-
-
-class Demand(NamedTuple):
-    """What an acquire wants.
-
-    Attributes:
-        name: The lock's name, for messages.
-        kind: What is claimed.
-        keys: The lock's keys.
-        owner: For whom.
-        receipt: Where success is noted.
-        lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
-        timeout: Seconds to wait; 0.0 for one try, None for ever.
-        max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
-        on_lost: What to call when the hold is lost.
-        holds: How many holds to take at once.
-        crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
-        backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
-        fence: What sees to the fencing tokens of its grants; None if they carry none.
-    """
-
-    name: str | bytes
-    kind: ClaimKind
-    keys: LockKeys
-    owner: Owner
-    receipt: Receipt
-    lease: float | None = None
-    timeout: float | None = None
-    max_hold: float | None = None
-    on_lost: Callable[[HoldState], object] | None = None
-    holds: int = 1
-    crowded: bool = False
-    backoff: Callable[[int, float], float] | None = None
-    fence: Fence | None = None
-
-
-def is_granted_with_token(reply: Any) -> bool:
+def _is_granted_with_token(reply: Any) -> bool:
     """Judge a reply to an acquire whose grants carry tokens."""
     if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
         return True
@@ -128,6 +74,8 @@ def is_granted_with_token(reply: Any) -> bool:
 
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
+    if demand.bid is not None:
+        return demand.bid
     if demand.backoff is not None:
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
@@ -163,12 +111,15 @@ class _Attempt:
         "_guard",
         "_guard_ms",
         "_kept_until",
+        "_left",
         "_place",
         "_session",
         "_splits",
         "_started",
         "_touched",
         "_tries",
+        "_useful",
+        "_window",
         "deadline",
         "fence",
         "hurried",
@@ -184,7 +135,7 @@ class _Attempt:
         self._started = started
         self._touched = 0
         self._kept_until = 0.0
-        self._asking = False
+        self._asking = self._left = False
         self.mark: bytes | None = None
         self._doubtful = 0
         self._asked_at = 0.0
@@ -194,7 +145,9 @@ class _Attempt:
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
         self._place = _place(session, demand, self.lease, started)
-        self._guard = session.timing.guard(self.lease)
+        self._window = None if demand.bid is None else demand.bid.window
+        self._useful = math.inf
+        self._guard = session.timing.guard(self.lease) if self._window is None else self._window.guard
         self._guard_ms = milliseconds(self._guard)
         self.fence = demand.fence
         self.token: int | None = None
@@ -212,11 +165,13 @@ class _Attempt:
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
-        demand, lease = self._demand, self.lease
-        owner, keys = demand.owner, demand.keys
+        demand, window = self._demand, self._window
+        if window is not None:
+            self.lease, self._useful = window.terms()
+        owner, keys, lease = demand.owner, demand.keys, self.lease
         patience = self.patience(now)
-        self.hurried = bool(demand.timeout) and patience < self._session.timing.round_timeout(lease)
-        self._asking = True
+        self.hurried = patience < self._round_timeout
+        self._asking, self._left = True, False
         self._tries += 1
         place = self._place.ask(now)
         self.mark, self._asked_at = self._place.mark, now
@@ -224,9 +179,9 @@ class _Attempt:
         self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
         command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
-        judge = is_granted
+        judge = is_granted if demand.bid is None else demand.bid.judge
         if self.fence is not None:
-            command, judge = self.fence.ask(command), is_granted_with_token
+            command, judge = self.fence.ask(command), _is_granted_with_token
         return Broadcast(
             command,
             owner.lane,
@@ -234,15 +189,20 @@ class _Attempt:
             judge,
             patience,
             self._guard,
+            decide=None if demand.bid is None else demand.bid.decide,
             listen=self.wake_key,
             thorough=self._place.enough,
             late=True,
         )
 
+    @property
+    def _round_timeout(self) -> float:
+        return self._session.timing.round_timeout(self.lease) if self._window is None else self._window.round_timeout
+
     def patience(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""
-        patience = self._session.timing.round_timeout(self.lease)
-        return min(patience, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else patience
+        usual = self._round_timeout
+        return min(usual, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else usual
 
     def note(self, tally: Tally) -> None:
         """Take note of which nodes were asked."""
@@ -260,16 +220,24 @@ class _Attempt:
         self.mark = None
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
+        place = () if leave or demand.bid is None else demand.bid.place
+        until = self._kept_until
         yield from tell(
-            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=self._kept_until)
+            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
         )
+        if place:
+            # Nodes that were never asked keep the place too now, and are to be told when we leave it.
+            self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = 0
+        self._left = leave
         if leave:
             self._place.leave()
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when what was won may be believed."""
+        """Return until when what was won may be believed; of a rate limiter: until when it counts."""
+        if self._window is not None:
+            return tally.sent_at + self._useful
         believed = self._session.timing.valid_until(tally.sent_at, self.lease)
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
@@ -287,9 +255,20 @@ class _Attempt:
         assert self.token is not None, "it is known"
         return (yield from self.fence.level(tally, self._demand.owner, self.token, self.patience(tally.at)))
 
-    def learn(self, tally: Tally) -> bool:
-        """Take note of a refusal; return whether to ask again at once."""
-        return not _is_split(tally) and self._place.learn(tally)
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Return the error to raise if what the nodes said rules the claim out for good."""
+        bid = self._demand.bid
+        return type_error(self._demand.name, tally) if bid is None else bid.refusal(tally)
+
+    def learn(self, tally: Tally, *, over: bool) -> bool:
+        """Take note of a round without success; return whether to ask again at once."""
+        if tally.won:
+            return self._demand.bid is not None and self._demand.bid.insist(tally)
+        if tally.without_quorum:
+            return False
+        if self._demand.bid is not None:
+            return self._demand.bid.exchange(tally) or (not over and self._place.learn(tally))
+        return not over and not _is_split(tally) and self._place.learn(tally)
 
     def pause(self, tally: Tally, mute: bool) -> float:
         """Return how many seconds to sleep before the next try."""
@@ -300,13 +279,16 @@ class _Attempt:
         fixed = self._place.pause(self._tries, luck)
         if fixed is not None:
             return fixed
-        if _is_split(tally):
-            # From now on each try takes a place, in the same step that refuses it.
-            self._place.learn(tally)
+        if _is_split(tally) if self._demand.bid is None else self._demand.bid.is_split(tally):
+            # From now on each try takes a place, in the same step that refuses it. But who has just left the queue
+            # comes after all who have finished queueing by then, and of them this round knows nothing.
+            if not self._left:
+                self._place.learn(tally)
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0
-        return min(_time_left(tally) + 0.001 + 0.02 * luck, self._place.patience(tally, luck))
+        spread = SPREAD if self._demand.bid is None else self._demand.bid.spread
+        return min(_time_left(tally) + 0.001 + spread * luck, self._place.patience(tally, luck))
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -332,7 +314,13 @@ class _Attempt:
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
         state.fencing_token = self.token
-        self._take_up(state)
+        if demand.bid is not None:
+            demand.bid.take(state, tally)
+        if self._window is None:
+            self._take_up(state)
+        else:
+            # Nobody holds it: it is neither renewed nor given back, and runs out by itself.
+            self._window.note(tally.at - sent_at, late=False)
         return state
 
     def is_fresh(self, now: float) -> bool:
@@ -376,6 +364,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit than the bid.
     """
     attempt = _Attempt(session, demand, started)
     settled = held = False
@@ -390,23 +379,23 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
                 demand.receipt.state = state
                 return state
             attempt.note(tally)
-            foreign = None if tally.won else type_error(demand.name, tally)
-            over = now >= attempt.deadline or foreign is not None
+            refusal = None if tally.won else attempt.refusal(tally)
+            over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
             was_held, held = held, not mute
-            if not over and not mute and attempt.learn(tally):
+            if refusal is None and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
             if over or mute or attempt.in_doubt:
                 yield from attempt.undo(leave=over)
             settled = over
-            if foreign is not None:
-                raise foreign
+            if refusal is not None:
+                raise refusal
             if over:
                 # In no time nobody can answer. Then the round before it tells whether others hold it.
                 if mute and not (was_held and attempt.hurried):
-                    raise no_quorum(demand.name, tally)
+                    raise no_quorum(demand.name, tally, demand.kind.label)
                 return None
             key = None if mute else attempt.wake_key
             until = min(attempt.deadline, now + attempt.pause(tally, mute))

@@ -7,7 +7,7 @@ from redsync._core.holds import HoldState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols import lock
-from redsync._protocols.claim import Demand
+from redsync._protocols.demands import Demand
 from redsync.exceptions import KeyTypeError
 
 __all__ = ["FENCED_LOCK", "acquire"]

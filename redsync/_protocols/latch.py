@@ -32,7 +32,8 @@ from redsync._core.quorum import Choice, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import Demand, Receipt, acquire_new
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
 from redsync._protocols.lease import milliseconds

@@ -5,7 +5,7 @@ import pytest
 from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
 from redsync._protocols import fenced_lock, lock
-from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
