@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         OverReleaseError,
         QuorumError,
         RedsyncError,
+        UpgradeError,
     )
     from redsync.fair_lock import AsyncFairLock, FairLock
     from redsync.hold import AsyncHold, Hold
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
     from redsync.multi_lock import MultiLock
     from redsync.multi_lock_async import AsyncMultiLock
     from redsync.mutex import AsyncMutex, Mutex
+    from redsync.read_write_lock import (
+        AsyncReadLock,
+        AsyncReadWriteLock,
+        AsyncWriteLock,
+        ReadLock,
+        ReadWriteLock,
+        WriteLock,
+    )
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
@@ -51,7 +60,10 @@ __all__ = [
     "AsyncMultiHold",
     "AsyncMultiLock",
     "AsyncMutex",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
     "AsyncSpinLock",
+    "AsyncWriteLock",
     "Choice",
     "Client",
     "ClientClosedError",
@@ -73,9 +85,13 @@ __all__ = [
     "NotOwnedError",
     "OverReleaseError",
     "QuorumError",
+    "ReadLock",
+    "ReadWriteLock",
     "RedsyncError",
     "SpinLock",
+    "UpgradeError",
     "Vote",
+    "WriteLock",
 ]
 
 _HOMES = {
@@ -86,7 +102,10 @@ _HOMES = {
     "AsyncMultiHold": "redsync.multi_hold",
     "AsyncMultiLock": "redsync.multi_lock_async",
     "AsyncMutex": "redsync.mutex",
+    "AsyncReadLock": "redsync.read_write_lock",
+    "AsyncReadWriteLock": "redsync.read_write_lock",
     "AsyncSpinLock": "redsync.spin_lock",
+    "AsyncWriteLock": "redsync.read_write_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
     "FairLock": "redsync.fair_lock",
@@ -101,8 +120,11 @@ _HOMES = {
     "Mutex": "redsync.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
+    "ReadLock": "redsync.read_write_lock",
+    "ReadWriteLock": "redsync.read_write_lock",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
+    "WriteLock": "redsync.read_write_lock",
 }
 
 

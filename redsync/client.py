@@ -25,6 +25,7 @@ from redsync.lock_info import LockInfo
 from redsync.multi_lock import MultiLock
 from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex, Mutex
+from redsync.read_write_lock import AsyncReadWriteLock, ReadWriteLock
 from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = ["AsyncClient", "Client"]
@@ -169,6 +170,26 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: A `backoff` that is no function.
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> ReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout, lease, max_hold, on_lost: As for `get_lock`, for both locks.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -364,6 +385,26 @@ class AsyncClient(AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout, lease, max_hold, on_lost: As for `get_lock`, for both locks.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

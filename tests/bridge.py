@@ -20,7 +20,10 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncReadLock,
+    AsyncReadWriteLock,
     AsyncSpinLock,
+    AsyncWriteLock,
     Client,
     FairLock,
     Hold,
@@ -28,7 +31,10 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    ReadLock,
+    ReadWriteLock,
     SpinLock,
+    WriteLock,
 )
 
 TWINS = {
@@ -39,7 +45,10 @@ TWINS = {
     AsyncMultiHold: MultiHold,
     AsyncMultiLock: MultiLock,
     AsyncMutex: Mutex,
+    AsyncReadLock: ReadLock,
+    AsyncReadWriteLock: ReadWriteLock,
     AsyncSpinLock: SpinLock,
+    AsyncWriteLock: WriteLock,
 }
 
 

@@ -17,7 +17,10 @@ EXPORTS = [
     "AsyncMultiHold",
     "AsyncMultiLock",
     "AsyncMutex",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
     "AsyncSpinLock",
+    "AsyncWriteLock",
     "Choice",
     "Client",
     "ClientClosedError",
@@ -39,9 +42,13 @@ EXPORTS = [
     "NotOwnedError",
     "OverReleaseError",
     "QuorumError",
+    "ReadLock",
+    "ReadWriteLock",
     "RedsyncError",
     "SpinLock",
+    "UpgradeError",
     "Vote",
+    "WriteLock",
 ]
 
 

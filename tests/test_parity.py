@@ -12,7 +12,10 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncReadLock,
+    AsyncReadWriteLock,
     AsyncSpinLock,
+    AsyncWriteLock,
     Client,
     FairLock,
     Hold,
@@ -20,7 +23,10 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    ReadLock,
+    ReadWriteLock,
     SpinLock,
+    WriteLock,
 )
 
 LOCKS = [
@@ -29,12 +35,15 @@ LOCKS = [
     (SpinLock, AsyncSpinLock),
     (Mutex, AsyncMutex),
     (MultiLock, AsyncMultiLock),
+    (ReadLock, AsyncReadLock),
+    (WriteLock, AsyncWriteLock),
 ]
 HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold)]
-TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS]
+TWINS = [(Client, AsyncClient), (ReadWriteLock, AsyncReadWriteLock), *LOCKS, *HOLDS]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
+    AsyncReadWriteLock: set(),
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
 }
@@ -94,7 +103,8 @@ def test_with_becomes_async_with(plain, awaited):
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_client_makes_each_kind_of_lock(client):
     makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    assert makers >= {plain.__name__.lower() for plain, _ in LOCKS}
+    made = {plain.__name__.lower() for plain, _ in LOCKS} - {"readlock", "writelock"} | {"readwritelock"}
+    assert makers >= made
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from redsync._core.claims import ClaimKind
-from redsync._core.keys import LockKeys
+from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 
@@ -158,7 +158,7 @@ class HoldTable:
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # By owner first: that an owner has ended, and most have without any hold, is seen at a glance.
-        self._holds: dict[Owner, dict[bytes, HoldState]] = {}
+        self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -169,14 +169,14 @@ class HoldTable:
     def __iter__(self) -> Iterator[HoldState]:
         return iter([state for held in self._holds.values() for state in held.values()])
 
-    def get(self, key: bytes, owner: Owner) -> HoldState | None:
-        """Return the hold of that key by that owner, lost or not."""
+    def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
+        """Return the hold that `LockKeys.hold` names, by that owner, lost or not."""
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
     def add(self, state: HoldState) -> None:
         """Take up a new hold."""
-        self._holds.setdefault(state.owner, {})[state.keys.lock] = state
+        self._holds.setdefault(state.owner, {})[state.keys.hold] = state
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
@@ -206,7 +206,7 @@ class HoldTable:
         state.live = False
         held = self._holds.get(state.owner)
         if held is not None:
-            held.pop(state.keys.lock, None)
+            held.pop(state.keys.hold, None)
             if not held:
                 self._holds.pop(state.owner, None)
 

@@ -8,12 +8,16 @@ The queue of `{x}` is spelled apart from that of `x`: two names never share a ke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["HoldKey", "LockKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
+
+HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
+"""No name, whatever its bytes, makes of a lock's key the pair of another."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -64,12 +68,13 @@ class LockKeys:
     """The keys of one lock.
 
     Attributes:
-        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout.
+        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout. Other kinds keep theirs there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
         places: Hash waiting owner -> "expiry mark guard channel": until when its place is kept, and how to
             hand over to it.
         channel: Redisson's channel for releases of this lock.
         all: The keys in the order in which the lock's scripts take them.
+        hold: What tells an owner's hold from its others: the lock, and the mode of one that is held in several.
     """
 
     lock: bytes
@@ -77,13 +82,15 @@ class LockKeys:
     places: bytes
     channel: bytes
     all: tuple[bytes, bytes, bytes]
+    hold: HoldKey
 
     @classmethod
-    def of(cls, prefix: bytes, name: bytes) -> LockKeys:
-        """Return the keys of the lock with that name."""
+    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
+        """Return the keys of the lock with that name; `mode` tells apart what one owner may hold of it at once."""
         lock = prefix + name
         tagged = b"{" in lock
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         redissons = lock if tagged else b"{" + lock + b"}"
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places))
+        channel = b"redisson_lock__channel:" + redissons
+        return cls(lock, queue, places, channel, (lock, queue, places), (lock, mode) if mode else lock)
