@@ -184,7 +184,10 @@ class Client(AnyClient[ThreadRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout, lease, max_hold, on_lost: As for `get_lock`, for both locks.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
 
         Raises:
             ValueError: A name or a number that can't be.
@@ -399,7 +402,10 @@ class AsyncClient(AnyClient[AioRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout, lease, max_hold, on_lost: As for `get_lock`, for both locks.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
 
         Raises:
             ValueError: A name or a number that can't be.

@@ -3,9 +3,9 @@
 All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
 
 * `acquire`: KEYS claim, and from who waits queue and places (if there are modes, from whoever asks anew); ARGV owner,
-  hold count, lease in ms, guard in ms, and from who waits for how long to keep its place in ms, its rank (waited so far in
-  ms, or ticket), wake channel, mark. Reply 1 new, 2 was ours already, [remaining ms or -1, holder, its or the highest
-  ticket if by ticket, how many wait before it if it has a place] held, 0 foreign type, or the error FORGETFUL.
+  hold count, lease in ms, guard in ms, and from who waits for how long to keep its place in ms, its rank (waited so
+  far in ms, or ticket), wake channel, mark. Reply 1 new, 2 was ours already, [remaining ms or -1, holder, its or the
+  highest ticket if by ticket, how many wait before it if it has a place] held, 0 foreign type, or the error FORGETFUL.
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
   What gets free is handed over to the head of the queue.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
