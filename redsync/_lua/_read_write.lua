@@ -1,6 +1,6 @@
 -- Purpose: what all scripts of the read-write lock share: the claims on one lock, in one sorted set, each with an expiry of
 -- its own by this node's clock. A member is "r:<owner>" of a reader or "w:<owner>" of the writer; its score is until when,
--- ms, and hold count / 1024 as the fraction. The writer's score is negative, so it comes first, and readers follow in the
+-- ms, and (hold count - 1) / 1024 as the fraction. The writer's score is negative, so it comes first, and readers follow in the
 -- order in which they expire: each question is answered by the ends of the set, however many readers there are.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -8,39 +8,4 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Whether a claim with that score has not expired.
 local function is_live(score)
   return math.abs(score) >= now + 1
-end
-
--- Make a claim, or set until when it lasts and its hold count. A node may refuse to write: return what it says. The key
--- lasts as long as the last of its claims; `alone`: there is no other.
-local function put(key, member, until_ms, count, alone)
-  local score = until_ms + math.min(count, 1023) / 1024
-  if string.sub(member, 1, 1) == 'w' then score = -score end
-  local done = redis.pcall('zadd', key, string.format('%.10f', score), member)
-  if type(done) == 'number' and (alone or redis.call('pttl', key) < until_ms - now) then
-    redis.call('pexpire', key, string.format('%.0f', until_ms - now))
-  end
-  return done
-end
-
--- Return who keeps an owner from a claim in that mode, and until when, ms; if nobody does, whether the owner writes is the
--- third. All readers together are called "readers", for nodes need not name the same of them. What has expired is swept,
--- at most 64 claims per call.
-local function find_blocker(key, owner, mode)
-  local first = redis.call('zrange', key, 0, 0, 'withscores')
-  if not first[1] then return end
-  local score = tonumber(first[2])
-  if not is_live(score) then
-    local past = string.format('(%.0f', now + 1)
-    local expired = redis.call('zrangebyscore', key, string.format('(%.0f', -now - 1), past, 'limit', 0, 64)
-    redis.call('zrem', key, unpack(expired))
-  elseif score < 0 and first[1] ~= 'w:' .. owner then
-    return string.sub(first[1], 3), math.floor(-score)
-  end
-  if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end
-  -- One of the last two may be the owner's own.
-  local last = redis.call('zrange', key, -2, -1, 'withscores')
-  for i = #last, 2, -2 do
-    score = tonumber(last[i])
-    if score > 0 and is_live(score) and last[i - 1] ~= 'r:' .. owner then return 'readers', math.floor(score) end
-  end
 end

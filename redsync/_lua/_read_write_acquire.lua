@@ -1,11 +1,14 @@
 -- Purpose: what both modes of the read-write lock do when they are asked for. Uses mode, "r:" or "w:", and what
--- read_write has; replies.
+-- read_write and read_write_claims have; replies.
 local ours = mode .. ARGV[1]
-local alone = redis.pcall('zcard', KEYS[1])
-if type(alone) == 'table' then return 0 end
-alone = alone == 0
-local had = not alone and redis.call('zscore', KEYS[1], ours)
+if redis.call('exists', unpack(KEYS)) == 0 then
+-- include: remembers
+  local refusal = put(KEYS[1], ours, now + ARGV[3], ARGV[2], true)
+  return type(refusal) == 'table' and refusal or 1
+end
 
+local had = redis.pcall('zscore', KEYS[1], ours)
+if type(had) == 'table' then return 0 end
 if had and is_live(had) then
   -- A nested acquire may lengthen the lease, never shorten it.
   local refusal = put(KEYS[1], ours, math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])
@@ -16,8 +19,8 @@ if had and is_live(had) then
   return 2
 end
 
-local blocker, until_ms, writes, queued
-if not alone then blocker, until_ms, writes = find_blocker(KEYS[1], ARGV[1], mode) end
+local blocker, until_ms, writes = find_blocker(KEYS[1], ARGV[1], mode)
+local queued = false
 if mode == 'r:' and KEYS[2] and not blocker and not writes then
 -- include: read_write_next
   queued = first[1]
@@ -33,7 +36,7 @@ if blocker then
 end
 
 -- include: remembers
-local refusal = put(KEYS[1], ours, now + ARGV[3], ARGV[2], alone)
+local refusal = put(KEYS[1], ours, now + ARGV[3], ARGV[2])
 if type(refusal) == 'table' then return refusal end
 if ARGV[5] then
 -- include: leave_queue

@@ -4,7 +4,8 @@
 -- enough, is only woken: a writer then keeps its place, so that no new reader comes in before it. At most 64 readers per
 -- call; the last of so many is only woken, and asks, and the next 64 get the lock with it. One whose client no longer
 -- listens on this node (PUBLISH reached nobody) loses claim and place. Uses KEYS[1] holders, KEYS[2] queue,
--- KEYS[3] places, now, put, find_blocker, is_live.
+-- KEYS[3] places, now, is_live.
+-- include: read_write_claims
 local told = false
 while not told and not find_blocker(KEYS[1], '', 'r:') do
 -- include: read_write_next
@@ -24,7 +25,7 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
 -- include: memory
         if remembered < tonumber(guard) then mark = '0' end
       end
-      if i == 64 or (mark ~= '0' and type(put(KEYS[1], mode .. heir, tonumber(until_ms), 1)) == 'table') then mark = '0' end
+      if i == 64 or (mark ~= '0' and type(put(KEYS[1], mode .. heir, tonumber(until_ms), '1')) == 'table') then mark = '0' end
       heard = redis.call('publish', channel, mark .. ' ' .. heir .. ' ' .. KEYS[1]) > 0
       if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], mode .. heir) end
       stays = heard and mark == '0' and mode == 'w:'

@@ -12,6 +12,7 @@ end
 
 if ARGV[2] ~= '0' then
   -- Under OOM a node may refuse the new count. It does no harm: each later count is set as a whole, and 0 is a ZREM.
+-- include: read_write_claims
   put(KEYS[1], ours, math.floor(math.abs(had)), ARGV[2])
   return 1
 end

@@ -1,6 +1,6 @@
 -- Purpose: tell who holds a lock, mutex or read-write lock and who waits for it; changes nothing.
 -- KEYS[1] lock: hash owner -> hold count; or mutex: string, its holder's value; or read-write lock: zset "r:<owner>" or
---         "w:<owner>" -> until ms + count / 1024, the writer's negative
+--         "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of who wants to write
 -- ARGV none
 -- Reply: {type of the key, remaining ms (-2 none, -1 no expiry), {owner, count}, {waiting owners, longest first},
@@ -29,7 +29,7 @@ if kind == 'zset' then
     if mode and is_live(score) and not seen[claims[i]] then
       seen[claims[i]] = true
       local until_ms = math.floor(score)
-      holder[#holder + 1] = {owner, (score - until_ms) * 1024, mode, until_ms - now, find_record(owner) or ''}
+      holder[#holder + 1] = {owner, (score - until_ms) * 1024 + 1, mode, until_ms - now, find_record(owner) or ''}
     end
   end
 end

@@ -1,7 +1,7 @@
 -- Purpose: claim the read lock beside other readers, or else take a place in the queue, in one atomic step. It is refused
 -- while another writes, or a writer waits that came before; not to who reads or writes already. Idempotent: the hold count
 -- is set, never added to.
--- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + count / 1024, the writer's negative
+-- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of a writer    KEYS[3] places: hash owner -> "expiry mark guard channel"
 --         KEYS[2], KEYS[3] not for a re-entry
 -- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
@@ -13,4 +13,5 @@
 --        | error FORGETFUL <ms for which this node remembers, or -1>
 local mode = 'r:'
 -- include: read_write
+-- include: read_write_claims
 -- include: read_write_acquire

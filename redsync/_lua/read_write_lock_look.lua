@@ -1,5 +1,5 @@
 -- Purpose: tell whether anybody reads, or writes; changes nothing.
--- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + count / 1024, the writer's negative
+-- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
 -- ARGV[1] r: reads | w: writes
 -- Reply: 1 yes | 0 no
 -- include: read_write

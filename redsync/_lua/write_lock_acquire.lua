@@ -1,6 +1,6 @@
 -- Purpose: claim the write lock when nobody else reads or writes, or else take a place in the queue, which keeps new
 -- readers out, in one atomic step. Idempotent: the hold count is set, never added to.
--- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + count / 1024, the writer's negative
+-- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of a writer    KEYS[3] places: hash owner -> "expiry mark guard channel"
 --         KEYS[2], KEYS[3] not for a re-entry
 -- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
@@ -12,4 +12,5 @@
 --        | error FORGETFUL <ms for which this node remembers, or -1>
 local mode = 'w:'
 -- include: read_write
+-- include: read_write_claims
 -- include: read_write_acquire

@@ -115,7 +115,7 @@ class Scripts:
         for member, score in pairs:
             size = abs(float(score))
             assert (float(score) < 0) == member.startswith(b"w:")
-            found[member] = round(size % 1 * 1024), int(size) - now
+            found[member] = round(size % 1 * 1024) + 1, int(size) - now
         return found
 
     def holders(self):
@@ -129,8 +129,8 @@ class Scripts:
 
     def expire(self, member):
         """Let a claim end, as if the time until then had passed."""
-        score = self.now() - 5_000 + 1 / 1024
-        self.node.do("zadd", KEYS.lock, f"{-score if member[:1] == b'w' else score:.10f}", member)
+        score = self.now() - 5_000
+        self.node.do("zadd", KEYS.lock, f"{-score if member[:1] == b'w' else score:.0f}", member)
 
     def end_place(self, owner):
         words = self.node.do("hget", KEYS.places, owner).split(b" ")
