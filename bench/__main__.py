@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import contended, held, pairs, report, startup, tasks, threads
+from bench import contended, held, pairs, readers, report, startup, tasks, threads
 from bench.measure import Figure, say
 
 _BENCHES = {
@@ -24,6 +24,7 @@ _BENCHES = {
     "tasks": tasks.run,
     "contended": contended.run,
     "held": held.run,
+    "readers": readers.run,
     "startup": startup.run,
 }
 
