@@ -12,42 +12,12 @@ import pytest
 from redsync import LeaseLostError, QuorumError
 from redsync._core.quorum import Tally
 from redsync.testing.simulator import Simulation, SimulationError
-from redsync.testing.simulator.checks import Checker
+from redsync.testing.simulator.checks import ALL, Exclusion
 from redsync.testing.simulator.faults import Nemesis
-from redsync.testing.simulator.happenings import Stepped
 from redsync.testing.simulator.runs import _no_logs
 from tests.support.hunting import break_script
 
 FAULTS_UNTIL, WORK_UNTIL = 8.0, 10.0
-
-
-class ReadWriteExclusion(Checker):
-    """At no instant does an owner believe to write while another believes to read or write."""
-
-    name = "exclusion"
-    watches = (Stepped,)
-
-    def __init__(self, sim):
-        super().__init__(sim)
-        self._believers = {}
-
-    def see(self, happening):
-        machine = happening.machine
-        for runner in machine.runners:
-            for state in runner.session.holds:
-                if state in self._believers or not state.valid(machine.clock.now()):
-                    continue
-                self._believers = {s: m for s, m in self._believers.items() if self._believes(m, s)}
-                for other in self._believers:
-                    writes = b"w:" in {state.kind.mode, other.kind.mode}
-                    if writes and other.owner is not state.owner:
-                        return f"{state.owner} has the {state.kind.noun} and {other.owner} the {other.kind.noun}"
-                self._believers[state] = machine
-        return None
-
-    @staticmethod
-    def _believes(machine, state):
-        return not machine.crashed and state.valid(machine.clock.now())
 
 
 class Work:
@@ -85,6 +55,8 @@ class Work:
                 return
             self.done[way] += 1
             await asyncio.sleep(luck.choice([0.1, 0.1, 0.4, 0.4, 2.0]) * luck.random())
+            if luck.random() < 0.2 and await lock.acquire(timeout=0.2):
+                await lock.release()
             if way == "downgrade" and await pair.read_lock.acquire(timeout=1):
                 await lock.release()
                 lock = pair.read_lock
@@ -96,10 +68,10 @@ class Work:
             pass
 
 
-def run(seed, scripts=None):
+def run(seed, scripts=None, checkers=ALL):
     """Make one run; return what was done in it."""
     replay = f"REDSYNC_SEED={seed} python -m pytest {os.path.relpath(__file__)}"
-    sim = Simulation(seed, nodes=(3, 5, 4)[seed % 3], scripts=scripts, checkers=[ReadWriteExclusion], replay=replay)
+    sim = Simulation(seed, nodes=(3, 5, 4)[seed % 3], scripts=scripts, checkers=checkers, replay=replay)
     luck = sim.luck("run")
     lease = luck.uniform(0.8, 2.5)
     sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))
@@ -128,7 +100,7 @@ def test_nobody_reads_while_another_writes_whatever_fails():
 def find_breach(scripts=None, tries=40):
     for seed in seeds(tries):
         try:
-            run(seed, scripts)
+            run(seed, scripts, [Exclusion])
         except SimulationError as error:
             found = error.complaints[0]
             break
@@ -137,12 +109,36 @@ def find_breach(scripts=None, tries=40):
     assert found.startswith("exclusion: ")
 
 
-@pytest.mark.slow
-def test_expiry_that_readers_share_is_found():
+@pytest.mark.parametrize("shared", [True, False])
+def test_expiry_that_readers_share_is_found(shared):
     """As where the whole key expires with whoever came last: a short lease ends those of all."""
     longest = "(alone or redis.call('pttl', key) < until_ms - now)"
-    broken = [break_script(f"read_lock_{verb}", (longest, "true")) for verb in ("acquire", "renew")]
-    find_breach(broken[0] | broken[1])
+    scripts = break_script("read_lock_acquire", (longest, "true")) if shared else None
+
+    async def read(client, lease, seconds):
+        async with client.get_read_write_lock("x", lease=lease).read_lock:
+            await asyncio.sleep(seconds)
+
+    async def write(client):
+        await asyncio.sleep(0.2)
+        return await client.get_read_write_lock("x").write_lock.acquire(timeout=1.5)
+
+    async def all_of_it(clients):
+        long = asyncio.create_task(read(clients[0], 3.0, 2.0))
+        await asyncio.sleep(0.1)
+        short = asyncio.create_task(read(clients[1], 0.5, 0.1))
+        assert not await write(clients[2])
+        await asyncio.wait([long, short])
+
+    sim = Simulation(1, scripts=scripts, checkers=[Exclusion], restart_guard=0.0)
+    machine = sim.machine("a")
+    machine.start(all_of_it([machine.client() for _ in range(3)]))
+    if shared:
+        with pytest.raises(SimulationError, match="exclusion: "), sim:
+            sim.run()
+    else:
+        with sim:
+            sim.run()
 
 
 @pytest.mark.slow

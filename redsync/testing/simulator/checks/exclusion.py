@@ -1,4 +1,4 @@
-"""Exclusion: at no instant do two owners of live machines believe to hold the same key.
+"""Exclusion: at no instant do two owners of live machines believe to hold the same key, unless both only read.
 
 Who believes is asked by its own clock, and compared in true time: beliefs change only when a protocol makes a step, or
 a clock jumps, and both are looked at when they have happened.
@@ -20,14 +20,14 @@ __all__ = ["Exclusion"]
 
 
 class Exclusion(Checker):
-    """At most one owner at a time. A crashed machine's owners believe nothing any more."""
+    """At most one owner at a time, or only readers. A crashed machine's owners believe nothing any more."""
 
     name = "exclusion"
     watches = (Stepped,)
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._believers: dict[bytes, tuple[Machine, HoldState]] = {}
+        self._believers: dict[bytes, dict[HoldState, Machine]] = {}
 
     def see(self, happening: Stepped) -> str | None:
         """Look at all that the owners on the machine believe to hold."""
@@ -35,16 +35,19 @@ class Exclusion(Checker):
         for runner in machine.runners:
             if len(runner.session.holds):
                 for state in runner.session.holds:
-                    known = self._believers.get(state.keys.lock)
-                    if known is not None and known[1] is state:
+                    known = self._believers.setdefault(state.keys.lock, {})
+                    if state in known or not state.valid(machine.clock.now()):
                         continue
-                    if state.valid(machine.clock.now()):
-                        if known is not None and self._believes(*known):
-                            return self._describe(known, (machine, state))
-                        self._believers[state.keys.lock] = machine, state
+                    for other, where in list(known.items()):
+                        if not self._believes(where, other):
+                            del known[other]
+                        elif _exclude(state, other):
+                            return self._describe((where, other), (machine, state))
+                    known[state] = machine
         return None
 
-    def _believes(self, machine: Machine, state: HoldState) -> bool:
+    @staticmethod
+    def _believes(machine: Machine, state: HoldState) -> bool:
         return not machine.crashed and state.valid(machine.clock.now())
 
     def _describe(self, *believers: tuple[Machine, HoldState]) -> str:
@@ -54,3 +57,9 @@ class Exclusion(Checker):
             for machine, state in believers
         )
         return f"at {self.sim.now:.6f} {first.keys.lock.decode(errors='replace')!r} is held by {who}"
+
+
+def _exclude(one: HoldState, other: HoldState) -> bool:
+    """Whether two must not be believed at once: who writes may read too, and any number may read."""
+    modes = one.kind.mode, other.kind.mode
+    return not (all(modes) and (modes == (b"r:", b"r:") or one.owner is other.owner))
