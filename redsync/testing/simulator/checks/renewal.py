@@ -8,8 +8,8 @@
 
 Both hold at every instant, whatever faults there are.
 
-Not seen: read-write locks, and a driver that sends one renewal twice. What is left by an old renewal that comes over a connection which was
-given up is judged by `zombies`.
+Not seen: read-write locks, and a driver that sends one renewal twice. What is left by an old renewal that comes over a
+connection which was given up is judged by `zombies`.
 """
 
 from __future__ import annotations
