@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         OverReleaseError,
         QuorumError,
         RedsyncError,
+        UpgradeError,
     )
     from redsync.fair_lock import AsyncFairLock, FairLock
     from redsync.fenced_lock import AsyncFencedLock, FencedLock
@@ -45,6 +46,14 @@ if TYPE_CHECKING:
     from redsync.mutex import AsyncMutex, Mutex
     from redsync.permit import AsyncPermit, Permit, PermitHolder
     from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
+    from redsync.read_write_lock import (
+        AsyncReadLock,
+        AsyncReadWriteLock,
+        AsyncWriteLock,
+        ReadLock,
+        ReadWriteLock,
+        WriteLock,
+    )
     from redsync.semaphore import AsyncSemaphore, Semaphore
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
@@ -61,8 +70,11 @@ __all__ = [
     "AsyncMutex",
     "AsyncPermit",
     "AsyncRateLimiter",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
     "AsyncSemaphore",
     "AsyncSpinLock",
+    "AsyncWriteLock",
     "Choice",
     "Client",
     "ClientClosedError",
@@ -89,10 +101,14 @@ __all__ = [
     "PermitHolder",
     "QuorumError",
     "RateLimiter",
+    "ReadLock",
+    "ReadWriteLock",
     "RedsyncError",
     "Semaphore",
     "SpinLock",
+    "UpgradeError",
     "Vote",
+    "WriteLock",
 ]
 
 _HOMES = {
@@ -107,8 +123,11 @@ _HOMES = {
     "AsyncMutex": "redsync.mutex",
     "AsyncPermit": "redsync.permit",
     "AsyncRateLimiter": "redsync.rate_limiter",
+    "AsyncReadLock": "redsync.read_write_lock",
+    "AsyncReadWriteLock": "redsync.read_write_lock",
     "AsyncSemaphore": "redsync.semaphore",
     "AsyncSpinLock": "redsync.spin_lock",
+    "AsyncWriteLock": "redsync.read_write_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
     "CountDownLatch": "redsync.latch",
@@ -128,9 +147,12 @@ _HOMES = {
     "Permit": "redsync.permit",
     "PermitHolder": "redsync.permit",
     "RateLimiter": "redsync.rate_limiter",
+    "ReadLock": "redsync.read_write_lock",
+    "ReadWriteLock": "redsync.read_write_lock",
     "Semaphore": "redsync.semaphore",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
+    "WriteLock": "redsync.read_write_lock",
 }
 
 

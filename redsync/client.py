@@ -29,6 +29,7 @@ from redsync.multi_lock import MultiLock
 from redsync.mutex import Mutex
 from redsync.permit import Permit
 from redsync.rate_limiter import RateLimiter
+from redsync.read_write_lock import ReadWriteLock
 from redsync.semaphore import Semaphore
 from redsync.spin_lock import SpinLock
 
@@ -192,6 +193,29 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: A `backoff` that is no function.
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> ReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,

@@ -26,6 +26,7 @@ from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex
 from redsync.permit import AsyncPermit
 from redsync.rate_limiter import AsyncRateLimiter
+from redsync.read_write_lock import AsyncReadWriteLock
 from redsync.semaphore import AsyncSemaphore
 from redsync.spin_lock import AsyncSpinLock
 
@@ -183,6 +184,29 @@ class AsyncClient(AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,

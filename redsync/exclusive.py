@@ -97,7 +97,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
     ) -> None:
         self._host = host
         self._name = name
-        self._keys = LockKeys.of(host.prefix, encode_name(name))
+        self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
         self._timeout = check_timeout(True, timeout)
         self._runner = host.runner
         timing = self._runner.session.timing

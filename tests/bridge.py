@@ -24,8 +24,11 @@ from redsync import (
     AsyncMutex,
     AsyncPermit,
     AsyncRateLimiter,
+    AsyncReadLock,
+    AsyncReadWriteLock,
     AsyncSemaphore,
     AsyncSpinLock,
+    AsyncWriteLock,
     Client,
     CountDownLatch,
     FairLock,
@@ -37,8 +40,11 @@ from redsync import (
     Mutex,
     Permit,
     RateLimiter,
+    ReadLock,
+    ReadWriteLock,
     Semaphore,
     SpinLock,
+    WriteLock,
 )
 
 TWINS = {
@@ -54,7 +60,10 @@ TWINS = {
     AsyncPermit: Permit,
     AsyncRateLimiter: RateLimiter,
     AsyncSemaphore: Semaphore,
+    AsyncReadLock: ReadLock,
+    AsyncReadWriteLock: ReadWriteLock,
     AsyncSpinLock: SpinLock,
+    AsyncWriteLock: WriteLock,
 }
 
 

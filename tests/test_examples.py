@@ -66,6 +66,10 @@ SAYS = {
         the next call is allowed in [01]\.\d s
         24 calls; at most (9|10) in any second
         """,
+    "read_mostly_cache.py": r"""
+        20 readers missed it, 1 computed it
+        4 updates between the reads of 4 readers, 0 of them seen half done
+        """,
     "own_unit_test_with_fakeredis.py": r"""
         test_shop_sells_what_it_has: passed
         test_shop_never_sells_more_to_many_customers: passed

@@ -21,8 +21,11 @@ EXPORTS = [
     "AsyncMutex",
     "AsyncPermit",
     "AsyncRateLimiter",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
     "AsyncSemaphore",
     "AsyncSpinLock",
+    "AsyncWriteLock",
     "Choice",
     "Client",
     "ClientClosedError",
@@ -49,10 +52,14 @@ EXPORTS = [
     "PermitHolder",
     "QuorumError",
     "RateLimiter",
+    "ReadLock",
+    "ReadWriteLock",
     "RedsyncError",
     "Semaphore",
     "SpinLock",
+    "UpgradeError",
     "Vote",
+    "WriteLock",
 ]
 
 

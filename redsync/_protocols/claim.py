@@ -178,7 +178,7 @@ class _Attempt:
         kept = max(lease, self._place.kept) if self._place.taken else lease
         self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
-        command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
+        command = Command(demand.kind.acquire, keys.all if place or demand.kind.mode else (keys.lock,), claim + place)
         judge = is_granted if demand.bid is None else demand.bid.judge
         if self.fence is not None:
             command, judge = self.fence.ask(command), _is_granted_with_token

@@ -23,7 +23,7 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         QuorumError: Too few nodes answered, or kept the claim when the token was written back.
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """
-    held = session.holds.get(demand.keys.lock, demand.owner)
+    held = session.holds.get(demand.keys.hold, demand.owner)
     if held is not None and held.fencing_token is None:
         sentence = f"lock {demand.name!r} is held already, but not as a fenced lock: it has no token"
         raise KeyTypeError(demand.name, sentence)

@@ -40,7 +40,7 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    state = session.holds.get(demand.keys.lock, demand.owner)
+    state = session.holds.get(demand.keys.hold, demand.owner)
     started = now
     if state is not None:
         now = yield from _reenter(session, demand, state, now)

@@ -10,10 +10,11 @@ from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.read_write_lock import READ, WRITE
 from redsync._protocols.semaphore import SEMAPHORE
 
 VERBS = ("acquire", "release", "abandon", "renew")
-KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE]
+KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE, READ, WRITE]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
 
 
@@ -52,7 +53,7 @@ def test_kind_without_scripts_can_not_be_made():
 def test_kind_does_not_change(kind):
     with pytest.raises(AttributeError):
         kind.noun = "other"
-    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label}
+    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label, "mode": kind.mode}
     assert ClaimKind.of(kind.noun, kind.value_type, **options) == kind
 
 

@@ -99,6 +99,8 @@ class Reentrancy(Checker):
 
     def _look_at(self, runner: SimRunner) -> Iterator[str]:
         for state in runner.session.holds:
+            if state.kind.mode:
+                continue  # The rounds of read-write locks are not followed.
             before = self._counts.get(state)
             self._counts[state] = state.count
             if before is not None and state.count > before and not self._is_founded(runner, state):

@@ -9,8 +9,8 @@
 
 Both hold at every instant, whatever faults there are.
 
-Not seen: a driver that sends one renewal twice. What is left by an old renewal that comes over a connection which was
-given up is judged by `zombies`.
+Not seen: read-write locks, and a driver that sends one renewal twice. What is left by an old renewal that comes over a
+connection which was given up is judged by `zombies`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Renewal(Checker):
     def _look_at(self, runner: SimRunner) -> Iterator[str]:
         for state in runner.session.holds:
             believed = self._believed.get(state)
-            if believed != state.valid_until:
+            if believed != state.valid_until and not state.kind.mode:
                 self._believed[state] = state.valid_until
                 if believed is not None and not self._is_founded(runner, state):
                     yield (
