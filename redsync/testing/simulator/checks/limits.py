@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from redsync._core.limits import Limit
 from redsync._core.quorum import quorum_of
-from redsync._protocols.bids import Limit
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
 
 if TYPE_CHECKING:
