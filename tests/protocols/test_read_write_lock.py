@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._protocols.claim import Receipt
+from redsync._protocols.demands import Receipt
 from redsync._protocols.lease import lose
 from redsync._protocols.lock import acquire
 from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
