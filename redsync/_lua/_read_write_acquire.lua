@@ -20,6 +20,7 @@ if had and is_live(had) then
 end
 
 local blocker, until_ms, writes = find_blocker(KEYS[1], ARGV[1], mode)
+if blocker == '' then return 0 end
 local queued = false
 if mode == 'r:' and KEYS[2] and not blocker and not writes then
 -- include: read_write_next

@@ -14,11 +14,12 @@ local function put(key, member, until_ms, count, alone)
 end
 
 -- Return who keeps an owner from a claim in that mode, and until when, ms; if nobody does, whether the owner writes is the
--- third. All readers together are called "readers", for nodes need not name the same of them. What has expired is swept,
--- at most 64 claims per call.
+-- third. All readers together are called "readers", for nodes need not name the same of them. The permits of a semaphore
+-- of that name are told as an empty text. What has expired is swept, at most 64 claims per call.
 local function find_blocker(key, owner, mode)
   local first = redis.call('zrange', key, 0, 0, 'withscores')
   if not first[1] then return end
+  if not string.match(first[1], '^[rw]:') then return '' end
   local score = tonumber(first[2])
   if not is_live(score) then
     local past = string.format('(%.0f', now + 1)

@@ -10,6 +10,7 @@ if ARGV[1] == 'w:' then first, last = '-inf', '(0' end
 local held = redis.pcall('zrangebyscore', KEYS[1], first, last, 'withscores', 'limit', 0, 1)
 if held.err then return -1 end
 if not held[1] then return 0 end
+if not string.match(held[1], '^[rw]:') then return -1 end
 redis.call('zremrangebyscore', KEYS[1], first, last)
 -- include: read_write_hand_over
 return is_live(held[2]) and 1 or 0

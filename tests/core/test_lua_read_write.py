@@ -281,6 +281,20 @@ def test_foreign_value_is_left_as_it_is(rw, mode):
     assert rw.node.do("get", KEYS.lock) == b"foreign"
 
 
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_permits_of_a_semaphore_are_left_as_they_are(rw, mode):
+    score = b"%d" % (rw.now() + 60_000)
+    rw.node.do("zadd", KEYS.lock, score, OTHER)
+    assert rw.ask(mode) == 0
+    assert rw.queue(mode, ME) == 0
+    assert rw.renew(mode) == 0
+    assert rw.release(mode) == 0
+    assert rw.abandon(mode) == 0
+    assert rw.force_release(mode) == (-1 if mode == "read" else 0)
+    assert rw.is_held(mode) == 0
+    assert rw.node.do("zrange", KEYS.lock, 0, -1) == [OTHER]
+
+
 def test_lock_and_read_write_lock_of_one_name_do_not_mix(rw):
     rw.ask("read", ME)
     assert rw.node.run("lock_acquire", (KEYS.lock,), OTHER, 1, LEASE, 0) == 0

@@ -26,6 +26,8 @@ SHIPPED = {script.name: script for script in Script.shipped()}
 LOCKS = [LockKeys.of(b"redsync:", name) for name in (b"x", b"y")]
 POOL = SlotKeys.of(b"redsync:", b"z")
 LATCH = LatchKeys.of(b"redsync:", b"z")
+SHELF = LockKeys.of(b"redsync:", b"w")
+"""What is read and written."""
 OWNERS = [b"a0-f:1", b"b1-e:22", b"c2-d:3", b"no client"]
 HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 """The channels that have one subscriber."""
@@ -186,7 +188,7 @@ def alike(real, virtual):
             for a, b in zip(one, two, strict=True)
         )
     if isinstance(real, int | float):
-        return real == virtual or (min(real, virtual) > LEASES[0] - SLACK and abs(real - virtual) < SLACK)
+        return real == virtual or (min(abs(real), abs(virtual)) > LEASES[0] - SLACK and abs(real - virtual) < SLACK)
     return real == virtual
 
 
@@ -281,8 +283,26 @@ class Chance:
         lock = self.lock
         return lock.all, (lock.channel, self.of([b"hash", b"string"]), self.of([0, 1]))
 
+    def mode_acquire(self):
+        lock, args = self.lock, self.acquire()[1][:4]
+        if self.rng.random() < 0.4:
+            return self.of([(lock.lock,), lock.all]), args
+        place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), self.of([0, b"7.1"])
+        return lock.all, (*args, *place)
+
+    def mode_renew(self):
+        keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, LOCKS[0], POOL]))
+        words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
+        return keys, (*words, *self.of([(), (1,)]))
+
+    def mode_look(self):
+        return (self.lock.lock,), (self.of([b"r:", b"w:"]),)
+
+    def mode_force_release(self):
+        return self.lock.all, (self.of([b"r:", b"w:"]),)
+
     def inspect(self):
-        lock = self.lock
+        lock = self.of([self.lock, SHELF, POOL])
         return (lock.lock, lock.queue, lock.token), ()
 
     def announce(self):
@@ -337,7 +357,10 @@ class Chance:
     def shipped(self):
         name = self.of(sorted(ARGUMENTS))
         # Each kind has its own name, mostly: where they meet, all that there is to see is a refusal.
-        self.lock = LOCKS[name.startswith("mutex") ^ (self.rng.random() < 0.1)]
+        elsewhere = self.rng.random() < 0.1
+        self.lock = LOCKS[name.startswith("mutex") ^ elsewhere]
+        if name.startswith(("read_", "write_")):
+            self.lock = self.of([LOCKS[0], POOL]) if elsewhere else SHELF
         return name, SHIPPED[name], *ARGUMENTS[name](self)
 
     # Commands that bring about what scripts seldom see. What blocks a lock for good goes sooner than it comes.
@@ -353,6 +376,9 @@ class Chance:
                 (b"zadd", lock.lock, b"1", owner),
                 (b"zadd", POOL.lock, b"XX", b"1", owner),  # expires
                 (b"del", POOL.limit),
+                (b"zadd", SHELF.lock, b"XX", b"1", b"r:" + owner),  # expires
+                (b"zadd", SHELF.lock, b"XX", b"-1", b"w:" + owner),
+                *[(b"del", SHELF.lock), (b"del", SHELF.queue, SHELF.places)],
                 (b"hset", lock.places, owner, b"%d %s" % (self.of([1, now + hour_ms]), self.of(CHANNELS))),
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
                 (b"set", b"redsync_birth", b"newborn %d" % (now + self.of([-2 * hour_ms, -1000, hour_ms]))),
@@ -389,12 +415,22 @@ ARGUMENTS = {
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
     "node_christen": Chance.christen,
+    "read_lock_abandon": Chance.abandon,
+    "read_lock_acquire": Chance.mode_acquire,
+    "read_lock_release": Chance.release,
+    "read_lock_renew": Chance.mode_renew,
+    "read_write_lock_force_release": Chance.mode_force_release,
+    "read_write_lock_look": Chance.mode_look,
     "semaphore_abandon": Chance.permit_abandon,
     "semaphore_acquire": Chance.permit_acquire,
     "semaphore_inspect": Chance.permit_inspect,
     "semaphore_release": Chance.permit_release,
     "semaphore_renew": Chance.permit_renew,
     "semaphore_resize": Chance.permit_resize,
+    "write_lock_abandon": Chance.abandon,
+    "write_lock_acquire": Chance.mode_acquire,
+    "write_lock_release": Chance.release,
+    "write_lock_renew": Chance.mode_renew,
 }
 
 KEYS = [b"k", b"l", b"m", b"n"]
