@@ -40,7 +40,7 @@ def test_nested_acquire_keeps_the_token(lock):
         assert lock.hold_count() == 2
         assert inner.fencing_token == outer.fencing_token
         token = inner.fencing_token
-    assert take(lock) == token + 1
+    assert take(lock) > token
 
 
 @pytest.mark.usefixtures("all_nodes_met")
