@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,7 +33,7 @@ Way: TypeAlias = Callable[[str], Awaitable[None]]
 """One of the things that a worker can do with what has that name."""
 
 
-class Worker:
+class Worker(ABC):
     """One worker; what it does is its `ways`, each as likely as it is often in there."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
@@ -43,9 +44,9 @@ class Worker:
         self._luck = random.Random(machine.random.getrandbits(64))
 
     @property
+    @abstractmethod
     def ways(self) -> list[Way]:
         """What it does."""
-        raise NotImplementedError
 
     async def work(self) -> None:
         """Do something now and then, each time in another task."""
