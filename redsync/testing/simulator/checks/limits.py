@@ -48,7 +48,7 @@ class Limits:
                 self._keys[key] = executed.keys[5]
                 self._known[key] = [None] * len(self._sim.nodes)
             before, now = self._known[key][executed.node], self._read(key, executed.node)
-            if before is None or before != now:
+            if before != now:
                 self._known[key][executed.node] = now
                 self._judge(key)
 
