@@ -196,7 +196,7 @@ def _nothing_is_left_behind(request, flavour):
     bridge = request.getfixturevalue("bridge") if flavour == "asyncio" else None
     threads, sockets = redsync_threads(), open_sockets()
     yield
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 10
     while (left := redsync_threads() - threads) or open_sockets() - sockets:
         # Frames of a caught exception keep what they refer to; a thread ends a moment after its last step.
         gc.collect()

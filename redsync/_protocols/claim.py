@@ -153,6 +153,7 @@ class _Attempt:
         "_guard",
         "_guard_ms",
         "_kept_until",
+        "_left",
         "_place",
         "_session",
         "_splits",
@@ -174,7 +175,7 @@ class _Attempt:
         self._started = started
         self._touched = 0
         self._kept_until = 0.0
-        self._asking = False
+        self._asking = self._left = False
         self.mark: bytes | None = None
         self._doubtful = 0
         self._asked_at = 0.0
@@ -210,7 +211,7 @@ class _Attempt:
         if demand.timeout:
             patience = min(usual, max(self.deadline - now, _LAST_TRY))
         self.hurried = patience < usual
-        self._asking = True
+        self._asking, self._left = True, False
         self._tries += 1
         place = self._place.ask(now)
         self.mark, self._asked_at = self._place.mark, now
@@ -257,6 +258,7 @@ class _Attempt:
             self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = 0
+        self._left = leave
         if leave:
             self._place.leave()
 
@@ -293,8 +295,10 @@ class _Attempt:
         if fixed is not None:
             return fixed
         if _is_split(tally) if self._demand.bid is None else self._demand.bid.is_split(tally):
-            # From now on each try takes a place, in the same step that refuses it.
-            self._place.learn(tally)
+            # From now on each try takes a place, in the same step that refuses it. But who has just left the queue
+            # comes after all who have finished queueing by then, and of them this round knows nothing.
+            if not self._left:
+                self._place.learn(tally)
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0

@@ -92,7 +92,7 @@ def test_flushed_scripts_disturb_nobody_while_threads_work(client, admin, eventu
         while time.monotonic() < ends_at:
             lock = client.get_lock(f"{number} {done % 3}")
             assert lock.acquire(timeout=1.0)
-            assert lock.acquire(blocking=False)
+            assert lock.acquire(timeout=1.0)
             lock.release()
             lock.release()
             done += 1

@@ -18,6 +18,11 @@ def test_fair_lock_of_four_nodes_is_not_stuck_because_they_drew_different_ticket
     simulate(2001725, kind="fair")
 
 
+def test_who_left_the_queue_draws_its_ticket_anew():
+    """It took the one that it would have got before, and overtook who had finished queueing in between."""
+    simulate(2018814, kind="fair")
+
+
 def test_spin_lock_keeps_every_promise_in_runs_by_seed():
     for seed in range(15):
         simulate(seed, kind="spin")
