@@ -318,8 +318,8 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
-        if demand.bid is not None:
-            demand.bid.take(state, tally)
+        if self._demand.bid is not None:
+            self._demand.bid.take(state, tally)
         if self._window is None:
             self._take_up(state)
         else:
