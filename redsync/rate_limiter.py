@@ -162,7 +162,7 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         Who waits for that long is refused only if somebody else came meanwhile; those who wait already are counted in.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
             ConfigurationError: The nodes know another rate or window of that name than this program.
             KeyTypeError: The key holds a value of another type.
             ValueError: `n` is not from 1 to `rate`.

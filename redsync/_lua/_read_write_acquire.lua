@@ -1,6 +1,6 @@
 -- Purpose: what both modes of the read-write lock do when they are asked for. Uses mode, "r:" or "w:", and what
 -- read_write and read_write_claims have; replies.
-local ours = mode .. ARGV[1]
+local ours, guard = mode .. ARGV[1], ARGV[4]
 if redis.call('exists', KEYS[1], KEYS[2] or KEYS[1]) == 0 then
 -- include: remembers
   local refusal = put(KEYS[1], ours, now + ARGV[3], ARGV[2], true)

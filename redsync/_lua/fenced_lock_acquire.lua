@@ -26,6 +26,7 @@ if not free and not count then
 end
 
 if free then
+  local guard = ARGV[4]
 -- include: remembers
 end
 local token

@@ -77,6 +77,7 @@ if not chosen then
   return {left, reason, math.max(highest, ARGV[6]), before or 0, detail, permits}
 end
 
+local guard = ARGV[4]
 -- include: remembers
 redis.call('zadd', KEYS[1], now + ARGV[3], me)
 if chosen ~= mine then

@@ -3,14 +3,18 @@
 -- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] of how many permits to tell who has them, those that end first come first; 0: of none, -1: of all
+-- ARGV[2] for how long this node must have remembered everything to be believed that there is room, ms; 0: does not matter
 -- Reply: {version of the limit or -1, the limit or 0, bit map of what is taken, {{permit, slots, remaining ms, the record of
 --        its client, msgpack, or nothing}}, its window, us, or 0, how many slots are wanted by those who wait} | 0 the key holds another type, nothing was changed
+--        | error FORGETFUL <ms for which this node remembers, or -1>
 -- include: slots
 local at_most, all = 500, true
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end
 -- include: wake_line
+local guard = ARGV[2]
+-- include: remembers
 local version, permits, window = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+) ?(%d*)$')
 local holders, records = {}, {}
 local last = ARGV[1] == '-1' and -1 or ARGV[1] - 1

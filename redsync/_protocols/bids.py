@@ -149,10 +149,15 @@ class Bid:
             return Verdict.WON
         heard = tally.granted + tally.refused
         unheard = len(tally.nodes) - heard - tally.failed
-        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
-        if tally.without_quorum or not unheard or (least + unheard < tally.quorum <= heard and not self._ticket):
+        if tally.without_quorum or not unheard:
             return Verdict.LOST
-        return Verdict.PENDING
+        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
+        if self._ticket or least + unheard >= tally.quorum or heard < tally.quorum:
+            return Verdict.PENDING
+        # Those who are heard are not enough for these slots, but perhaps for others; else it takes the rest.
+        full = sum(reply[1] == _FULL for reply in refusals(tally) if reply)
+        hopeless = heard - full + unheard < tally.quorum
+        return Verdict.LOST if hopeless or self._choose(tally) else Verdict.PENDING
 
     @staticmethod
     def _granted(tally: Tally) -> Counter[int]:

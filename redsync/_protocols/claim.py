@@ -292,21 +292,11 @@ class _Attempt:
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
-        session, demand, lease, sent_at = self._session, self._demand, self.lease, tally.sent_at
-        state = HoldState(
-            demand.name,
-            demand.kind,
-            demand.keys,
-            demand.owner,
-            demand.holds,
-            lease,
-            self.valid_until(tally),
-            renew_at(sent_at, lease) if demand.lease is None else math.inf,
-            math.inf if demand.max_hold is None else sent_at + demand.max_hold,
-            self._touched | tally.sent,
-            # A place lasts where the round that won did not come.
-            max(self._kept_until, tally.at + lease) if self._place.taken else tally.at + lease,
-        )
+        session, lease, sent_at = self._session, self.lease, tally.sent_at
+        # A place lasts where the round that won did not come.
+        kept_until = max(self._kept_until, tally.at + lease) if self._place.taken else tally.at + lease
+        renewal_at = renew_at(sent_at, lease) if self._demand.lease is None else math.inf
+        state = self._state(sent_at, self.valid_until(tally), renewal_at, self._touched | tally.sent, kept_until)
         if session.nodes > session.quorum:
             # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
             turn = session.timing.round_timeout(lease)
@@ -314,8 +304,8 @@ class _Attempt:
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
         state.fencing_token = self.token
-        if demand.bid is not None:
-            demand.bid.take(state, tally)
+        if self._demand.bid is not None:
+            self._demand.bid.take(state, tally)
         if self._window is None:
             self._take_up(state)
         else:
@@ -333,24 +323,29 @@ class _Attempt:
 
     def take_over(self, now: float) -> HoldState:
         """Take up the hold that a quorum of nodes handed over: each keeps it for as long as the place it knew."""
-        session, demand, lease = self._session, self._demand, self.lease
-        turn = min(session.timing.round_timeout(lease), self._place.kept / 12)
-        state = HoldState(
+        believed_until = self._handed_until
+        turn = min(self._session.timing.round_timeout(self.lease), self._place.kept / 12)
+        renewal_at = min((now // turn + 2) * turn, (now + believed_until) / 2)
+        state = self._state(now, believed_until, renewal_at, self._touched, self._kept_until)
+        state.queued = True
+        self._take_up(state)
+        return state
+
+    def _state(self, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float) -> HoldState:
+        demand = self._demand
+        return HoldState(
             demand.name,
             demand.kind,
             demand.keys,
             demand.owner,
             demand.holds,
-            lease,
-            self._handed_until,
-            min((now // turn + 2) * turn, (now + self._handed_until) / 2),
-            math.inf if demand.max_hold is None else now + demand.max_hold,
-            self._touched,
-            self._kept_until,
+            self.lease,
+            valid_until,
+            renewal_at,
+            math.inf if demand.max_hold is None else since + demand.max_hold,
+            touched,
+            kept_until,
         )
-        state.queued = True
-        self._take_up(state)
-        return state
 
     def _take_up(self, state: HoldState) -> None:
         listen(state, self._demand)

@@ -59,7 +59,8 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE)
+    # What a node has forgotten looks like room, but it grants nothing there.
+    looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Whoever waits is served first.
     rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
     left = _free_in(looks, pool.limit.permits, tally.quorum)[last]

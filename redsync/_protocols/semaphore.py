@@ -30,6 +30,7 @@ from redsync._core.scripts import Script
 from redsync._protocols.claim import acquire_new
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release
+from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
@@ -190,8 +191,17 @@ def _is_look(reply: Any) -> bool:
     return True
 
 
-def survey(session: Session, pool: Pool, owner: Owner, *, holders: int = 0) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes, and return what a quorum of them or more know; of so many permits who has them, -1 for all.
+def survey(
+    session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0
+) -> Steps[tuple[list[Look], Tally]]:
+    """Ask all nodes, and return what a quorum of them or more know.
+
+    Args:
+        session: The client's session.
+        pool: The semaphore.
+        owner: Who asks.
+        holders: Of how many permits to tell who has them; -1 for all.
+        guard: For how many seconds a node must have remembered everything to be heard.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -204,9 +214,9 @@ def survey(session: Session, pool: Pool, owner: Owner, *, holders: int = 0) -> S
             return Verdict.PENDING
         return Verdict.WON if tally.granted >= tally.quorum else Verdict.LOST
 
-    command = Command(INSPECT, pool.keys.all, (holders,))
+    command = Command(INSPECT, pool.keys.all, (holders, milliseconds(guard)))
     timeout = session.timing.node_timeout
-    tally = yield from broadcast(Broadcast(command, owner.lane, owner, _is_look, timeout, decide=decide))
+    tally = yield from broadcast(Broadcast(command, owner.lane, owner, _is_look, timeout, guard, decide=decide))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

@@ -59,8 +59,8 @@ class SlotNode:
         words = [word for permit in permits for word in permit]
         return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *([1] if guarded else []))
 
-    def look(self, *, holders=-1):
-        return self.node.run("semaphore_inspect", KEYS.all, holders)
+    def look(self, *, holders=-1, guard=0):
+        return self.node.run("semaphore_inspect", KEYS.all, holders, guard)
 
     def resize(self, version, permits, *, sure=False, window=()):
         return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure), *window)
@@ -550,6 +550,13 @@ def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
 # Permits that only run out.
 
 
+def test_look_is_refused_where_grants_would_be(sem):
+    sem.redis.delete("redsync_birth")
+    with pytest.raises(redis.ResponseError, match="FORGETFUL -1"):
+        sem.look(guard=1)
+    assert sem.look(guard=0)[0] == -1
+
+
 def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts):
     for owner, lease in ((A, 10_000), (B, 20_000), (C, 30_000)):
         sem.ask(owner, lease=lease, permits=3)
@@ -558,6 +565,16 @@ def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts
     for ticket, left in enumerate((10_000, 20_000, 30_000, 10_000 + LEASE, 20_000 + LEASE), 1):
         assert lasts(sem.wait(b"w:%d" % ticket, ticket, permits=3)[0], left)
     assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "who has no place yet comes last"
+
+
+def test_refusal_counts_what_is_free_for_those_before(sem, lasts):
+    """They have not asked since it is, but nobody wakes who comes after them when their time is up again."""
+    sem.ask(A, 2, permits=2)
+    for ticket, owner in enumerate((B, C), 1):
+        assert sem.wait(owner, ticket, permits=2)[1] == b"full"
+    sem.expire(A)
+    for ticket, left in enumerate((LEASE, LEASE, 2 * LEASE), 3):
+        assert sem.wait(D if ticket == 3 else b"w:%d" % ticket, ticket, permits=2)[0] == left
 
 
 def test_refusal_takes_permits_for_as_large_as_they_are_on_average(sem, lasts):

@@ -228,6 +228,13 @@ def _is_inlined(code):
     return not code.co_flags & inspect.CO_GENERATOR and not code.co_name.startswith("__")
 
 
+def _is_in_finalizer(frame):
+    """Whether Python would report what is raised there, and go on: in a `__del__`, or in what one calls."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
 def _is_exempt(code):
     """Whether an interruption in the first instruction of that function has to be lived with.
 
@@ -262,10 +269,11 @@ def inject(boom):
             caller = frame.f_back and frame.f_back.f_trace
             if isinstance(caller, _Frame):
                 caller.was_python = _is_inlined(frame.f_code)
-            if not frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_name == "__del__":
-                # What is raised in a finalizer goes nowhere.
+            if not frame.f_code.co_filename.startswith(_PACKAGE):
                 return None
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            if _is_in_finalizer(frame):
+                return None
             if not _resumes_in_yield_from(frame) and not _is_exempt(frame.f_code):
                 hit(frame)
             return _Frame(hit)

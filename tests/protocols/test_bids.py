@@ -162,7 +162,7 @@ def test_try_gives_up_after_some_rounds_and_is_undone(bidder):
 def test_next_try_starts_elsewhere_and_anew(bidder):
     toy = bidder.toy
     toy.luck = 0.1
-    script = [(ASK, toy.answers(full(), b"2", b"3", full(), b"0")), UNDO]
+    script = [(ASK, toy.answers(full(), b"2", b"3", full(), "down")), UNDO]
     script += [("wait", toy.slept(meanwhile=lambda: setattr(toy, "luck", 0.9)))]
     state = bidder.play(*script, (ASK, toy.all_say(b"3")), timeout=5.0)
     assert state.slots == (3,)
@@ -318,7 +318,10 @@ def test_foreign_value_is_an_error(bidder):
         (2, [b"1,2", b"1,3", b"1,2"], Verdict.PENDING),
         (2, [b"1,2", b"1,3", b"1,2", b"2,3"], Verdict.WON),
         (1, ["down", "down", "down"], Verdict.LOST),
-        (1, ["down", FULL, b"1", b"2"], Verdict.LOST),
+        (1, ["down", FULL, FULL, b"1"], Verdict.LOST),
+        # An exchange takes a third node.
+        (1, ["down", FULL, b"1", b"2"], Verdict.PENDING),
+        (1, ["down", FULL, b"1", b"2", FULL], Verdict.LOST),
     ],
 )
 def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict):

@@ -15,6 +15,7 @@ from redsync._core.limits import Limit
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._protocols import rate as protocol
+from redsync._protocols import windows
 from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.semaphore import Pool
@@ -120,5 +121,11 @@ def test_checker_notices_when_slots_are_kept_for_just_the_window(monkeypatch):
 def test_checker_notices_when_late_rounds_count(monkeypatch):
     terms = Window.terms
     monkeypatch.setattr(Window, "terms", lambda self: (terms(self)[0], 10.0))
+    # Allowances as small as can be, so that many rounds are late.
+    monkeypatch.setattr(windows, "_AT_FIRST", 0.0)
+    monkeypatch.setattr(windows, "_LEAST", 0.0)
+    monkeypatch.setattr(windows, "_LEAST_SHARE", 0.001)
+    monkeypatch.setattr(windows, "_EASE", 0.0)
+    monkeypatch.setattr(windows, "_ROOM", 0.0)
     with pytest.raises(AssertionError, match="within"):
-        run(range(300), [0.3], slowness=0.0)
+        run(range(100), [0.05], slowness=0.0)

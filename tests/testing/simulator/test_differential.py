@@ -349,7 +349,7 @@ class Chance:
         return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
     def permit_inspect(self):
-        return POOL.all, (self.of([0, 1]),)
+        return POOL.all, (self.of([0, 1]), self.of([0, 1000]))
 
     def permit_resize(self):
         return POOL.all, (*self.limit(), self.of([0, 1]))

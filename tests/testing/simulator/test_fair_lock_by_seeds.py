@@ -23,6 +23,11 @@ def test_who_left_the_queue_draws_its_ticket_anew():
     simulate(2018814, kind="fair")
 
 
+def test_client_with_a_slow_clock_takes_long_to_give_up_a_silent_connection():
+    """Ten seconds by its clock; the node had forgotten meanwhile, and waited for that client to be asked for long."""
+    simulate(2098523, kind="fair")
+
+
 def test_spin_lock_keeps_every_promise_in_runs_by_seed():
     for seed in range(15):
         simulate(seed, kind="spin")

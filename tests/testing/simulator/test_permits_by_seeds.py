@@ -38,3 +38,14 @@ def test_time_until_room_is_told_by_what_others_have_asked_for():
 def test_books_of_a_node_whose_clock_was_set_back_are_not_looked_at(seed):
     """Keys that nobody had touched since their end were back, and others were not."""
     simulate(seed, kind="limiter")
+
+
+@pytest.mark.parametrize("seed", [5000124, 5001565, 5002175])
+def test_time_until_room_is_true(seed):
+    """Who waited behind the first slept on for no reason; a node was not waited for; one that forgot was believed."""
+    simulate(seed, kind="limiter")
+
+
+def test_watchdog_does_not_wait_for_first_connections_longer_than_rounds_do():
+    """A permit of a short lease ended before the client had given up a node that was dark."""
+    simulate(5001575, kind="semaphore")

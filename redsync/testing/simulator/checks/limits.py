@@ -7,9 +7,8 @@ are possible. The limit that programs bring along is possible until a quorum has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from redsync._core.limits import Limit
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
 
@@ -22,6 +21,14 @@ __all__ = ["Limits"]
 _KEYS = 6
 
 
+class _Limit(NamedTuple):
+    """What a node has written down: a semaphore's limit, or a rate limiter's with its window."""
+
+    version: int
+    permits: int
+    per_us: int = 0
+
+
 class Limits:
     """The limits of all semaphores. `note` every `Executed`, `look` when nodes may have lost their memory."""
 
@@ -30,7 +37,7 @@ class Limits:
         self._quorum: Final = quorum_of(len(sim.nodes))
         self._keys: Final[dict[bytes, bytes]] = {}
         self._permits: Final[dict[bytes, dict[int, int]]] = {}
-        self._known: Final[dict[bytes, list[Limit | None]]] = {}
+        self._known: Final[dict[bytes, list[_Limit | None]]] = {}
         self._largest: Final[dict[bytes, list[tuple[float, int]]]] = {}
 
     def note(self, executed: Executed) -> None:
@@ -41,7 +48,7 @@ class Limits:
                 self._keys[key] = executed.keys[5]
                 self._known[key] = [None] * len(self._sim.nodes)
             before, now = self._known[key][executed.node], self._read(key, executed.node)
-            if before is None or now is None or (before.version, before.permits) != (now.version, now.permits):
+            if before != now:
                 self._known[key][executed.node] = now
                 self._judge(key)
 
@@ -62,9 +69,9 @@ class Limits:
         known = [limit.permits for limit in self._known.get(key, ()) if limit is not None and not limit.per_us]
         return min(known, default=None)
 
-    def _read(self, key: bytes, node: int) -> Limit | None:
+    def _read(self, key: bytes, node: int) -> _Limit | None:
         found = self._sim.nodes[node].store.peek(self._keys[key])
-        return Limit.read(found[0]) if found is not None and isinstance(found[0], bytes) else None
+        return _Limit(*map(int, found[0].split())) if found is not None and isinstance(found[0], bytes) else None
 
     def _judge(self, key: bytes) -> None:
         known = [-1 if limit is None else limit.version for limit in self._known[key]]

@@ -5,7 +5,8 @@ While all is well (see `calm`), for each lock that somebody on a running machine
 * it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody
   asked for, or the time for which a place in a fair lock's queue is kept, if that is longer: after it all that faults
   have left on nodes has expired, also the dead heads of queues, however many. Add two restart guards, for a node that
-  forgot is noticed only when it is asked, and five seconds to connect and to look again;
+  forgot is noticed only when it is asked, and five seconds to connect and to look again. Where a fault may have left a
+  connection silent, of whose end nobody tells, also the ten seconds by the slowest clock until it is given up;
 * who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
@@ -49,6 +50,9 @@ _EVERY = 0.1
 _POLL = 2.5
 """Seconds within which a waiter asks again: 1.5, on a slow clock, and for a round."""
 
+_SILENCE = 10.0
+"""Seconds of silence, by a client's clock, after which it replaces a connection."""
+
 _OVER = 0.5
 """Seconds that a timeout may be exceeded by: a last round of votes, on the way there and back."""
 
@@ -70,12 +74,16 @@ class Liveness(Checker):
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
         self._newcomers: Final[dict[tuple[str, bytes, bytes], tuple[float, float]]] = {}
         self._longest = self._kept = self._looked = 0.0
+        self._faulted = False
 
     @property
     def bound(self) -> float:
         """For how many seconds a lock may be free while somebody waits for it."""
-        guards = [runner.session.timing.restart_guard for machine in self.sim.machines for runner in machine.runners]
-        return max(self._longest, self._kept) + 2 * max(self._longest if any(guards) else 0.0, *guards, 0.0) + 5.0
+        machines = self.sim.machines
+        guards = [runner.session.timing.restart_guard for machine in machines for runner in machine.runners]
+        guard = max(self._longest if any(guards) else 0.0, *guards, 0.0)
+        silence = _SILENCE / min(machine.clock.rate for machine in machines) if self._faulted else 0.0
+        return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Did | Faulted) -> str | None:
         """Take note of who asks and who wins, and look now and then."""
@@ -92,6 +100,7 @@ class Liveness(Checker):
             case Executed():
                 self._limits.note(happening)
             case Faulted():
+                self._faulted = True
                 self._calm.stir()
                 self._limits.look()
             case Stepped() if happening.at >= self._looked + _EVERY:
