@@ -29,7 +29,7 @@ NAME, PERMITS = "hammered", 3
 
 LOOK = 0.005  # seconds between two looks at a hold
 
-LONGEST = 1.2 * LEASE
+LONGEST = 1.5 * LEASE
 """Seconds for which one holds at most; if it is not renewed, it is lost before."""
 
 
@@ -94,8 +94,10 @@ def work(take: Callable[..., Taken | None], client: Client, journal: Journal, ch
     while (left := ends_at - clock()) > 0:
         # One that is not renewed is not told again to nodes that have forgotten it.
         lease = LEASE if chance.random() < 0.5 else None
+        # Nodes that forgot wake nobody: those notice first who come new.
+        timeout = min(left, chance.choice([left, left, 0.05, 0.3]))
         try:
-            taken = take(client, chance, timeout=left, lease=lease)
+            taken = take(client, chance, timeout=timeout, lease=lease)
         except QuorumError:
             continue
         while taken is not None:
@@ -108,8 +110,8 @@ def believe(taken: Taken, journal: Journal, chance: random.Random) -> Taken | No
     tally = state.tally
     since = clock() if tally is None else tally.at
     # Mostly short; but most of the time is that of the long ones, for nodes to have something to forget.
-    long = chance.random() < 0.02
-    until = clock() + (chance.uniform(0.3, 1.0) * LONGEST if long else chance.choice([0.0, 0.0, 0.002, 0.02]))
+    long = chance.random() < 0.05
+    until = clock() + (chance.uniform(0.2, 1.0) * LONGEST if long else chance.choice([0.0, 0.0, 0.002, 0.02]))
     seen = since
     while state.valid(before := clock()) and before <= until:
         time.sleep(min(LOOK, until - before))

@@ -154,3 +154,28 @@ def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, m
         for member in members:
             member.process.stdin.close()
         assert ended(members)
+
+
+def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(nodes, make_client):
+    """Nobody waits, so nobody tells the nodes what they have forgotten."""
+    knows = make_client(restart_guard=LEASE).get_count_down_latch("x")
+    assert knows.try_set_count(2)
+    knows.count_down()
+    newcomer = make_client(restart_guard=LEASE)
+    mend = hang(nodes, (3, 4))
+    for node in range(3):
+        nodes.restart(node)
+    until = time.monotonic() + LEASE + 2.0
+    while time.monotonic() < until:
+        # A new object each time: it knows nothing.
+        latch = newcomer.get_count_down_latch("x")
+        with pytest.raises(QuorumError):
+            latch.count()
+        with pytest.raises(QuorumError):
+            latch.wait(0.05)
+    mend()
+    assert knows.count() == 1, "who has counted knows, and tells the nodes"
+    latch = newcomer.get_count_down_latch("x")
+    assert latch.count() == 1
+    latch.count_down()
+    assert latch.wait(5)
