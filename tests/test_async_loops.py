@@ -451,7 +451,7 @@ def test_loop_that_is_closed_while_a_client_connects_makes_it_raise_nothing(node
     maintenance = client.runner._maintenance
     nodes.pause(0)
     maintenance.lane.links[0].shut()
-    own.run_until_complete(until(lambda: 0 in maintenance._connecting))
+    own.run_until_complete(until(functools.partial(maintenance._connecting.get, 0)))
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False
     own.close()

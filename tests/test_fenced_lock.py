@@ -1,6 +1,7 @@
 """The fenced lock as its users meet it: its tokens, on real nodes that fail, for threads and for asyncio."""
 
 import pickle
+import random
 import threading
 import time
 
@@ -114,6 +115,19 @@ def test_token_that_one_node_is_ahead_with_is_written_back(lock, raw, nodes, mak
     nodes.kill(0)
     third = take(make_client().get_fenced_lock("x"))
     assert third > second == first + 1001
+
+
+def test_tokens_grow_where_counters_are_far_apart(raw, make_client):
+    """Whichever nodes answer first, and whoever asks, with objects that have seen no token."""
+    seed = random.SystemRandom().randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    clients, tokens = [make_client() for _ in range(3)], []
+    for _ in range(30):
+        for node in chance.sample(raw, 2):
+            node.set(TOKEN, max([*tokens, 1]) + chance.randrange(1, 1_000_000_000))
+        tokens += [take(chance.choice(clients).get_fenced_lock("x")) for _ in range(4)]
+    assert growing(tokens)
 
 
 def test_waiter_gets_a_higher_token_than_the_holder(lock, client, make_worker, eventually):

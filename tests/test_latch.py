@@ -202,6 +202,17 @@ def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):
     assert sum(node.ttl(KEY) > 80_000 for node in raw) >= 3
 
 
+def test_all_that_nodes_keep_of_a_latch_ends_within_a_day_unless_told_otherwise(latch, raw, other, eventually):
+    assert latch.try_set_count(2)
+    waiter = other.start(latch.wait, 10)
+    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
+    for node, keys in zip(raw, raw.keys(), strict=True):
+        assert all(0 < node.ttl(key) <= 86_400 for key in keys), keys
+        assert node.ttl(KEY) > 86_300
+    latch.count_down(2)
+    assert waiter.result(10) is True
+
+
 def test_latch_and_lock_may_have_one_name(client, latch):
     with client.get_lock("x"):
         assert latch.try_set_count(1)
