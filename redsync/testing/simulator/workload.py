@@ -1,6 +1,6 @@
 """What the programs of a run by seed do: workers on several machines contend for a few locks, permits or successes.
 
-What a worker does with them is in `lock_workers`, `permit_workers` and `rate_workers`.
+What a worker does with them is in `lock_workers`, `read_write_workers`, `permit_workers` and `rate_workers`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from redsync.testing.simulator.lock_workers import LockWorker
 from redsync.testing.simulator.permit_workers import PermitWorker
 from redsync.testing.simulator.rate_workers import RateWorker
+from redsync.testing.simulator.read_write_workers import ReadWriteWorker
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import Kind, SimulatedClient
@@ -51,7 +52,7 @@ class Workload:
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
         # It is in long queues that the order matters, and where few have to share that a bound is put to the test.
-        self._names: Final = ["x", "y"][: 1 if kind in {"fair", "semaphore"} else names]
+        self._names: Final = ["x", "y"][: 1 if kind in {"fair", "read-write", "semaphore"} else names]
         counted = sim.luck("counted")
         self.permits: Final = counted.choice([1, 2, 2, 3, 3, 4])
         self.resizes: Final = counted.random() < 0.5
@@ -65,9 +66,10 @@ class Workload:
         for number in range(luck.choice([2, 2, 2, 3, 4])):
             machine = self._sim.machine("abcd"[number])
             client = machine.client(lease=self.lease * luck.choice([1.0, 1.0, 0.7]), restart_guard=self.lease)
-            count = luck.choice([1, 1, 1, 2, 3])
+            # Readers are let in several at a time.
+            count = luck.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
             workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
-            if self.kind in {"semaphore", "limiter"}:
+            if self.kind in {"read-write", "semaphore", "limiter"}:
                 machine.start(self._serve(machine, client, workers), name="workers")
             else:
                 for serial, worker in enumerate(workers):
@@ -75,12 +77,14 @@ class Workload:
 
     def _worker(self, machine: Machine, client: SimulatedClient, who: str) -> Worker:
         match self.kind:
+            case "read-write":
+                return ReadWriteWorker(self, machine, client, who)
             case "semaphore":
                 return PermitWorker(self, machine, client, who)
             case "limiter":
                 return RateWorker(self, machine, client, who)
             case kind:
-                return LockWorker(self, machine, client, who, kind)
+                return LockWorker(self, machine, client, who, client.locks(kind))
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""

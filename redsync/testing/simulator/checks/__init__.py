@@ -4,8 +4,9 @@ A checker is one small module with one class. To add one: derive from `Checker`,
 wants to be shown (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
 broken, or from `finish` when the run is over, and add it to the lists below.
 
-Some helpers are for several of them: `rounds` knows what was asked and what came of it, `queues` who waits for a fair
-lock, `limits` how many permits a semaphore has, `calm` since when all is well.
+Some helpers are for several of them: `rounds` knows what was asked and what came of it, `kept` what nodes keep,
+`queues` who waits for a fair lock, `limits` how many permits a semaphore has, `vacancy` what is free, `calm` since when
+all is well.
 
 It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
@@ -13,8 +14,10 @@ hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 
 from typing import Final
 
+from redsync.testing.simulator.checks.admission import Admission
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.exclusion import Exclusion
+from redsync.testing.simulator.checks.expiry import Expiry
 from redsync.testing.simulator.checks.fairness import Fairness
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
@@ -31,8 +34,10 @@ from redsync.testing.simulator.checks.zombies import Zombies
 __all__ = [
     "ALL",
     "OF_KIND",
+    "Admission",
     "Checker",
     "Exclusion",
+    "Expiry",
     "Fairness",
     "Liveness",
     "LossTold",
@@ -47,11 +52,13 @@ __all__ = [
     "Zombies",
 ]
 
-_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness, Tokens)
-_PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, Zombies, Liveness)
-_RATES: Final = (SlidingWindow, Promised, Slots, Zombies, Liveness)
+_LEFT: Final = (Zombies, Expiry, Liveness)
+_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT, Turns, Fairness, Tokens)
+_READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
+_PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
+_RATES: Final = (SlidingWindow, Promised, Slots, *_LEFT)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_PERMITS, *_RATES)))
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_READ_WRITE, *_PERMITS, *_RATES)))
 """The checkers of every simulation that is not told otherwise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
@@ -59,6 +66,7 @@ OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     "fair": _LOCKS,
     "fenced": _LOCKS,
     "spin": _LOCKS,
+    "read-write": _READ_WRITE,
     "semaphore": _PERMITS,
     "limiter": _RATES,
 }
