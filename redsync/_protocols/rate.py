@@ -63,17 +63,22 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Whoever waits is served first.
     rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
-    left = _free_in(looks, pool.limit.permits, tally.quorum)[last]
+    left = _free_in(looks, pool.limit.permits, tally.quorum, last + 1)
     longest, _ = window.terms()
     # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
     return window.retry_after((left if math.isfinite(left) else longest) + rounds * longest)
 
 
-def _free_in(looks: Iterable[Look], permits: int, quorum: int) -> list[float]:
-    """Return in how many seconds one slot, two, and so on, are free on a quorum of nodes."""
+def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:
+    """Return in how many seconds so many slots are free, the same ones on each node of a quorum.
+
+    A node gives all that is wanted or nothing. So it takes one quorum for all of them, here the nodes that have room
+    first; it is not enough if each slot is free on some quorum.
+    """
     nodes = []
     for look in looks:
         left = dict.fromkeys(look.taken, math.inf)
         left.update((slot, remaining) for _, slots, remaining, _ in look.holders for slot in slots)
-        nodes.append(left)
-    return sorted(sorted(left.get(slot, 0.0) for left in nodes)[quorum - 1] for slot in range(permits))
+        nodes.append([left.get(slot, 0.0) for slot in range(permits)])
+    nodes.sort(key=lambda left: sorted(left)[wanted - 1])
+    return sorted(map(max, zip(*nodes[:quorum], strict=True)))[wanted - 1]

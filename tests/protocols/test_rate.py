@@ -150,6 +150,11 @@ def test_retry_after_tells_the_same_slot_of_a_quorum(limiter):
     assert left == pytest.approx(0.3 * 1.01), "slot 2"
 
 
+def test_retry_after_for_several_tells_when_one_quorum_has_all_of_them(limiter):
+    # At 74 ms slot 0 is free on two nodes, and so is slot 2, but not on the same ones.
+    assert limiter.retry_after(look(74), look(81), look(91, first=2), n=3) == pytest.approx(0.081 * 1.01)
+
+
 def test_retry_after_counts_those_who_wait(limiter):
     looks = [look(100, 200, 300, awaited=1)] * 3
     assert limiter.retry_after(*looks) == pytest.approx(0.202)
