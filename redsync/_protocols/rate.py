@@ -62,11 +62,14 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     # What a node has forgotten looks like room, but it grants nothing there.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Whoever waits is served first.
-    rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
+    awaited = max(look.awaited for look in looks)
+    rounds, last = divmod(awaited + wanted - 1, pool.limit.permits)
     left = _free_in(looks, pool.limit.permits, tally.quorum, last + 1)
     longest, _ = window.terms()
     # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
-    return window.retry_after((left if math.isfinite(left) else longest) + rounds * longest)
+    left = (left if math.isfinite(left) else longest) + rounds * longest
+    # They may look that much later than they could be served, if others have left the line.
+    return window.retry_after(left) + (window.patience(1.0, awaited / pool.limit.permits) if awaited else 0.0)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:
@@ -81,4 +84,5 @@ def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> f
         left.update((slot, remaining) for _, slots, remaining, _ in look.holders for slot in slots)
         nodes.append([left.get(slot, 0.0) for slot in range(permits)])
     nodes.sort(key=lambda left: sorted(left)[wanted - 1])
-    return sorted(map(max, zip(*nodes[:quorum], strict=True)))[wanted - 1]
+    common: list[float] = [max(times) for times in zip(*nodes[:quorum], strict=True)]
+    return sorted(common)[wanted - 1]
