@@ -297,7 +297,10 @@ class Bid:
         return SPREAD if self.window is None else 0.0
 
     def patience(self, tally: Tally, luck: float) -> float:
-        return patience(tally, luck, 3, self.kept) if self.window is None else self.window.patience(luck)
+        if self.window is None:
+            return patience(tally, luck, 3, self.kept)
+        ahead = min((reply[3] for reply in refusals(tally) if reply), default=0)
+        return self.window.patience(luck, ahead / self._limit.permits)
 
 
 def _chance_in(bits: bytes, slot: int) -> float:

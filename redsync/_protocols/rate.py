@@ -62,18 +62,27 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     # What a node has forgotten looks like room, but it grants nothing there.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Whoever waits is served first.
-    rounds, last = divmod(max(look.awaited for look in looks) + wanted - 1, pool.limit.permits)
-    left = _free_in(looks, pool.limit.permits, tally.quorum)[last]
+    awaited = max(look.awaited for look in looks)
+    rounds, last = divmod(awaited + wanted - 1, pool.limit.permits)
+    left = _free_in(looks, pool.limit.permits, tally.quorum, last + 1)
     longest, _ = window.terms()
     # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
-    return window.retry_after((left if math.isfinite(left) else longest) + rounds * longest)
+    left = (left if math.isfinite(left) else longest) + rounds * longest
+    # They may look that much later than they could be served, if others have left the line.
+    return window.retry_after(left) + (window.patience(1.0, awaited / pool.limit.permits) if awaited else 0.0)
 
 
-def _free_in(looks: Iterable[Look], permits: int, quorum: int) -> list[float]:
-    """Return in how many seconds one slot, two, and so on, are free on a quorum of nodes."""
+def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:
+    """Return in how many seconds so many slots are free, the same ones on each node of a quorum.
+
+    A node gives all that is wanted or nothing. So it takes one quorum for all of them, here the nodes that have room
+    first; it is not enough if each slot is free on some quorum.
+    """
     nodes = []
     for look in looks:
         left = dict.fromkeys(look.taken, math.inf)
         left.update((slot, remaining) for _, slots, remaining, _ in look.holders for slot in slots)
-        nodes.append(left)
-    return sorted(sorted(left.get(slot, 0.0) for left in nodes)[quorum - 1] for slot in range(permits))
+        nodes.append([left.get(slot, 0.0) for slot in range(permits)])
+    nodes.sort(key=lambda left: sorted(left)[wanted - 1])
+    common: list[float] = [max(times) for times in zip(*nodes[:quorum], strict=True)]
+    return sorted(common)[wanted - 1]

@@ -41,8 +41,11 @@ _ROOM = 4.0
 _EASE = 0.8
 """The part of the allowance that is left after each success, until it is the smallest one."""
 
+_LEAST_PAUSE = 0.05
+"""Seconds that who waits near the front sleeps at most, if windows are short."""
+
 _LONGEST_PLACE = 86.0
-"""Seconds for which nodes keep a place in line at the longest: so who waits for hours looks once a minute."""
+"""Seconds for which nodes keep a place in line at the longest: so who waits for hours looks each 40."""
 
 
 def check_window(per: float) -> float:
@@ -118,6 +121,13 @@ class Window:
         """Return for how many seconds to wait by this clock until nodes have counted so many by theirs."""
         return left * (1 + self._timing.drift_factor)
 
-    def patience(self, luck: float) -> float:
-        """Return for how many seconds to sleep at most before looking again: so long that the place is kept."""
-        return self.place_kept * (0.5 + 0.2 * luck)
+    def patience(self, luck: float, ahead: float = 0.0) -> float:
+        """Return for how many seconds to sleep at most before looking again; often enough to keep the place.
+
+        Those who wait before us, for so many windows `ahead`, may leave the line: then our turn comes sooner
+        than we were told. That matters to those in front, so who is further behind looks less often.
+        """
+        longest = self.place_kept / 2
+        if ahead:
+            longest = min(longest, max(self.per / 4, _LEAST_PAUSE) * (1 + ahead))
+        return longest * (0.8 + 0.2 * luck)

@@ -168,8 +168,9 @@ class Ledger:
     def _tail(self) -> list[Entry]:
         start = max(self._size() - _TAIL, 0)
         text = os.pread(self._entries, 2 * _TAIL, start)
-        # What precedes the first line's end may be half a line.
-        return list(self._parse(text.partition(b"\n")[2] if start else text))
+        # What precedes the first line's end may be half a line; so may the last one, which another is writing now.
+        lines = text.partition(b"\n")[2] if start else text
+        return list(self._parse(lines[: lines.rfind(b"\n") + 1]))
 
     @staticmethod
     def _parse(text: bytes) -> Iterator[Entry]:

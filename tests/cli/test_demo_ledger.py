@@ -53,6 +53,16 @@ def test_ledger_number_is_the_highest_where_a_lost_worker_appends_late(ledger):
     assert ledger.begin(3, 30).number == 3
 
 
+@pytest.mark.parametrize("entries", [3, 300])
+def test_ledger_passes_over_a_line_that_another_is_writing(ledger, tmp_path, entries):
+    """Whoever lost the lock may write at any time, and a reader may see the half of it."""
+    for number in range(1, entries):
+        ledger.begin(1, 10**15 + number)
+    with (tmp_path / "lock-0.ledger").open("ab") as file:
+        file.write(b"BEGIN demo:1 9")
+    assert ledger.begin(2, 10**16).number == entries
+
+
 def test_counter_is_what_was_written_last(ledger):
     assert ledger.read_counter() == 0
     for value in (1, 10**12, 7):
