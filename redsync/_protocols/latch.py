@@ -155,6 +155,7 @@ class _Caller:
         self.owner = owner
         guarded = session.timing.restart_guard > 0
         self._memory = milliseconds((latch.keep if memory is None else memory) if guarded else 0.0)
+        self._found = LatchState()
         self.place = owner.channel + b" " + owner.wire
         self.wake_key = owner.wire + b" " + latch.keys.latch
 
@@ -171,6 +172,9 @@ class _Caller:
         """Tell all nodes what is known, and learn what they know."""
         latch = self.latch
         latch.recall(now)
+        if self._found.generation:
+            # However long it takes: who waits while nodes are down keeps the latch in use.
+            latch.learn(self._found, now)
         if latch.latest is not None:
             latch.hear(latch.latest)
         lives = list(latch.lives.values())
@@ -188,6 +192,7 @@ class _Caller:
         )
         latch.latest = tally
         latch.hear(tally)
+        self._found = latch.known
         if tally.won and decide is _is_known:
             latch.settled = lives
             if any(told.life in lives for _, told in _told(tally)):

@@ -15,9 +15,9 @@ A, B, C = range(3)
 
 
 class Caller:
-    def __init__(self, world, **timing):
+    def __init__(self, world, keep=86_400.0, **timing):
         self.world, (self.session, self.owner) = world, world.session(**timing)
-        self.latch = Latch("x", KEYS, 86_400.0)
+        self.latch = Latch("x", KEYS, keep)
 
     def _run(self, function, *args, reach=(), **options):
         return self.world.run(function(self.session, self.latch, self.owner, *args, self.world.now, **options), *reach)
@@ -195,6 +195,31 @@ def test_waiter_restores_what_all_nodes_forgot(world, ada, bob):
     assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
     ada.down()
     assert finish(steps) is True
+
+
+def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_keep_a_latch(world):
+    ada, bob = Caller(world, keep=5.0), Caller(world, keep=5.0)
+    ada.set(1)
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(3):
+        next(steps)
+    world.fate, until = lambda *_: "lost", world.now + 10.0
+    while world.now < until:
+        next(steps)
+    assert told(world, A, B, C) == [LatchState()] * 3
+    world.fate = lambda *_: "ok"
+    for _ in range(3):
+        next(steps)
+    assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
+    ada.down()
+    assert finish(steps) is True
+
+
+def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
+    ada = Caller(world, keep=0.5)
+    ada.set(2)
+    ada.down({A, B, C}, *[set()] * 6, patience=10.0)
+    assert ada.count() == 1
 
 
 def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
