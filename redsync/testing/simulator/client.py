@@ -20,8 +20,8 @@ __all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
 LockKind: TypeAlias = Literal["lock", "fair", "fenced", "spin"]
 """Which kind of lock programs contend for: the reentrant lock, the fair, the fenced, the spinning one."""
 
-Kind: TypeAlias = Literal[LockKind, "semaphore", "limiter"]
-"""What programs contend for: locks of some kind, the permits of a semaphore, the successes of a rate limiter."""
+Kind: TypeAlias = Literal[LockKind, "semaphore", "limiter", "latch"]
+"""What programs use: locks of some kind, the permits of a semaphore, the successes of a rate limiter, latches."""
 
 LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

@@ -5,7 +5,7 @@ wants to be shown (see `redsync.testing.simulator.happenings`), return a complai
 broken, or from `finish` when the run is over, and add it to the lists below.
 
 Some helpers are for several of them: `rounds` knows what was asked and what came of it, `queues` who waits for a fair
-lock, `limits` how many permits a semaphore has, `calm` since when all is well.
+lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch, `calm` since when all is well.
 
 It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
@@ -16,6 +16,8 @@ from typing import Final
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.exclusion import Exclusion
 from redsync.testing.simulator.checks.fairness import Fairness
+from redsync.testing.simulator.checks.latch_early import LatchNeverEarly
+from redsync.testing.simulator.checks.latch_opens import LatchOpens
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
 from redsync.testing.simulator.checks.permits import PermitBound
@@ -34,6 +36,8 @@ __all__ = [
     "Checker",
     "Exclusion",
     "Fairness",
+    "LatchNeverEarly",
+    "LatchOpens",
     "Liveness",
     "LossTold",
     "PermitBound",
@@ -50,8 +54,9 @@ __all__ = [
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness, Tokens)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, Zombies, Liveness)
 _RATES: Final = (SlidingWindow, Promised, Slots, Zombies, Liveness)
+_LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, Zombies, Liveness, Tokens)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_PERMITS, *_RATES)))
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_PERMITS, *_RATES, *_LATCHES)))
 """The checkers of every simulation that is not told otherwise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
@@ -61,5 +66,6 @@ OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     "spin": _LOCKS,
     "semaphore": _PERMITS,
     "limiter": _RATES,
+    "latch": _LATCHES,
 }
 """Those that have something to see when programs contend for one kind of thing alone."""
