@@ -15,7 +15,7 @@ from redsync.testing.simulator.happenings import Executed
 from tests.support.hunting import break_script, hunt
 from tests.support.naive import NAIVE
 
-NO_MEMORY = break_script("semaphore_acquire", ("if ARGV[4] ~= '0' then", "if false then"))
+NO_MEMORY = break_script("semaphore_acquire", ("if guard ~= '0' then", "if false then"))
 
 
 def count_grants(self, tally):

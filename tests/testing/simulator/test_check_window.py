@@ -100,7 +100,7 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
 
 def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
-    broken = break_script("semaphore_acquire", ("if ARGV[4] ~= '0' then", "if false then"))
+    broken = break_script("semaphore_acquire", ("if guard ~= '0' then", "if false then"))
     assert "where there are" in hunt(SlidingWindow, range(300), kind="limiter", scripts=broken)
 
 
