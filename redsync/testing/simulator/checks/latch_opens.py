@@ -56,7 +56,7 @@ class LatchOpens(Checker):
         """For how many seconds a waiter may wait for a latch that is open."""
         if not self._faulted:
             return _WOKEN
-        return _CONNECTED + _SILENCE / min(machine.clock.rate for machine in self.sim.machines)
+        return _CONNECTED + _SILENCE / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
 
     def see(self, happening: Stepped | Did | Sent | Executed | Decided | Faulted) -> str | None:
         """Take note of what happens, and look now and then."""
