@@ -104,7 +104,7 @@ class CountDownLatch(_AnyLatch[Runner]):
         """Set it to `n`, from 1 on; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered; it may have been set all the same.
+            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
         """
         return self._runner.run(self._set_steps(n))
 
@@ -142,7 +142,7 @@ class CountDownLatch(_AnyLatch[Runner]):
         """Forget what it was set to: it is as if never set, and whoever waits is released.
 
         Raises:
-            QuorumError: Too few nodes answered; it may have been deleted all the same.
+            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
         """
         self._runner.run(self._delete_steps())
 
@@ -157,7 +157,7 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
         """Set it to `n`, from 1 on; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered; it may have been set all the same.
+            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
         """
         return await self._runner.run(self._set_steps(n))
 
@@ -196,6 +196,6 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
         """Forget what it was set to: it is as if never set, and whoever waits is released.
 
         Raises:
-            QuorumError: Too few nodes answered; it may have been deleted all the same.
+            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
         """
         await self._runner.run(self._delete_steps())

@@ -4,15 +4,17 @@ Each setting of a latch is a *generation*, a number that is higher than all befo
 what it has counted down itself, and only the total travels: it is set to a maximum, so a repetition changes nothing.
 What two nodes know is joined by the higher generation, or within one by the higher total of each client. The latch is
 open when the totals add up to its size. What nobody has set is generation 0, of size 0.
+
+A node that lost its memory may have known more than it does now: it says so, see `Told`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-__all__ = ["Arrivals", "LatchState"]
+__all__ = ["Arrivals", "LatchState", "Told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,32 @@ class LatchState:
         return state
 
 
+class Told(NamedTuple):
+    """What a node has told.
+
+    Attributes:
+        state: What it knows.
+        life: Since when it remembers, by its own clock in ms, if it may have known more before; None if this is all
+            that it ever knew.
+    """
+
+    state: LatchState
+    life: int | None
+
+    @classmethod
+    def read(cls, reply: Any) -> Self:
+        """Return what a node has told.
+
+        Raises:
+            TypeError, ValueError: It is not what the script replies.
+        """
+        if reply.__class__ is list and len(reply) % 2:
+            if reply[-1].__class__ is not int:
+                raise ValueError(f"an instant is a number, not {reply[-1]!r:.80}")
+            return cls(LatchState.read(reply[:-1]), reply[-1])
+        return cls(LatchState.read(reply), None)
+
+
 class Arrivals:
     """What one client is counting down on one latch, in all its threads, until a quorum is known to know.
 
@@ -110,7 +138,7 @@ class Arrivals:
         if generation == self._generation:
             self._confirmed = max(self._confirmed, total)
 
-    def end(self, generation: int, total: int, n: int) -> None:
-        """End what was begun: what nobody has confirmed is in doubt."""
-        if not self.confirms(generation, total):
+    def fail(self, generation: int, n: int) -> None:
+        """Take note that a call failed: also if others have confirmed what it counted, for its caller can't know."""
+        if generation == self._generation:
             self.doubt += n

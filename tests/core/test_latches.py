@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.latches import Arrivals, LatchState
+from redsync._core.latches import Arrivals, LatchState, Told
 
 A, B = b"client-a", b"client-b"
 
@@ -59,6 +59,15 @@ def test_words_are_what_a_node_tells(state):
     assert LatchState.read(list(state.words())) == state
 
 
+def test_node_that_may_have_known_more_tells_since_when_it_remembers():
+    assert Told.read([7, 3, A, 1]) == (LatchState(7, 3, {A: 1}), None)
+    assert Told.read([7, 3, A, 1, 1234]) == (LatchState(7, 3, {A: 1}), 1234)
+    assert Told.read([0, 0, 1234]) == (LatchState(), 1234)
+    for reply in ([7, 3, A], [7, 3, b"1234"], [1234], 0):
+        with pytest.raises((TypeError, ValueError)):
+            Told.read(reply)
+
+
 @pytest.mark.parametrize(
     "reply", [1, b"", [], [1], [1, 2, A], [1, 2, A, b"1"], [1, 2, 3, 4], [1.0, 2], [True, 2], None, [1, 2, A, True]]
 )
@@ -81,22 +90,28 @@ def test_what_nodes_know_already_counts():
 
 def test_call_that_failed_is_repeated_by_the_next():
     arrivals, state = Arrivals(), LatchState(7, 9)
-    total = arrivals.begin(state, A, 2)
-    arrivals.end(7, total, 2)
+    arrivals.begin(state, A, 2)
+    arrivals.fail(7, 2)
     assert arrivals.doubt == 2
     assert arrivals.begin(state, A, 1) == 2, "part of it"
     assert arrivals.begin(state, A, 2) == 3, "the rest of it, and one more"
     assert arrivals.doubt == 0
 
 
-def test_call_that_another_confirms_has_not_failed():
+def test_call_that_another_confirms_need_not_go_on():
     arrivals, state = Arrivals(), LatchState(7, 9)
     first, second = arrivals.begin(state, A, 1), arrivals.begin(state, A, 1)
     arrivals.confirm(7, second)
     assert arrivals.confirms(7, first)
-    arrivals.end(7, second, 1)
-    arrivals.end(7, first, 1)
-    assert arrivals.doubt == 0
+
+
+def test_interrupted_call_that_another_has_confirmed_is_repeated_by_the_next():
+    """Its caller can't know that it counted, and calls again."""
+    arrivals, state = Arrivals(), LatchState(7, 9)
+    arrivals.begin(state, A, 1)
+    arrivals.confirm(7, arrivals.begin(state, A, 1))
+    arrivals.fail(7, 1)
+    assert arrivals.begin(state, A, 1) == 2
 
 
 def test_new_generation_begins_anew_and_late_calls_of_the_old_one_are_nothing():
@@ -106,5 +121,5 @@ def test_new_generation_begins_anew_and_late_calls_of_the_old_one_are_nothing():
     assert arrivals.begin(LatchState(7, 9), A, 1) is None
     arrivals.confirm(7, total)
     assert not arrivals.confirms(8, 1)
-    arrivals.end(7, total, 3)
+    arrivals.fail(7, 3)
     assert arrivals.doubt == 0

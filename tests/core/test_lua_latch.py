@@ -17,8 +17,9 @@ class LatchNode:
     def __init__(self, node):
         self.node, self.redis = node, node.redis
 
-    def tell(self, generation=0, size=0, *arrivals, who=b"", place=5000, memory=0, keep=KEEP):
-        return self.node.run("latch_exchange", KEYS.all, keep, who, place, memory, generation, size, *arrivals)
+    def tell(self, generation=0, size=0, *arrivals, who=b"", place=5000, memory=0, keep=KEEP, settled=b""):
+        words = keep, who, place, memory, settled, generation, size
+        return self.node.run("latch_exchange", KEYS.all, *words, *arrivals)
 
     def leave(self, who):
         return self.node.run("latch_leave", KEYS.all, who)
@@ -112,8 +113,50 @@ def test_node_that_may_have_forgotten_does_not_say_that_it_was_never_set(latch):
     latch.redis.set("redsync_birth", f"newborn {round(time.time() * 1000)}")
     with pytest.raises(redis.ResponseError, match="FORGETFUL"):
         latch.tell(memory=60_000)
-    assert latch.tell(7, 2, memory=60_000) == [7, 2], "what it is told it knows"
-    assert latch.tell(memory=60_000) == [7, 2]
+
+
+def write_birth(latch, age_ms=0):
+    life = round(time.time() * 1000) - age_ms
+    latch.redis.set("redsync_birth", f"newborn {life}")
+    return life
+
+
+def test_what_a_node_that_forgot_is_told_is_hearsay(latch):
+    life = write_birth(latch)
+    assert latch.tell(7, 2, memory=KEEP) == [7, 2, life]
+    assert latch.tell(7, 2, A, 1, memory=KEEP) == [7, 2, A, 1, life]
+    assert latch.tell(8, 3, memory=KEEP) == [8, 3, life], "the next too"
+    assert latch.tell(memory=1000) == [8, 3, life]
+    assert latch.tell(memory=0) == [8, 3], "who does not guard memory is not told"
+    assert latch.tell(memory=KEEP) == [8, 3, life], "and changes nothing"
+
+
+def test_hearsay_ends_when_a_client_knows_what_was_known_later(latch):
+    life = write_birth(latch)
+    latch.tell(7, 2, memory=KEEP)
+    assert latch.tell(7, 2, memory=KEEP, settled=b"%d" % (life - 1)) == [7, 2, life], "that was another node, or before"
+    assert latch.tell(7, 2, B, 1, memory=KEEP, settled=b"17 %d" % life) == [7, 2, B, 1]
+    assert latch.tell(8, 2, memory=KEEP) == [8, 2]
+
+
+def test_hearsay_ends_when_the_node_remembers_for_as_long_as_latches_are_kept(latch):
+    latch.tell(7, 2, memory=write_birth(latch) and KEEP)
+    write_birth(latch, KEEP + 1000)
+    assert latch.tell(memory=KEEP) == [7, 2]
+    write_birth(latch)
+    assert latch.tell(memory=KEEP) == [7, 2]
+
+
+def test_what_is_set_where_nodes_forgot_is_no_hearsay(latch):
+    life = write_birth(latch, 2000)
+    assert latch.tell(memory=1000) == [0, 0, life], "it may grant, and may have forgotten the latch"
+    assert latch.tell(7, 2, memory=1000, settled=b"%d" % life) == [7, 2]
+
+
+def test_emptied_node_that_is_told_of_a_latch_is_no_new_node(latch):
+    *state, life = latch.tell(7, 2, memory=KEEP)
+    assert state == [7, 2]
+    assert latch.redis.get("redsync_birth") == b"newborn %d" % life
 
 
 @pytest.mark.parametrize("kind", ["string", "list", "hash"])

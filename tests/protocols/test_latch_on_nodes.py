@@ -2,6 +2,7 @@
 
 import pytest
 
+from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
 from redsync._protocols import latch as protocol
@@ -14,9 +15,9 @@ A, B, C = range(3)
 
 
 class Caller:
-    def __init__(self, world, **timing):
+    def __init__(self, world, keep=86_400.0, **timing):
         self.world, (self.session, self.owner) = world, world.session(**timing)
-        self.latch = Latch("x", KEYS, 86_400.0)
+        self.latch = Latch("x", KEYS, keep)
 
     def _run(self, function, *args, reach=(), **options):
         return self.world.run(function(self.session, self.latch, self.owner, *args, self.world.now, **options), *reach)
@@ -196,6 +197,31 @@ def test_waiter_restores_what_all_nodes_forgot(world, ada, bob):
     assert finish(steps) is True
 
 
+def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_keep_a_latch(world):
+    ada, bob = Caller(world, keep=5.0), Caller(world, keep=5.0)
+    ada.set(1)
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(3):
+        next(steps)
+    world.fate, until = lambda *_: "lost", world.now + 10.0
+    while world.now < until:
+        next(steps)
+    assert told(world, A, B, C) == [LatchState()] * 3
+    world.fate = lambda *_: "ok"
+    for _ in range(3):
+        next(steps)
+    assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
+    ada.down()
+    assert finish(steps) is True
+
+
+def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
+    ada = Caller(world, keep=0.5)
+    ada.set(2)
+    ada.down({A, B, C}, *[set()] * 6, patience=10.0)
+    assert ada.count() == 1
+
+
 def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
     world.christen()
     ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
@@ -209,6 +235,10 @@ def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
         world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
     world.now += 40.0
     with pytest.raises(QuorumError, match="FORGETFUL"):
+        bob.count({A, B})
+    ada.count()
+    assert bob.count() == 2
+    with pytest.raises(QuorumError, match="2 of 3 nodes may have forgotten it"):
         bob.count({A, B})
     ada.count()
     assert bob.count({A, B}) == 2, "who has set it knows, and has told them"
@@ -286,3 +316,78 @@ def test_count_down_takes_two_rounds_and_a_look_one(world, ada, bob):
     assert world.rounds == rounds + 1
     bob.down()
     assert world.rounds == rounds + 3
+
+
+def forget(world, node):
+    world.stores[node].flush()
+    world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
+
+
+def test_node_that_forgot_is_not_believed_what_a_client_told_it_that_knows_an_earlier_setting(world):
+    """The one that had been open, and was set anew without that client and one of the nodes."""
+    world.christen()
+    ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
+    ada.set(1)
+    ada.down()
+    assert bob.count() == 0
+    assert ada.set(5, *[{A, B}] * 5) is True
+    forget(world, A)
+    for caller in (bob, bob, bob, Caller(world, restart_guard=30.0)):
+        with pytest.raises(QuorumError, match="1 of 3 nodes may have forgotten it"):
+            caller.count({A, C})
+    with pytest.raises(QuorumError):
+        bob.wait(0.0, {A, C})
+    assert bob.count() == 5, "of all nodes one knows"
+    assert bob.count() == 5
+    assert Caller(world, restart_guard=30.0).count({A, C}, {A, C}) == 5, "and now the one that forgot knows again"
+
+
+def test_open_latch_is_seen_to_be_open_by_who_has_no_time(world, ada, bob):
+    ada.set(1)
+    ada.down({A, B}, {A, B})
+    assert [state.count for state in told(world, A, B, C)] == [0, 0, 1]
+    assert bob.wait(0.0, {A, C}, {A, C}) is True
+
+
+def test_call_that_was_cancelled_after_another_thread_had_confirmed_it_is_repeated_by_the_next(world, ada):
+    ada.set(5)
+    calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, patience=5.0)
+    looks = next(calls)
+    world.perform(calls.send(world.perform(looks)))  # the answers are on their way
+    ada.down()
+    with pytest.raises(KeyboardInterrupt):
+        calls.throw(KeyboardInterrupt())
+    ada.down()
+    assert ada.count() == 3, "two were meant to be counted down"
+
+
+def test_setter_that_stood_still_for_too_long_does_not_say_that_it_has_set_it(world, ada, bob):
+    """Bob has the lock and has found the latch open: he sets it whatever Ada does, so hers would be replaced."""
+    adas, bobs = (world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob))
+    for _ in range(4):
+        next(adas)  # it has looked again, and is about to set it
+    world.now += 6.0
+    for _ in range(4):
+        next(bobs)
+    with pytest.raises(QuorumError):
+        finish(adas)
+    assert finish(bobs) is True
+    assert Caller(world).count() == 2
+
+
+def test_setter_that_stood_still_while_nodes_answered_does_not_say_that_it_has_set_it(world, ada):
+    steps = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
+    for _ in range(4):
+        next(steps)
+    exchange = world.perform
+
+    def stand_still(effect):
+        reply = exchange(effect)
+        world.now += 6.0
+        if isinstance(effect, Broadcast):
+            reply.at = world.now
+        return reply
+
+    world.perform = stand_still
+    with pytest.raises(QuorumError, match="too late"):
+        finish(steps)

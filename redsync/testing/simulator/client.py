@@ -20,8 +20,8 @@ __all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
 LockKind: TypeAlias = Literal["lock", "fair", "fenced", "spin"]
 """Which kind of lock programs contend for: the reentrant lock, the fair, the fenced, the spinning one."""
 
-Kind: TypeAlias = Literal[LockKind, "read-write", "semaphore", "limiter"]
-"""What programs contend for: locks of some kind, to read or write, permits of a semaphore, successes of a limiter."""
+Kind: TypeAlias = Literal[LockKind, "read-write", "semaphore", "limiter", "latch"]
+"""What programs use: locks of some kind, to read or write, permits of a semaphore, successes of a limiter, latches."""
 
 LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

@@ -1,7 +1,10 @@
 """The check of fencing tokens finds protocols that were broken on purpose, and runs by seed of the one that is not."""
 
+import re
+
 import pytest
 
+from redsync._protocols import fenced_lock
 from redsync._protocols.tokens import Fence
 from redsync.testing.simulator.checks import Tokens
 from redsync.testing.simulator.runs import simulate
@@ -29,6 +32,20 @@ def test_maximum_that_is_not_written_back_is_found(monkeypatch):
 
     monkeypatch.setattr(Fence, "level", take_the_maximum)
     assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced")
+
+
+def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
+    acquire = fenced_lock.acquire
+
+    def acquire_anew(session, demand, now):
+        nested = session.holds.get(demand.keys.hold, demand.owner) is not None
+        state = yield from acquire(session, demand, now)
+        if nested and state is not None:
+            state.fencing_token += 1
+        return state
+
+    monkeypatch.setattr(fenced_lock, "acquire", acquire_anew)
+    assert re.search(r"had token (\d+), and now has \d+", hunt(Tokens, range(40), kind="fenced"))
 
 
 def test_tokens_that_begin_at_nothing_after_a_loss_are_found():

@@ -218,6 +218,7 @@ class Chance:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.lock = LOCKS[0]
+        self.since = b"18"
 
     def of(self, choices):
         return self.rng.choice(choices)
@@ -261,7 +262,7 @@ class Chance:
         who = self.of([b"", self.of(CHANNELS) + b" " + self.of(OWNERS[:3])])
         arrivals = [word for client in self.some([b"a0-f", b"b1-e"], 2) for word in (client, self.rng.randint(1, 3))]
         generation = self.of([0, 1, 2, self.rng.randint(3, 60), 2**52])
-        words = self.of([0, 0, 3_600_000]), generation, self.rng.randint(0, 6)
+        words = self.of([0, 0, 3_600_000]), self.of([b"", b"", b"17 " + self.since]), generation, self.rng.randint(0, 6)
         return LATCH.all, (self.of(LEASES), who, self.of(LEASES), *words, *(arrivals if generation else ()))
 
     def leave(self):
@@ -386,6 +387,8 @@ class Chance:
                 (b"del", LATCH.latch),
             ]
         )
+        if words[:2] == (b"set", b"redsync_birth"):
+            self.since = words[2].split()[1]
         return words[0].decode(), CALL, (), words
 
     def single(self):

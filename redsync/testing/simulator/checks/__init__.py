@@ -5,8 +5,8 @@ wants to be shown (see `redsync.testing.simulator.happenings`), return a complai
 broken, or from `finish` when the run is over, and add it to the lists below.
 
 Some helpers are for several of them: `rounds` knows what was asked and what came of it, `kept` what nodes keep,
-`queues` who waits for a fair lock, `limits` how many permits a semaphore has, `vacancy` what is free, `calm` since when
-all is well.
+`queues` who waits for a fair lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch,
+`vacancy` what is free, `calm` since when all is well.
 
 It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
@@ -19,6 +19,8 @@ from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.exclusion import Exclusion
 from redsync.testing.simulator.checks.expiry import Expiry
 from redsync.testing.simulator.checks.fairness import Fairness
+from redsync.testing.simulator.checks.latch_early import LatchNeverEarly
+from redsync.testing.simulator.checks.latch_opens import LatchOpens
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
 from redsync.testing.simulator.checks.permits import PermitBound
@@ -39,6 +41,8 @@ __all__ = [
     "Exclusion",
     "Expiry",
     "Fairness",
+    "LatchNeverEarly",
+    "LatchOpens",
     "Liveness",
     "LossTold",
     "PermitBound",
@@ -57,8 +61,9 @@ _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT, Turns, Fairne
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
 _RATES: Final = (SlidingWindow, Promised, Slots, *_LEFT)
+_LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, *_LEFT, Tokens)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_READ_WRITE, *_PERMITS, *_RATES)))
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_READ_WRITE, *_PERMITS, *_RATES, *_LATCHES)))
 """The checkers of every simulation that is not told otherwise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
@@ -69,5 +74,6 @@ OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     "read-write": _READ_WRITE,
     "semaphore": _PERMITS,
     "limiter": _RATES,
+    "latch": _LATCHES,
 }
 """Those that have something to see when programs contend for one kind of thing alone."""

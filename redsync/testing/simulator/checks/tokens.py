@@ -1,7 +1,7 @@
 """Tokens: the fencing token of each hold is higher than those of all holds of that key before it.
 
 A hold counts from the step in which its protocol takes it up: its owner knows nothing of it before, and steps come one
-after the other, whatever clocks say.
+after the other, whatever clocks say. It keeps its token, however often it is re-entered and renewed.
 
 A node that forgot its token begins with its clock. If that is behind what was handed out already, nothing is promised
 for that key any more.
@@ -22,7 +22,7 @@ __all__ = ["Tokens"]
 
 
 class Tokens(Checker):
-    """Fencing tokens strictly increase in acquisition order."""
+    """Fencing tokens strictly increase in acquisition order, and a hold keeps its own."""
 
     name = "tokens"
     watches = (Executed, Stepped)
@@ -30,7 +30,7 @@ class Tokens(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._latest: dict[bytes, tuple[int, HoldState]] = {}
-        self._seen: set[HoldState] = set()
+        self._seen: dict[HoldState, int | None] = {}
         self._behind: set[bytes] = set()
 
     def see(self, happening: Executed | Stepped) -> str | None:
@@ -42,7 +42,7 @@ class Tokens(Checker):
         for runner in happening.machine.runners:
             if len(runner.session.holds):
                 for state in runner.session.holds:
-                    complaint = self._look_at(state) if state not in self._seen else None
+                    complaint = self._look_again(state) if state in self._seen else self._look_at(state)
                     if complaint is not None:
                         return complaint
         return None
@@ -56,8 +56,8 @@ class Tokens(Checker):
                 self._behind.add(executed.keys[0])
 
     def _look_at(self, state: HoldState) -> str | None:
-        self._seen.add(state)
         key, token = state.keys.lock, state.fencing_token
+        self._seen[state] = token
         if token is None:
             return None
         highest, by = self._latest.get(key, (0, state))
@@ -66,3 +66,9 @@ class Tokens(Checker):
             return f"{who} has token {token}, and {before} had {highest} earlier"
         self._latest[key] = max(token, highest), state
         return None
+
+    def _look_again(self, state: HoldState) -> str | None:
+        before, self._seen[state] = self._seen[state], state.fencing_token
+        if before == state.fencing_token:
+            return None
+        return f"{describe(state.keys.lock, state.owner.wire)} had token {before}, and now has {state.fencing_token}"

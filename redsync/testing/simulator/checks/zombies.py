@@ -6,6 +6,7 @@ Whenever a node has answered all that a live client has sent it over a connectio
   still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it (who
   waits for a read-write lock has no place any more by then);
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
+* each place of a latch there that has not expired belongs to one who waits for it;
 * each permit of a semaphore there that has not expired has no slots that it has not; those that a node gave besides,
   when the permit was won, may stay until they have been exchanged, which a lease without faults is enough for;
 * each permit of a rate limiter there belongs to a success: to an acquire that was won and not undone;
@@ -34,9 +35,10 @@ from redsync._core.holds import HoldState, read_slots
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.latches import EXCHANGE
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
-from redsync.testing.simulator.values import Hash
+from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.lines import Line
@@ -75,6 +77,7 @@ class Zombies(Checker):
         self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._slots: Final[dict[bytes, bytes]] = {}
+        self._latches: Final[dict[bytes, bytes]] = {}
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
         self._left: dict[str, float] = {}
@@ -127,6 +130,8 @@ class Zombies(Checker):
                             yield from self._look_at(runner, line)
 
     def _note_sent(self, sent: Sent) -> None:
+        if sent.script == EXCHANGE:
+            self._latches[sent.keys[0]] = sent.keys[1]
         for claim in claims(sent.script, sent.keys, sent.args):
             self._longest = max(self._longest, claim.lease)
             if sent.script.endswith(("_acquire", "_write_back")):
@@ -168,6 +173,7 @@ class Zombies(Checker):
             for owner in waiting:
                 if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
                     yield from self._look_at_place(runner, node, key, owner)
+        yield from self._look_at_latches(runner, node, prefix)
 
     def _look_at_claim(
         self, runner: SimRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
@@ -189,6 +195,17 @@ class Zombies(Checker):
             return
         if not runner.wakeups.listens(owner + b" " + key):
             yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+
+    def _look_at_latches(self, runner: SimRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
+        for key, waiters in self._latches.items():
+            found = node.store.peek(waiters)
+            if found is None or not isinstance(found[0], SortedSet):
+                continue
+            for place, until_ms in found[0].items():
+                owner = place.rpartition(b" ")[2]
+                is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
+                if is_ours and not runner.wakeups.listens(owner + b" " + key):
+                    yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[str]:
         found = self.sim.nodes[index].store.peek(self._slots[key])
