@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import contended, held, pairs, report, startup, tasks, threads
+from bench import contended, held, pairs, permits, report, startup, tasks, threads
 from bench.measure import Figure, say
 
 _BENCHES = {
@@ -23,6 +23,7 @@ _BENCHES = {
     "threads": threads.run,
     "tasks": tasks.run,
     "contended": contended.run,
+    "permits": permits.run,
     "held": held.run,
     "startup": startup.run,
 }
@@ -34,7 +35,7 @@ def main() -> int:
         prog="bench", description="Measure redsync beside bare sockets, on five servers of this machine."
     )
     parser.add_argument("names", nargs="*", metavar="bench", help=f"of {', '.join(_BENCHES)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of three, and less certain")
+    parser.add_argument("--quick", action="store_true", help="less than a minute instead of four, and less certain")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args()

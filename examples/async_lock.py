@@ -10,6 +10,7 @@ async def work(name: str, lock: AsyncLock) -> None:
     async with lock:
         print(f"{name} works")
         await asyncio.sleep(0.05)
+        # Inside: the release hands the lock over at once, and the next may begin before it has returned here.
         print(f"{name} is done")
 
 

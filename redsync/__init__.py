@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
-    from redsync.client import AsyncClient, Client
+    from redsync.client import Client
+    from redsync.client_async import AsyncClient
     from redsync.exceptions import (
         AcquireTimeout,
         ClientClosedError,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from redsync.multi_lock import MultiLock
     from redsync.multi_lock_async import AsyncMultiLock
     from redsync.mutex import AsyncMutex, Mutex
+    from redsync.permit import AsyncPermit, Permit, PermitHolder
+    from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
+    from redsync.semaphore import AsyncSemaphore, Semaphore
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
@@ -51,6 +55,9 @@ __all__ = [
     "AsyncMultiHold",
     "AsyncMultiLock",
     "AsyncMutex",
+    "AsyncPermit",
+    "AsyncRateLimiter",
+    "AsyncSemaphore",
     "AsyncSpinLock",
     "Choice",
     "Client",
@@ -72,20 +79,27 @@ __all__ = [
     "NodeStatus",
     "NotOwnedError",
     "OverReleaseError",
+    "Permit",
+    "PermitHolder",
     "QuorumError",
+    "RateLimiter",
     "RedsyncError",
+    "Semaphore",
     "SpinLock",
     "Vote",
 ]
 
 _HOMES = {
-    "AsyncClient": "redsync.client",
+    "AsyncClient": "redsync.client_async",
     "AsyncFairLock": "redsync.fair_lock",
     "AsyncHold": "redsync.hold",
     "AsyncLock": "redsync.lock",
     "AsyncMultiHold": "redsync.multi_hold",
     "AsyncMultiLock": "redsync.multi_lock_async",
     "AsyncMutex": "redsync.mutex",
+    "AsyncPermit": "redsync.permit",
+    "AsyncRateLimiter": "redsync.rate_limiter",
+    "AsyncSemaphore": "redsync.semaphore",
     "AsyncSpinLock": "redsync.spin_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
@@ -101,6 +115,10 @@ _HOMES = {
     "Mutex": "redsync.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
+    "Permit": "redsync.permit",
+    "PermitHolder": "redsync.permit",
+    "RateLimiter": "redsync.rate_limiter",
+    "Semaphore": "redsync.semaphore",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
 }

@@ -1,8 +1,11 @@
-"""The clients: nodes in, synchronizers out. With `any_client` the only place that joins facades and drivers."""
+"""The client for threads: nodes in, synchronizers out. `client_async` is its twin.
+
+With `any_client` the only places that join facades and drivers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -11,23 +14,23 @@ import redis.asyncio
 
 from redsync._core.events import Event
 from redsync._core.timing import Timing
-from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
 from redsync.any_client import AnyClient
-from redsync.decorator import async_locked_decorator, locked_decorator
+from redsync.decorator import locked_decorator
 from redsync.exclusive import ExclusiveLock
-from redsync.exclusive_async import AsyncExclusiveLock
-from redsync.fair_lock import AsyncFairLock, FairLock
-from redsync.hold import AsyncHold, Hold
-from redsync.lock import AsyncLock, Lock
+from redsync.fair_lock import FairLock
+from redsync.hold import Hold
+from redsync.lock import Lock
 from redsync.lock_info import LockInfo
 from redsync.multi_lock import MultiLock
-from redsync.multi_lock_async import AsyncMultiLock
-from redsync.mutex import AsyncMutex, Mutex
-from redsync.spin_lock import AsyncSpinLock, SpinLock
+from redsync.mutex import Mutex
+from redsync.permit import Permit
+from redsync.rate_limiter import RateLimiter
+from redsync.semaphore import Semaphore
+from redsync.spin_lock import SpinLock
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,6 +173,55 @@ class Client(AnyClient[ThreadRunner]):
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
+    def get_semaphore(
+        self,
+        name: str | bytes,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Permit], object] | None = None,
+    ) -> Semaphore:
+        """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            permits: How many there are, 1 to 10,000; the same number in all programs, until somebody resizes it.
+            timeout: How long `with` waits, in seconds; None for ever.
+            lease: For how many seconds the nodes keep a permit, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a permit ends although it is renewed; None for no limit.
+            on_lost: As for `get_lock`, with the permit.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_rate_limiter(
+        self,
+        name: str | bytes,
+        rate: int,
+        per: float,
+        *,
+        timeout: float | None = None,
+        restart_guard: float | None = None,
+    ) -> RateLimiter:
+        """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            rate: 1 to 10,000; the same number in all programs.
+            per: The length of a window in seconds, at most a year; the same in all programs.
+            timeout: How long `with` waits, in seconds; None for ever.
+            restart_guard: For how many seconds at most a node that has just started grants nothing; None: until nothing
+                counts any more that it may have forgotten. Lower it only for nodes that write everything to disk.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
 
@@ -232,204 +284,3 @@ class Client(AnyClient[ThreadRunner]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class AsyncClient(AnyClient[AioRunner]):
-    """Makes synchronizers over N independent Redis masters, for asyncio.
-
-    All its synchronizers share one connection per node, one maintenance task and one identity; no thread is started.
-    It belongs to the event loop that first uses it: use one client per loop, close it before the loop ends, best with
-    `async with`, which also waits a moment for the first connections. Without that the first operation does.
-
-    Args:
-        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances, whose settings are used but
-            not their connections. Every node must be another server, without replication between them. One is allowed.
-        prefix: What the names of all keys begin with.
-        lease: As for `Client`; likewise `node_timeout`, `drift_factor` and `restart_guard`.
-        listeners: Called with each event, in the loop; they must be quick.
-
-    Raises:
-        ConfigurationError: No node, one listed twice, or settings that contradict each other. That two nodes are the
-            same server shows when they are connected: then the first operation raises it, or `async with`.
-    """
-
-    _REDIS = redis.asyncio.Redis
-
-    def _make_runner(
-        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
-    ) -> AioRunner:
-        return AioRunner(
-            nodes=nodes, timing=timing, listeners=listeners, watchdog=self._WATCHDOG, farewell=self._FAREWELL
-        )
-
-    # Synchronizers.
-
-    def get_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncLock:
-        """Return the reentrant lock of that name; all objects of one name are the same lock.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost, in the loop; it must be quick. Without it the body of an
-                `async with` is cancelled then.
-
-        Raises:
-            ValueError: A name or a number that can't be.
-        """
-        return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
-
-    def get_mutex(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncMutex:
-        """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
-
-        With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: As for `get_lock`.
-
-        Raises:
-            ValueError: A name or a number that can't be.
-        """
-        return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
-
-    def get_fair_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncFairLock:
-        """Return the fair lock of that name: first come, first served.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: As for `get_lock`.
-
-        Raises:
-            ValueError: A name or a number that can't be.
-        """
-        return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
-
-    def get_spin_lock(
-        self,
-        name: str | bytes,
-        *,
-        backoff: Callable[[int], float] | None = None,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncSpinLock:
-        """Return a lock of that name that tries again and again instead of queueing.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            backoff: Called with the number of tries so far, returns for how many seconds to sleep before the next one;
-                None: 1 ms to 0.1 s, doubled each time and spread by chance.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: As for `get_lock`.
-
-        Raises:
-            ValueError: A name or a number that can't be.
-            TypeError: A `backoff` that is no function.
-        """
-        return AsyncSpinLock(
-            self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
-        )
-
-    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
-        """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
-
-        Args:
-            *locks: Locks of any kind, also of other clients; each once.
-            timeout: How long `async with` waits for all of them together, in seconds; None for ever.
-
-        Raises:
-            ValueError: No lock, one that is given twice, or a timeout that can't be.
-            TypeError: Something that is no lock of this flavour.
-        """
-        return AsyncMultiLock(locks, timeout=timeout)
-
-    def locked(
-        self,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_busy: str | Callable[..., Any] = "raise",
-        **options: Any,
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-        """Decorate a coroutine function so that it runs under the lock whose name its arguments make.
-
-        `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.
-
-        Args:
-            name: The lock's name; fields in braces are the function's parameters, as for `str.format`.
-            timeout: How long to wait, in seconds; 0 for one try, None for ever.
-            on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
-                None, or a function, plain or coroutine, that is called with the same arguments instead.
-            **options: As for `get_lock`.
-
-        Raises:
-            ValueError: A field that is no parameter, or an `on_busy` of no known kind.
-            TypeError: The function is no coroutine function; this client is for asyncio.
-        """
-        return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
-
-    async def inspect(self, name: str | bytes) -> LockInfo:
-        """Return who holds a lock and who waits for it, by what the nodes say now.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-        """
-        return LockInfo.read(name, await self._runner.run(self._survey(name)))
-
-    # The end.
-
-    async def close(self) -> None:
-        """Release what is held in all tasks, stop the maintenance, close the connections; idempotent.
-
-        Tasks that wait for a lock get `ClientClosedError`, as does every operation from now on.
-        """
-        await self._runner.close()
-
-    async def __aenter__(self) -> Self:
-        """Bind the client to the running loop and give the first connections a moment.
-
-        Raises:
-            ConfigurationError: Two nodes are the same server.
-        """
-        await self._runner.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import string
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from redsync._core.timing import check_timeout
-from redsync.exceptions import AcquireTimeout
 from redsync.lock import AsyncLock, Lock
+from redsync.wrapping import OnBusy, wrap, wrap_async
 
 __all__ = ["async_locked_decorator", "locked_decorator"]
 
@@ -34,15 +32,11 @@ class _Rule(Generic[LockT]):
         self._get_lock = get_lock
         self._template = template
         self._options = {"timeout": check_timeout(True, timeout), **options}
-        if on_busy not in ("raise", "skip") and not callable(on_busy):
-            raise ValueError(f'on_busy is "raise", "skip" or a function, not {on_busy!r}')
-        self._on_busy = on_busy
+        self.on_busy = OnBusy(on_busy)
         self._fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
 
     def lock_of(self, function: Callable[..., Any]) -> Callable[..., LockT]:
         """Return what makes the lock for a call of that function."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator function: its body would run without the lock")
         signature = inspect.signature(function)
         _check_fields(self._fields, signature, self._template)
 
@@ -53,12 +47,6 @@ class _Rule(Generic[LockT]):
             return self._get_lock(name, **self._options)
 
         return lock_of_call
-
-    def busy(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what a call gives when others held the lock all the time; called while that error is handled."""
-        if self._on_busy == "raise":
-            raise  # noqa: PLE0704  (the AcquireTimeout that is being handled)
-        return self._on_busy(*args, **kwargs) if callable(self._on_busy) else None
 
 
 def locked_decorator(
@@ -72,24 +60,7 @@ def locked_decorator(
     rule = _Rule(get_lock, template, timeout, on_busy, options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} is a coroutine function: use the AsyncClient's decorator")
-        lock_of = rule.lock_of(function)
-
-        @functools.wraps(function)
-        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            lock = lock_of(*args, **kwargs)
-            try:
-                lock.__enter__()
-            except AcquireTimeout:
-                busy: R = rule.busy(*args, **kwargs)
-                return busy
-            with ExitStack() as stack:
-                # Entered above, apart from the body: an AcquireTimeout of the function's own is not ours to handle.
-                stack.push(lock)
-                return function(*args, **kwargs)
-
-        return locked
+        return wrap(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
 
     return decorate
 
@@ -105,24 +76,7 @@ def async_locked_decorator(
     rule = _Rule(get_lock, template, timeout, on_busy, options)
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        lock_of = rule.lock_of(function)
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} is no coroutine function: use the Client's decorator")
-
-        @functools.wraps(function)
-        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            lock = lock_of(*args, **kwargs)
-            try:
-                await lock.__aenter__()
-            except AcquireTimeout:
-                busy = rule.busy(*args, **kwargs)
-                result: R = await busy if inspect.isawaitable(busy) else busy
-                return result
-            async with AsyncExitStack() as stack:
-                stack.push_async_exit(lock)
-                return await function(*args, **kwargs)
-
-        return locked
+        return wrap_async(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
 
     return decorate
 

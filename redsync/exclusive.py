@@ -26,7 +26,7 @@ from redsync._protocols.holding import release
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
-__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note"]
+__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note", "tell_lost"]
 
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
@@ -49,7 +49,8 @@ def note(error: BaseException, problem: BaseException) -> None:
         error.add_note(line)
 
 
-def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+def tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+    """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
     on_lost(make_hold(state))
 
 
@@ -102,7 +103,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         self._max_hold = None if max_hold is None else timing.check_lease(max_hold)
         self._on_lost = on_lost
         # Not a bound method: what is held must not keep the object alive that nobody else has any more.
-        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
+        self._tell_lost = None if on_lost is None else partial(tell_lost, partial(self._HOLD, host), on_lost)
         self._crowded = False
         self._entered = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
@@ -18,6 +18,8 @@ __all__ = ["AnyHold", "AsyncHold", "Cancelling", "Hold"]
 
 class AnyHold(Generic[RunnerT_co]):
     """What holds of both flavours have in common: all that needs no waiting."""
+
+    _NOUN: ClassVar[str] = "hold"
 
     def __init__(self, host: AnyHost[RunnerT_co], state: HoldState) -> None:
         self._host = host
@@ -78,7 +80,7 @@ class AnyHold(Generic[RunnerT_co]):
         runner, count = self._host.runner, self._state.count
         self._released = True
         try:
-            yield from holding.release(runner.session, self._state, runner.now())
+            yield from holding.release(runner.session, self._state, runner.now(), self._share())
         except LeaseLostError:
             self._lost_at_release = True
             raise
@@ -86,6 +88,10 @@ class AnyHold(Generic[RunnerT_co]):
             # Interrupted, perhaps before anything was given back: then it can still be released.
             self._released = self._state.count < count
             raise
+
+    def _share(self) -> int:
+        """Return how many acquisitions a release of this gives back."""
+        return 1
 
     def _note_released(self) -> None:
         """Note that the `with` that gave this hold is over."""
@@ -100,10 +106,14 @@ class AnyHold(Generic[RunnerT_co]):
 
     def _refuse_released(self) -> None:
         if self._released or not self._state.count:
-            raise NotOwnedError(self._state.name, f"this hold of lock {self._state.name!r} was released already")
+            raise NotOwnedError(
+                self._state.name,
+                f"this {self._NOUN} of {self._state.kind.label} {self._state.name!r} was released already",
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a hold belongs to the process that acquired it: pickle the lock instead")
+        label = self._state.kind.label
+        raise TypeError(f"a {self._NOUN} belongs to the process that acquired it: pickle the {label} instead")
 
     def __repr__(self) -> str:
         condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"

@@ -12,7 +12,7 @@ from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
 
-_KINDS = {"hash": "lock", "string": "mutex"}
+_KINDS = {"hash": "lock", "string": "mutex", "zset": "semaphore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class LockInfo:
 
     Attributes:
         name: The lock's name.
-        kind: "lock", "mutex", "none" if nothing is at its key, or the type of a foreign value.
-        holders: Who holds it on a quorum of nodes.
+        kind: "lock", "mutex", "semaphore", "none" if nothing is at its key, or the type of a foreign value.
+        holders: Who holds it on a quorum of nodes; of a semaphore `Semaphore.holders` tells them.
         waiters: Who waits on any node, longest first.
         votes: What each node said.
     """

@@ -20,6 +20,9 @@ from redsync import (
     AsyncMultiHold,
     AsyncMultiLock,
     AsyncMutex,
+    AsyncPermit,
+    AsyncRateLimiter,
+    AsyncSemaphore,
     AsyncSpinLock,
     Client,
     FairLock,
@@ -28,6 +31,9 @@ from redsync import (
     MultiHold,
     MultiLock,
     Mutex,
+    Permit,
+    RateLimiter,
+    Semaphore,
     SpinLock,
 )
 
@@ -39,6 +45,9 @@ TWINS = {
     AsyncMultiHold: MultiHold,
     AsyncMultiLock: MultiLock,
     AsyncMutex: Mutex,
+    AsyncPermit: Permit,
+    AsyncRateLimiter: RateLimiter,
+    AsyncSemaphore: Semaphore,
     AsyncSpinLock: SpinLock,
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOT_FACADES = {"__init__", "any_client", "client", "exceptions"}
+NOT_FACADES = {"__init__", "any_client", "client", "client_async", "exceptions"}
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -47,6 +47,17 @@ SAYS = {
         three of five are dead: lock 'job': .*
         one is back: locked again, by the same client: True
         """,
+    "semaphore.py": r"""
+        downloaded: 0 1 2 3 4 5 6 7 8 9 10 11
+        3 at a time
+        free beside the big one: 1
+        two more: None
+        free again: 3
+        """,
+    "rate_limited_client.py": r"""
+        the next call is allowed in [01]\.\d s
+        24 calls; at most (9|10) in any second
+        """,
     "own_unit_test_with_fakeredis.py": r"""
         test_shop_sells_what_it_has: passed
         test_shop_never_sells_more_to_many_customers: passed

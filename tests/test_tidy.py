@@ -15,6 +15,7 @@ HANDS = (
     "redsync.any_client",
     "redsync.cli",
     "redsync.client",
+    "redsync.client_async",
     "redsync.testing",
 )  # hold things of threading and asyncio
 LINES_MAX = 500

@@ -11,6 +11,9 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
+
+Permits go further: what is claimed is *slots*, and each node may grant others. Their `acquire` has a bid's arguments
+and replies (see `_protocols.bids`), their `release` says which slots remain, their `renew` which to keep.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class ClaimKind(NamedTuple):
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
         by_ticket: Those who wait are served by tickets, first come, first served.
+        label: What messages call it.
     """
 
     noun: str
@@ -42,9 +46,13 @@ class ClaimKind(NamedTuple):
     abandon: Script
     renew: Script
     by_ticket: bool = False
+    label: str = "lock"
 
     @classmethod
-    def of(cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False) -> ClaimKind:
+    def of(
+        cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False, label: str = "lock"
+    ) -> ClaimKind:
         """Return the kind whose scripts are called `<noun>_acquire` and so on; `renew` may be another kind's."""
         acquire, release, abandon = (Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon"))
-        return cls(noun, value_type, acquire, release, abandon, Script.load(renew or f"{noun}_renew"), by_ticket)
+        renewal = Script.load(renew or f"{noun}_renew")
+        return cls(noun, value_type, acquire, release, abandon, renewal, by_ticket, label)

@@ -35,7 +35,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.scripts import Script
 
-__all__ = ["Broadcast", "Command", "Effect", "Notify", "Reply", "Signal", "Steps", "Tell", "Wait", "Wakeup"]
+__all__ = ["Arg", "Broadcast", "Command", "Effect", "Notify", "Reply", "Signal", "Steps", "Tell", "Wait", "Wakeup"]
 
 T = TypeVar("T")
 

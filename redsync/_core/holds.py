@@ -16,14 +16,33 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from redsync._core.claims import ClaimKind
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Choice, Tally
 
-__all__ = ["HoldState", "HoldTable"]
+__all__ = ["HoldState", "HoldTable", "read_slots", "write_slots"]
+
+_GRANTED, _REFUSED = Choice.GRANTED, Choice.REFUSED
+
+
+def read_slots(text: bytes) -> tuple[int, ...]:
+    """Return the slots that a node names.
+
+    Raises:
+        ValueError: It is no list of slots.
+    """
+    slots = tuple(map(int, text.split(b",")))
+    if write_slots(slots) != text or len(set(slots)) < len(slots):
+        raise ValueError(f"{text!r:.80} is no list of slots")
+    return slots
+
+
+def write_slots(slots: Iterable[int]) -> bytes:
+    """Return slots as nodes keep them."""
+    return b",".join(b"%d" % slot for slot in slots)
 
 
 class HoldState:
@@ -52,11 +71,14 @@ class HoldState:
         fencing_token: The token of a fenced lock.
         watchers: How many sleep until it ends.
         queued: Its owner had to queue for it.
+        slots: Which slots a permit has, of which the first `count` are not yet given back; empty for a lock.
+        entered: Whether a `with` statement will give it back.
     """
 
     __slots__ = (
         "count",
         "ends_at",
+        "entered",
         "fencing_token",
         "fill_at",
         "fill_pause",
@@ -71,6 +93,7 @@ class HoldState:
         "owner",
         "queued",
         "renew_at",
+        "slots",
         "tally",
         "touched",
         "valid_until",
@@ -111,6 +134,8 @@ class HoldState:
         self.fencing_token: int | None = None
         self.watchers = 0
         self.queued = False
+        self.slots: tuple[int, ...] = ()
+        self.entered = False
 
     def valid(self, now: float) -> bool:
         """Whether holding may be believed at that instant."""
@@ -124,6 +149,26 @@ class HoldState:
     def renewed(self) -> bool:
         """Whether the watchdog renews it."""
         return self.renew_at != math.inf
+
+    @property
+    def rest(self) -> bytes:
+        """What a release says besides the count: Redisson's channel, or the slots that remain."""
+        return write_slots(self.slots[: self.count]) if self.slots else self.keys.channel
+
+    def strays(self, tally: Tally) -> int:
+        """Return the bit set of the nodes that did not grant just this in that round, but answered, also late.
+
+        There other slots of a permit are to be exchanged, or a place is left in the line.
+        """
+        if not self.slots:
+            return 0
+        ours = set(self.slots)
+        votes = enumerate(zip(tally.choices, tally.replies, strict=True))
+        return sum(
+            1 << i
+            for i, (choice, reply) in votes
+            if choice is _REFUSED or (choice is _GRANTED and set(read_slots(reply)) != ours)
+        )
 
     @property
     def end_key(self) -> bytes:
@@ -159,6 +204,8 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # By owner first: that an owner has ended, and most have without any hold, is seen at a glance.
         self._holds: dict[Owner, dict[bytes, HoldState]] = {}
+        # Permits again by key: any thread may give back the latest.
+        self._permits: dict[bytes, dict[HoldState, None]] = {}
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -174,9 +221,15 @@ class HoldTable:
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
+    def permits(self, key: bytes) -> list[HoldState]:
+        """Return the permits of that key, lost or not, latest first."""
+        return list(reversed(self._permits.get(key, {})))
+
     def add(self, state: HoldState) -> None:
         """Take up a new hold."""
         self._holds.setdefault(state.owner, {})[state.keys.lock] = state
+        if state.slots:
+            self._permits.setdefault(state.keys.lock, {})[state] = None
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
@@ -209,6 +262,10 @@ class HoldTable:
             held.pop(state.keys.lock, None)
             if not held:
                 self._holds.pop(state.owner, None)
+        if state.slots and (permits := self._permits.get(state.keys.lock)) is not None:
+            permits.pop(state, None)
+            if not permits:
+                self._permits.pop(state.keys.lock, None)
 
     def clear(self) -> None:
         """Forget everything, as the child of a fork does: it holds nothing."""
@@ -217,6 +274,7 @@ class HoldTable:
             state.count = 0
             state.lost = "this process is a fork of the holder"
         self._holds.clear()
+        self._permits.clear()
 
     def next_due(self) -> float:
         """Return the earliest instant at which a hold needs a look; infinity when none does."""

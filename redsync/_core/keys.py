@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["LockKeys", "SlotKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -70,13 +70,15 @@ class LockKeys:
             hand over to it.
         channel: Redisson's channel for releases of this lock.
         all: The keys in the order in which the lock's scripts take them.
+        held: Those that a renewal takes, in its order.
     """
 
     lock: bytes
     queue: bytes
     places: bytes
     channel: bytes
-    all: tuple[bytes, bytes, bytes]
+    all: tuple[bytes, ...]
+    held: tuple[bytes, ...]
 
     @classmethod
     def of(cls, prefix: bytes, name: bytes) -> LockKeys:
@@ -86,4 +88,29 @@ class LockKeys:
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         redissons = lock if tagged else b"{" + lock + b"}"
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places))
+        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places), (lock,))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKeys(LockKeys):
+    """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
+
+    Attributes:
+        slots: Hash permit -> "slot,slot": which slots it has.
+        taken: Bit map of the slots that are taken.
+        limit: "version permits": how many slots there are, and who said so last.
+    """
+
+    slots: bytes
+    taken: bytes
+    limit: bytes
+
+    @classmethod
+    def of(cls, prefix: bytes, name: bytes) -> SlotKeys:
+        """Return the keys of the semaphore with that name."""
+        base = LockKeys.of(prefix, name)
+        ours = base.queue.removeprefix(b"redsync_queue:")
+        slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
+        everything = (*base.all, slots, taken, limit)
+        held = (base.lock, slots, taken, base.queue, base.places)
+        return cls(base.lock, base.queue, base.places, base.channel, everything, held, slots, taken, limit)

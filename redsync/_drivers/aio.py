@@ -136,9 +136,12 @@ class AioRunner:
     async def _await_opening(self, timeout: float) -> None:
         """Wait for the first connections, but no longer than a round would; raise what came of them."""
         assert self._opening is not None, "what runs has begun to open"
+        assert self._maintenance is not None, "what runs has a loop"
         await asyncio.wait([self._opening], timeout=timeout)
         if self._opening.done():
             self._opening.result()
+        else:
+            self._maintenance.hurry()
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ class AioMaintenance:
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._napping: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._stopping = self._hurried = False
         self._patient_until = math.inf
         self._alarmed = False
 
@@ -79,12 +79,10 @@ class AioMaintenance:
         self._connect_missing()
         census = self._census
         deadline = self._clock() + self._connect_timeout
-        while not (census.is_heard() or census.has_quorum()) and self._clock() < deadline:
-            await self._nap(deadline - self._clock())
+        await self._nap_until(deadline, lambda: self._hurried or census.is_heard() or census.has_quorum())
         if not census.may_be_first_use():
             deadline = min(deadline, self._clock() + STRAGGLERS)
-        while not census.is_heard() and self._clock() < deadline:
-            await self._nap(deadline - self._clock())
+        await self._nap_until(deadline, lambda: self._hurried or census.is_heard())
         parcel = census.christen(self.lane.send)
         if parcel is not None:
             timeout = self._node_timeout
@@ -146,6 +144,11 @@ class AioMaintenance:
             await asyncio.sleep(0.001)
         return True
 
+    def hurry(self) -> None:
+        """Wait for first connections no longer: a round goes ahead without them, and what it wins is to be watched."""
+        self._hurried = True
+        self._wake()
+
     def alarm(self) -> None:
         """Let the watchdog look at once."""
         self._alarmed = True
@@ -167,6 +170,10 @@ class AioMaintenance:
             await napping
         finally:
             timer.cancel()
+
+    async def _nap_until(self, deadline: float, ready: Callable[[], bool]) -> None:
+        while not ready() and self._clock() < deadline:
+            await self._nap(deadline - self._clock())
 
     async def sleep(self, until: float) -> None:
         """Keep house until that instant or an alarm.

@@ -44,6 +44,7 @@ if not free then
 end
 if holder then return {remaining, holder, highest or 0, rank} end
 
+local guard = ARGV[4]
 -- include: remembers
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
 redis.call('pexpire', KEYS[1], ARGV[3])

@@ -9,6 +9,7 @@
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner} held by that owner; to who waits also
 --        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
+  local guard = ARGV[4]
 -- include: remembers
   redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
   redis.call('pexpire', KEYS[1], ARGV[3])

@@ -5,6 +5,7 @@
 -- ARGV[3n+1] only if memory is guarded: 1
 -- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 held by another owner, or no memory left
 --        to heal it | -1 the key holds another type
+local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}
 for i, key in ipairs(KEYS) do

@@ -10,6 +10,7 @@
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; to who waits also
 --        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
+  local guard = ARGV[4]
 -- include: remembers
   redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[3])
   if KEYS[2] then

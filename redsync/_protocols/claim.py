@@ -32,9 +32,11 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
+from redsync._protocols.bids import Bid
 from redsync._protocols.lease import abandon, milliseconds, renew_at
-from redsync._protocols.places import PLACE_KEPT, Arrival, Nowhere, Place, Ticket, Waiting
+from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
+from redsync.exceptions import RedsyncError
 
 __all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
 
@@ -98,6 +100,7 @@ class Demand(NamedTuple):
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
         backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
+        bid: What asks for slots; None for what is claimed as a whole.
     """
 
     name: str | bytes
@@ -112,9 +115,12 @@ class Demand(NamedTuple):
     holds: int = 1
     crowded: bool = False
     backoff: Callable[[int, float], float] | None = None
+    bid: Bid | None = None
 
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
+    if demand.bid is not None:
+        return demand.bid
     if demand.backoff is not None:
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
@@ -154,6 +160,8 @@ class _Attempt:
         "_started",
         "_touched",
         "_tries",
+        "_useful",
+        "_window",
         "deadline",
         "hurried",
         "lease",
@@ -177,7 +185,9 @@ class _Attempt:
         lease, timeout = demand.lease, demand.timeout
         self.lease = session.timing.lease if lease is None else lease
         self._place = _place(session, demand, self.lease, started)
-        self._guard = session.timing.guard(self.lease)
+        self._window = None if demand.bid is None else demand.bid.window
+        self._useful = math.inf
+        self._guard = session.timing.guard(self.lease) if self._window is None else self._window.guard
         self._guard_ms = milliseconds(self._guard)
         self.deadline = math.inf if timeout is None else started + timeout
 
@@ -193,9 +203,11 @@ class _Attempt:
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
-        demand, lease = self._demand, self.lease
-        owner, keys = demand.owner, demand.keys
-        usual = patience = self._session.timing.round_timeout(lease)
+        demand, window = self._demand, self._window
+        if window is not None:
+            self.lease, self._useful = window.terms()
+        owner, keys, lease = demand.owner, demand.keys, self.lease
+        usual = patience = self._session.timing.round_timeout(lease) if window is None else window.round_timeout
         if demand.timeout:
             patience = min(usual, max(self.deadline - now, _LAST_TRY))
         self.hurried = patience < usual
@@ -211,9 +223,10 @@ class _Attempt:
             command,
             owner.lane,
             owner,
-            is_granted,
+            is_granted if demand.bid is None else demand.bid.judge,
             patience,
             self._guard,
+            decide=None if demand.bid is None else demand.bid.decide,
             listen=self.wake_key,
             thorough=self._place.enough,
             late=True,
@@ -235,9 +248,14 @@ class _Attempt:
         self.mark = None
         # A round that was interrupted may have been sent to any node.
         owed_to = self._session.all_nodes if self._asking else self._touched
+        place = () if leave or demand.bid is None else demand.bid.place
+        until = self._kept_until
         yield from tell(
-            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=self._kept_until)
+            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
         )
+        if place:
+            # Nodes that were never asked keep the place too now, and are to be told when we leave it.
+            self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = 0
         self._left = leave
@@ -245,14 +263,27 @@ class _Attempt:
             self._place.leave()
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when what was won may be believed."""
+        """Return until when what was won may be believed; of a rate limiter: until when it counts."""
+        if self._window is not None:
+            return tally.sent_at + self._useful
         believed = self._session.timing.valid_until(tally.sent_at, self.lease)
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
 
-    def learn(self, tally: Tally) -> bool:
-        """Take note of a refusal; return whether to ask again at once."""
-        return not _is_split(tally) and self._place.learn(tally)
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Return the error to raise if what the nodes said rules the claim out for good."""
+        bid = self._demand.bid
+        return type_error(self._demand.name, tally) if bid is None else bid.refusal(tally)
+
+    def learn(self, tally: Tally, *, over: bool) -> bool:
+        """Take note of a round without success; return whether to ask again at once."""
+        if tally.won:
+            return self._demand.bid is not None and self._demand.bid.insist(tally)
+        if tally.without_quorum:
+            return False
+        if self._demand.bid is not None:
+            return self._demand.bid.exchange(tally) or (not over and self._place.learn(tally))
+        return not over and not _is_split(tally) and self._place.learn(tally)
 
     def pause(self, tally: Tally, mute: bool) -> float:
         """Return how many seconds to sleep before the next try."""
@@ -263,7 +294,7 @@ class _Attempt:
         fixed = self._place.pause(self._tries, luck)
         if fixed is not None:
             return fixed
-        if _is_split(tally):
+        if _is_split(tally) if self._demand.bid is None else self._demand.bid.is_split(tally):
             # From now on each try takes a place, in the same step that refuses it. But who has just left the queue
             # comes after all who have finished queueing by then, and of them this round knows nothing.
             if not self._left:
@@ -271,7 +302,8 @@ class _Attempt:
             self._splits += 1
             return retry_delay(self._splits, luck, longest=0.05)
         self._failures = self._splits = 0
-        return min(_time_left(tally) + 0.001 + 0.02 * luck, self._place.patience(tally, luck))
+        spread = SPREAD if self._demand.bid is None else self._demand.bid.spread
+        return min(_time_left(tally) + 0.001 + spread * luck, self._place.patience(tally, luck))
 
     def hold(self, tally: Tally) -> HoldState:
         """Take up the hold that was won."""
@@ -286,7 +318,13 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
-        self._take_up(state)
+        if self._demand.bid is not None:
+            self._demand.bid.take(state, tally)
+        if self._window is None:
+            self._take_up(state)
+        else:
+            # Nobody holds it: it is neither renewed nor given back, and runs out by itself.
+            self._window.note(tally.at - sent_at, late=False)
         return state
 
     def is_fresh(self, now: float) -> bool:
@@ -335,6 +373,7 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit than the bid.
     """
     attempt = _Attempt(session, demand, started)
     settled = held = False
@@ -347,23 +386,23 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
                 demand.receipt.state = state
                 return state
             attempt.note(tally)
-            foreign = None if tally.won else type_error(demand.name, tally)
-            over = now >= attempt.deadline or foreign is not None
+            refusal = None if tally.won else attempt.refusal(tally)
+            over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
             was_held, held = held, not mute
-            if not over and not mute and attempt.learn(tally):
+            if refusal is None and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
             if over or mute or attempt.in_doubt:
                 yield from attempt.undo(leave=over)
             settled = over
-            if foreign is not None:
-                raise foreign
+            if refusal is not None:
+                raise refusal
             if over:
                 # In no time nobody can answer. Then the round before it tells whether others hold it.
                 if mute and not (was_held and attempt.hurried):
-                    raise no_quorum(demand.name, tally)
+                    raise no_quorum(demand.name, tally, demand.kind.label)
                 return None
             key = None if mute else attempt.wake_key
             until = min(attempt.deadline, now + attempt.pause(tally, mute))

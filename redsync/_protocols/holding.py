@@ -41,7 +41,7 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
         NotOwnedError: Another thread was quicker to give them back.
     """
     if state.count < holds:
-        raise NotOwnedError(state.name, f"the hold of lock {state.name!r} was released already")
+        raise NotOwnedError(state.name, f"{_what(state)} was released already")
     try:
         state.count -= holds
         if state.lost is None and now >= state.valid_until:
@@ -52,7 +52,7 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
             raise _lost(state)
         tally = yield from broadcast(
             Broadcast(
-                Command(state.kind.release, state.keys.all, (state.owner.wire, state.count, state.keys.channel)),
+                Command(state.kind.release, state.keys.all, (state.owner.wire, state.count, state.rest)),
                 state.owner.lane,
                 state.owner,
                 _had,
@@ -89,7 +89,7 @@ def give_back(session: Session, state: HoldState) -> Steps[None]:
     try:
         session.holds.remove(state)
         if state.lost is None:
-            command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.keys.channel))
+            command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.rest))
             yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
@@ -113,14 +113,16 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
     wanted = state.lease if lease is None else lease
     confirmed, tally = yield from renew(session, [state], lambda _: wanted)
     if not state.live and state.lost is None:
-        raise NotOwnedError(state.name, f"the hold of lock {state.name!r} was released while it was being extended")
+        raise NotOwnedError(state.name, f"{_what(state)} was released while it was being extended")
     yield from check(state, tally.at)
     if not confirmed:
-        raise no_quorum(state.name, tally)
+        raise no_quorum(state.name, tally, state.kind.label)
     session.holds.watch(state)
 
 
 def _lost(state: HoldState) -> LeaseLostError:
-    return LeaseLostError(
-        state.name, f"the hold of lock {state.name!r} was lost: {state.lost}; stop the work it protected"
-    )
+    return LeaseLostError(state.name, f"{_what(state)} was lost: {state.lost}; stop the work it protected")
+
+
+def _what(state: HoldState) -> str:
+    return f"the {'permit' if state.slots else 'hold'} of {state.kind.label} {state.name!r}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Command, Steps, Tell, Wait, notify, signal, tell, wait
+from redsync._core.effects import Arg, Command, Steps, Tell, Wait, notify, signal, tell, wait
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
@@ -27,9 +27,22 @@ def renew_at(sent_at: float, lease: float) -> float:
     return sent_at + lease / 3
 
 
-def abandon(kind: ClaimKind, keys: LockKeys, owner: Owner, *, leave: bool, owed_to: int, owed_until: float) -> Tell:
-    """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
-    return Tell(Command(kind.abandon, keys.all, (owner.wire, int(leave))), owner.lane, owner, owed_to, owed_until)
+def abandon(
+    kind: ClaimKind,
+    keys: LockKeys,
+    owner: Owner,
+    *,
+    leave: bool,
+    owed_to: int,
+    owed_until: float,
+    place: tuple[Arg, ...] = (),
+) -> Tell:
+    """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes.
+
+    With `place`, what describes one, the nodes give the place back that their grants have taken away.
+    """
+    command = Command(kind.abandon, keys.all, (owner.wire, int(leave), *place))
+    return Tell(command, owner.lane, owner, owed_to, owed_until)
 
 
 def forsake(state: HoldState, *, leave: bool) -> Tell:

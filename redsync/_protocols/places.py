@@ -20,7 +20,7 @@ from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, refusals
 
-__all__ = ["Arrival", "Nowhere", "Place", "Ticket", "Waiting"]
+__all__ = ["PLACE_KEPT", "SPREAD", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "patience"]
 
 PLACE_KEPT = 3.0
 """Seconds for which nodes keep a waiter's place; each ask renews it. One who stopped holds up others for so long."""
@@ -30,6 +30,9 @@ _LONGEST_SLEEP = 0.7
 
 _DRAW = b"+"
 """In the place of a ticket: each node draws one by itself."""
+
+SPREAD = 0.02
+"""Seconds over which those who wait for one holder spread their looks when its time is up."""
 
 _FRONT = 64
 """So many who wait may look every second. Who has more before it sleeps longer: thousands would keep nodes busy."""
@@ -111,7 +114,7 @@ class Place(Protocol):
         ...
 
 
-def _patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
+def patience(tally: Tally, luck: float, told_at: int, kept: float) -> float:
     """Return 0.5 to 1.5 s, or longer for who is far behind; `told_at`: where a refusal tells how many are before it."""
     ahead = min((reply[told_at] for reply in refusals(tally) if reply and len(reply) > told_at), default=0)
     return min((0.5 + luck) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
@@ -153,7 +156,7 @@ class Arrival:
         return None
 
     def patience(self, tally: Tally, luck: float) -> float:
-        return _patience(tally, luck, 2, self.kept)
+        return patience(tally, luck, 2, self.kept)
 
 
 class Ticket:
@@ -207,7 +210,7 @@ class Ticket:
         return None
 
     def patience(self, tally: Tally, luck: float) -> float:
-        return _patience(tally, luck, 3, self.kept)
+        return patience(tally, luck, 3, self.kept)
 
 
 class Nowhere:

@@ -18,7 +18,7 @@ can not revive what was released.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
@@ -53,15 +53,12 @@ class _Renewal:
         self._undecided = len(holds)
         self.existing = [0] * len(holds)
         self.against = [0] * len(holds)
-        args: list[bytes | int] = []
-        for state in holds:
-            args += (state.owner.wire, state.count, milliseconds(self._lease_of(state)))
+        keys, args = (_of_permits if holds and holds[0].slots else _of_locks)(holds, self._lease_of)
         if self._guarded:
             args.append(1)
-        keys = tuple(state.keys.lock for state in holds)
         # Last: what was interrupted half-way has renewed nothing.
         self.holds = holds
-        return Command(holds[0].kind.renew, keys, tuple(args)) if holds else None
+        return Command(holds[0].kind.renew, tuple(keys), tuple(args)) if holds else None
 
     def judge(self, reply: Any) -> bool:
         if (
@@ -94,6 +91,30 @@ class _Renewal:
             choice is Choice.FAILED or (choice is Choice.GRANTED and reply[i] not in (_HEALED, _OURS))
             for choice, reply in zip(tally.choices, tally.replies, strict=True)
         )
+
+
+def _of_locks(
+    holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]
+) -> tuple[Iterable[bytes], list[bytes | int]]:
+    args: list[bytes | int] = []
+    for state in holds:
+        args += (state.owner.wire, state.count, milliseconds(lease_of(state)))
+    return [state.keys.lock for state in holds], args
+
+
+def _of_permits(
+    holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]
+) -> tuple[Iterable[bytes], list[bytes | int]]:
+    # Many permits are of one semaphore: its keys are sent once.
+    numbers: dict[bytes, int] = {}
+    keys: list[bytes] = []
+    args: list[bytes | int] = []
+    for state in holds:
+        number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
+        if len(keys) < number * len(state.keys.held):
+            keys += state.keys.held
+        args += (number, state.owner.wire, state.rest, milliseconds(lease_of(state)))
+    return keys, args
 
 
 def renew(

@@ -22,22 +22,22 @@ def most_refusals(tally: Tally) -> int:
     return max(Counter(reply[1] if reply else b"" for reply in refusals(tally)).values(), default=0)
 
 
-def type_error(name: str | bytes, tally: Tally) -> KeyTypeError | None:
+def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeError | None:
     """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
     refused = refusals(tally)
     foreign = sum(not isinstance(reply, list) for reply in refused)
     if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
         return None
-    sentence = f"the key of lock {name!r} holds a value of another type: choose another name or prefix"
+    sentence = f"the key of {label} {name!r} holds a value of another type: choose another name or prefix"
     return KeyTypeError(name, sentence, tally.votes)
 
 
-def no_quorum(name: str | bytes, tally: Tally) -> QuorumError:
+def no_quorum(name: str | bytes, tally: Tally, label: str = "lock") -> QuorumError:
     """Return the error for a round that told nothing: nodes failed, were too slow, or contradict each other."""
     if tally.won:
-        sentence = f"lock {name!r}: the nodes answered too late to be of use, after {tally.at - tally.sent_at:.3g} s"
+        sentence = f"{label} {name!r}: the nodes answered too late to be of use, after {tally.at - tally.sent_at:.3g} s"
     elif tally.without_quorum:
-        sentence = f"lock {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
+        sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
     else:
-        sentence = f"lock {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
+        sentence = f"{label} {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
     return QuorumError(name, sentence, tally.votes)

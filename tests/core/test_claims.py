@@ -9,9 +9,10 @@ from redsync._core.scripts import Script
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.semaphore import SEMAPHORE
 
 VERBS = ("acquire", "release", "abandon", "renew")
-KINDS = [LOCK, FAIR_LOCK, MUTEX]
+KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
 
 
@@ -44,7 +45,8 @@ def test_kind_without_scripts_can_not_be_made():
 def test_kind_does_not_change(kind):
     with pytest.raises(AttributeError):
         kind.noun = "other"
-    assert ClaimKind.of(kind.noun, kind.value_type, renew=kind.renew.name, by_ticket=kind.by_ticket) == kind
+    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label}
+    assert ClaimKind.of(kind.noun, kind.value_type, **options) == kind
 
 
 # What protocols take for granted of every kind.

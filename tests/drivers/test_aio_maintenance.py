@@ -15,13 +15,13 @@ from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns
 ENDLESS = 30
 
 
-def make(urls, *, node_timeout=0.25, events=None):
+def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
     return AioMaintenance(
         nodes=make_nodes(urls, redis.asyncio.Redis),
         client_id="maintained",
         clock=clock,
         node_timeout=node_timeout,
-        restart_guard=0.0,
+        restart_guard=restart_guard,
         loop=asyncio.get_running_loop(),
         tell=[].append if events is None else events.append,
     )
@@ -77,6 +77,24 @@ async def test_beginning_waits_for_a_hung_node_but_a_moment(nodes):
     assert states(maintenance) == ["up", "down", "up"]
     await maintenance.stop()
     nodes.resume(1)
+
+
+@in_loop
+async def test_beginning_that_is_hurried_waits_for_hung_nodes_no_longer(nodes, raw):
+    """A round goes ahead where nodes may be new and one is silent, and what it wins has to be watched."""
+    for node in raw:
+        node.delete("redsync_birth")
+    nodes.pause(1)
+    maintenance = make(nodes.urls, node_timeout=5.0, restart_guard=1.0)
+    watch = Watch(maintenance)
+    beginning = asyncio.create_task(started(maintenance, watch))
+    await until(lambda: states(maintenance) == ["quarantined", "down", "quarantined"])
+    await asyncio.sleep(0.1)
+    assert not watch.begun
+    maintenance.hurry()
+    await asyncio.wait_for(beginning, 3)
+    nodes.resume(1)
+    await maintenance.stop()
 
 
 @in_loop

@@ -9,7 +9,7 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 | `network`, `nodes`, `machines` | what there is, and what can go wrong with it |
 | `lines`, `wakeups`, `upkeep`, `runner`, `client` | the third driver: performs what protocols ask for |
 | `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
-| `workload`, `faults`, `campaign` | many runs by seed |
+| `workload`, `workers`, `..._workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """
 

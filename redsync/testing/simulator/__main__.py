@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     which.add_argument("--seeds", type=int, help="make that many runs")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds (default: 0)")
     parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
-    parser.add_argument("--kind", choices=KINDS, default="lock", help="which locks are contended for (default: lock)")
+    parser.add_argument("--kind", choices=KINDS, default="lock", help="what is contended for (default: lock)")
     options = parser.parse_args(arguments)
     if options.seeds is not None:
         return not Campaign(range(options.first, options.first + options.seeds), options.jobs, options.kind).run()

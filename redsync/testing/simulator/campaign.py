@@ -75,7 +75,7 @@ class Campaign:
     Args:
         seeds: Which.
         jobs: How many processes share them; None for one per core.
-        kind: Which locks are contended for.
+        kind: What is contended for.
 
     Attributes:
         outcome: What came of those that went well.

@@ -11,15 +11,19 @@ import redis.asyncio
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
-from redsync.client import AsyncClient
+from redsync.client_async import AsyncClient
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.runner import SimRunner
 
-__all__ = ["KINDS", "Kind", "SimulatedClient"]
+__all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
 
-Kind: TypeAlias = Literal["lock", "fair", "spin"]
+LockKind: TypeAlias = Literal["lock", "fair", "spin"]
 """Which kind of lock programs contend for: the reentrant lock, the fair one, the spinning one."""
 
+Kind: TypeAlias = Literal[LockKind, "semaphore", "limiter"]
+"""What programs contend for: locks of some kind, the permits of a semaphore, the successes of a rate limiter."""
+
+LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
@@ -35,7 +39,7 @@ class SimulatedClient(AsyncClient):
         # A machine keeps its clients, so none is forgotten; and what is to be told of that would keep the machine.
         self._finalizer.detach()
 
-    def locks(self, kind: Kind) -> Callable[..., Any]:
+    def locks(self, kind: LockKind) -> Callable[..., Any]:
         """Return what makes locks of that kind, by their names."""
         return {"lock": self.get_lock, "fair": self.get_fair_lock, "spin": self.get_spin_lock}[kind]
 

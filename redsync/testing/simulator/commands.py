@@ -174,6 +174,38 @@ def _sum(number: int, step: int) -> int:
     return number + step
 
 
+def getbit(store: Store, key: bytes, offset: bytes) -> int:
+    at = _bit_offset(offset)
+    value = store.find_string(key) or b""
+    return value[at // 8] >> (7 - at % 8) & 1 if at // 8 < len(value) else 0
+
+
+def setbit(store: Store, key: bytes, offset: bytes, bit: bytes) -> int:
+    at = _bit_offset(offset)
+    if bit not in {b"0", b"1"}:
+        raise CommandError("ERR bit is not an integer or out of range")
+    before = getbit(store, key, offset)
+    entry = store.find(key)
+    value = bytearray(b"" if entry is None else store.find_string(key) or b"")
+    value.extend(bytes(max(0, at // 8 + 1 - len(value))))
+    mask = 1 << (7 - at % 8)
+    value[at // 8] = value[at // 8] | mask if bit == b"1" else value[at // 8] & ~mask
+    store.put(key, bytes(value), NEVER if entry is None else entry.expires)
+    return before
+
+
+def _bit_offset(word: bytes) -> int:
+    problem = "ERR bit offset is not an integer or out of range"
+    offset = parse_integer(word, problem)
+    if not 0 <= offset < 1 << 32:
+        raise CommandError(problem)
+    return offset
+
+
+def bitcount(store: Store, key: bytes) -> int:
+    return int.from_bytes(store.find_string(key) or b"").bit_count()
+
+
 # Hashes.
 
 
@@ -204,6 +236,11 @@ def hdel(store: Store, key: bytes, *names: bytes) -> int:
     if not fields:
         store.remove(key)
     return removed
+
+
+def hmget(store: Store, key: bytes, *names: bytes) -> list[bytes | None]:
+    fields = store.find_hash(key) or Hash()
+    return [fields.get(name) for name in names]
 
 
 def hexists(store: Store, key: bytes, field: bytes) -> int:
@@ -251,8 +288,8 @@ COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
         *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
-        *(get, set_, setnx, incr, incrby),
-        *(hget, hset, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
+        *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
+        *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
         *(time, publish),
     )
 }

@@ -101,7 +101,7 @@ class Machine(Host):
         self.clock.change(jump=seconds)
         self.sim.loop.retime(self)
         if seconds < 0:
-            self.sim.waive("exclusion", f"the clock of {self.name} jumped back")
+            self.sim.waive_clocks(f"the clock of {self.name} jumped back")
         self.sim.saw(Stepped(self.sim.now, self))
 
     def _note(self, kind: str, text: str) -> None:

@@ -190,7 +190,7 @@ class VirtualNode:
         self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         if seconds > 0:
-            self._sim.waive("exclusion", f"the clock of {self.name} jumped ahead")
+            self._sim.waive_clocks(f"the clock of {self.name} jumped ahead")
 
     def _note(self, kind: str, text: str) -> None:
         self._sim.saw(Faulted(self._sim.now, f"node {kind}", f"{self.name} {text}"))

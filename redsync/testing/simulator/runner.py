@@ -253,6 +253,8 @@ class SimRunner:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._begun.wait()
+            if not self._begun.is_set():
+                self.upkeep.hurry()
             timeout = max(asked_at + timeout - self.now(), min(timeout, _LAST_CHANCE))
         if effect.listen is not None:
             self.wakeups.listen(effect.listen)

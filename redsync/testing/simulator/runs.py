@@ -1,4 +1,4 @@
-"""One run by seed: workers that contend for locks while all kinds of faults happen, then quiet, then a last look."""
+"""One run by seed: workers that contend while all kinds of faults happen, then quiet, then a last look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from redsync.testing.simulator.checks import ALL, Checker
+from redsync.testing.simulator.checks import OF_KIND, Checker
 from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         runs: How many runs.
         seconds: How much virtual time has passed.
-        acquisitions: How often a lock was acquired.
+        acquisitions: How often something was acquired.
         losses: How often its holder was told that it was lost.
         faults: How many faults there were, by kind.
         trace: The trace as text; empty for many runs.
@@ -63,22 +63,23 @@ def simulate(
     *,
     kind: Kind = "lock",
     scripts: Mapping[str, str] | None = None,
-    checkers: Iterable[type[Checker]] = ALL,
+    checkers: Iterable[type[Checker]] | None = None,
     traced: bool = False,
 ) -> Outcome:
     """Make one run; the seed decides also how many nodes and machines there are, and how long leases last.
 
     Args:
         seed: The seed.
-        kind: Which locks are contended for.
+        kind: What is contended for.
         scripts: As for `Simulation`.
-        checkers: As for `Simulation`.
+        checkers: Which checkers look on; by default those that have something to see then.
         traced: Whether to return the trace as text.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=checkers, replay=how_to_replay(seed, kind))
+    looking = OF_KIND[kind] if checkers is None else checkers
+    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=looking, replay=how_to_replay(seed, kind))
     luck = sim.luck("run")
     lease = luck.uniform(1.0, 2.5)
     sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))

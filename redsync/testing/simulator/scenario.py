@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator.client import KINDS
+from redsync.testing.simulator.client import LOCK_KINDS
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
@@ -49,7 +49,7 @@ __all__ = ["Scenario", "ScenarioError"]
 
 
 def _kind(word: str) -> str:
-    if word not in KINDS:
+    if word not in LOCK_KINDS:
         raise ValueError(word)
     return word
 

@@ -77,7 +77,7 @@ class _Interpreter:
         if reply is None:
             return False
         if type(reply) is list:
-            return True, *reply
+            return True, *[False if item is None else item for item in reply]
         if type(reply) is Status:
             return None, b"ok", reply
         return reply

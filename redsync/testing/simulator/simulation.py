@@ -258,6 +258,12 @@ class Simulation:
         """Let a promise not be looked at from now on, because a fault broke what it rests on."""
         self.waived.setdefault(promise, reason)
 
+    def waive_clocks(self, reason: str) -> None:
+        """Let no promise be looked at from now on that rests on clocks, because one is too wrong."""
+        for checker in self._checkers:
+            if checker.rests_on_clocks:
+                self.waive(checker.name, reason)
+
     def _raise_complaints(self) -> None:
         if self._complaints:
             complaints, self._complaints = self._complaints, []
@@ -317,7 +323,7 @@ class Simulation:
         rates = [clock.rate for clock in clocks]
         allowed = self.client_options.get("drift_factor", 0.01)
         if max(rates) / min(rates) - 1 > allowed:
-            self.waive("exclusion", "clocks run at rates further apart than drift_factor")
+            self.waive_clocks("clocks run at rates further apart than drift_factor")
 
     def _note(self, kind: str, text: str) -> None:
         self.saw(Faulted(self.now, kind, text))

@@ -12,7 +12,7 @@ from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import Kind
+    from redsync.testing.simulator.client import LockKind
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]
@@ -28,7 +28,7 @@ class Actor:
         busy: It is doing something.
     """
 
-    def __init__(self, sim: Simulation, name: str, kind: Kind) -> None:
+    def __init__(self, sim: Simulation, name: str, kind: LockKind) -> None:
         self.machine: Final = sim.machine(name)
         self.client: Final = self.machine.client(listeners=[self._hear])
         self._lock: Final = self.client.locks(kind)
@@ -114,7 +114,7 @@ class UnmetError(Exception):
 class Stage:
     """A scenario that is running, with locks of one kind: one method for each kind of statement."""
 
-    def __init__(self, sim: Simulation, clients: list[str], kind: Kind) -> None:
+    def __init__(self, sim: Simulation, clients: list[str], kind: LockKind) -> None:
         self.sim: Final = sim
         self._actors: Final = {name: Actor(sim, name, kind) for name in clients}
 

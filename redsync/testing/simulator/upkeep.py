@@ -7,7 +7,7 @@ again, which node may have lost its memory, and what is told of it. All else is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.census import Census
@@ -38,7 +38,7 @@ class Upkeep:
             luck=runner.session.luck,
         )
         self._napping: asyncio.Future[None] | None = None
-        self._alarmed = self._stopping = False
+        self._alarmed = self._stopping = self._hurried = False
         self._news = True
         self._look_at = 0.0
 
@@ -59,12 +59,10 @@ class Upkeep:
         census, runner = self._census, self._runner
         self._connect_missing()
         deadline = runner.now() + runner.connect_timeout
-        while not (census.is_heard() or census.has_quorum()) and runner.now() < deadline:
-            await self._nap(deadline)
+        await self._nap_until(deadline, lambda: self._hurried or census.is_heard() or census.has_quorum())
         if not census.may_be_first_use():
             deadline = min(deadline, runner.now() + STRAGGLERS)
-        while not census.is_heard() and runner.now() < deadline:
-            await self._nap(deadline)
+        await self._nap_until(deadline, lambda: self._hurried or census.is_heard())
         parcel = census.christen(runner.post)
         if parcel is not None:
             await runner.wait_for_round(parcel, runner.session.timing.node_timeout)
@@ -86,6 +84,11 @@ class Upkeep:
                 return
             await self._nap(min(until, self._look_at))
 
+    def hurry(self) -> None:
+        """Wait for first connections no longer: a round goes ahead without them, and what it wins is to be watched."""
+        self._hurried = True
+        self._wake()
+
     def alarm(self) -> None:
         """Let the watchdog look at once."""
         self._alarmed = True
@@ -101,6 +104,10 @@ class Upkeep:
         """Return when the next node will have remembered for long enough."""
         fit = [node.remembers_since + self._guard for node in self._runner.nodes] if self._guard else []
         return min((instant for instant in fit if instant > now), default=float("inf"))
+
+    async def _nap_until(self, deadline: float, ready: Callable[[], bool]) -> None:
+        while not ready() and self._runner.now() < deadline:
+            await self._nap(deadline)
 
     async def _nap(self, until: float) -> None:
         self._napping = asyncio.Future(loop=self._runner.sim.loop)

@@ -59,7 +59,7 @@ class SortedSet(dict[bytes, float]):
 
 
 Value: TypeAlias = bytes | Hash | SortedSet
-Reply: TypeAlias = int | bytes | list[bytes] | None
+Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | None
 
 
 class Entry:

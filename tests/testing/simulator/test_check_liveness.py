@@ -7,13 +7,14 @@ import pytest
 from redsync._protocols import claim, places
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Liveness
+from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.happenings import Did
 from tests.support.hunting import KEYS, break_script, hunt
 
 
 def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
     monkeypatch.setattr(claim, "_time_left", lambda tally: 3600.0)
-    monkeypatch.setattr(places, "_patience", lambda *_: 3600.0)
+    monkeypatch.setattr(places, "patience", lambda *_: 3600.0)
     publish = "redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1])"
     broken = break_script("lock_release", (publish, "1"))
     assert "has not asked since" in hunt(Liveness, range(40), scripts=broken)
@@ -64,6 +65,23 @@ def test_time_of_faults_does_not_count():
         sim.run(until=60.0)
         sim.heal()
         sim.run()
+
+
+def test_time_until_a_clock_has_caught_up_does_not_count_though_nobody_looked():
+    with Simulation(seed=1, checkers=()) as sim:
+        calm, a = Calm(sim), sim.machine("a")
+        calm.stir()
+        a.jump(-3.0)
+        sim.timeline.now = 2.9
+        assert calm.lasted() == 0.0
+        sim.timeline.now = 4.0
+        assert calm.lasted() == pytest.approx(1.0)
+    with Simulation(seed=1, checkers=()) as sim:
+        calm, a = Calm(sim), sim.machine("a")
+        calm.stir()
+        a.jump(-3.0)
+        sim.timeline.now = 4.0
+        assert calm.lasted() == pytest.approx(1.0)
 
 
 def test_answer_is_due_at_the_timeout():

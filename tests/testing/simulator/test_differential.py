@@ -14,7 +14,7 @@ import time
 import hiredis
 import pytest
 
-from redsync._core.keys import LockKeys
+from redsync._core.keys import LockKeys, SlotKeys
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
@@ -24,6 +24,7 @@ SLACK = 2_000
 """Milliseconds that one step may take on a busy machine."""
 SHIPPED = {script.name: script for script in Script.shipped()}
 LOCKS = [LockKeys.of(b"redsync:", name) for name in (b"x", b"y")]
+POOL = SlotKeys.of(b"redsync:", b"z")
 OWNERS = [b"a0-f:1", b"b1-e:22", b"c2-d:3", b"no client"]
 HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 """The channels that have one subscriber."""
@@ -271,6 +272,46 @@ class Chance:
     def christen(self):
         return (b"redsync_birth",), (self.of([b"original", b"newborn"]),)
 
+    # Slots of a small semaphore, so that they meet.
+
+    def slots(self):
+        return b",".join(b"%d" % slot for slot in sorted(self.rng.sample(range(12), self.rng.randint(1, 3))))
+
+    def place_in_line(self):
+        return self.of([0, *LEASES]), self.of([0, 1, 2, 3, 17]), self.of(CHANNELS)
+
+    def limit(self):
+        return self.of([(0, 9), (0, 9), (0, 9), (0, 10), (1 << 33, 12), (1 << 34, 4)])
+
+    def permit_acquire(self):
+        exact = self.of([b"", b"", self.slots()])
+        wanted = exact.count(b",") + 1 if exact else self.rng.randint(1, 3)
+        claim = self.of(OWNERS), wanted, self.of(LEASES), self.of([0, 0, 3_600_000])
+        return POOL.all, (*claim, *self.place_in_line(), *self.limit(), self.rng.randint(0, 3), exact)
+
+    def permit_release(self):
+        slots = self.slots()
+        return POOL.all, (self.of(OWNERS), self.of([0, slots.count(b",") + 1]), slots)
+
+    def permit_abandon(self):
+        place = self.of([(), (), (self.rng.randint(1, 3), 0, *self.place_in_line())])
+        return POOL.all, (self.of(OWNERS), 0 if place else self.of([0, 1]), *place)
+
+    def permit_renew(self):
+        pools = [POOL, SlotKeys.of(b"redsync:", b"zz")]
+        words = [
+            word
+            for _ in range(self.rng.randint(1, 3))
+            for word in (self.rng.randint(1, 2), self.of(OWNERS), self.slots(), self.of(LEASES))
+        ]
+        return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
+
+    def permit_inspect(self):
+        return POOL.all, (self.of([0, 1]), self.of([0, 1000]))
+
+    def permit_resize(self):
+        return POOL.all, (*self.limit(), self.of([0, 1]))
+
     def shipped(self):
         name = self.of(sorted(ARGUMENTS))
         # Each kind has its own name, mostly: where they meet, all that there is to see is a refusal.
@@ -288,6 +329,8 @@ class Chance:
                 (b"pexpire", self.of(lock.all), b"1"),  # expires at once
                 *[(b"del", self.of(lock.all)), (b"del", lock.lock), (b"del", lock.lock), (b"del", lock.lock)],
                 (b"zadd", lock.lock, b"1", owner),
+                (b"zadd", POOL.lock, b"XX", b"1", owner),  # expires
+                (b"del", POOL.limit),
                 (b"hset", lock.places, owner, b"%d %s" % (self.of([1, now + hour_ms]), self.of(CHANNELS))),
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
                 (b"set", b"redsync_birth", b"newborn %d" % (now + self.of([-2 * hour_ms, -1000, hour_ms]))),
@@ -319,6 +362,12 @@ ARGUMENTS = {
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
     "node_christen": Chance.christen,
+    "semaphore_abandon": Chance.permit_abandon,
+    "semaphore_acquire": Chance.permit_acquire,
+    "semaphore_inspect": Chance.permit_inspect,
+    "semaphore_release": Chance.permit_release,
+    "semaphore_renew": Chance.permit_renew,
+    "semaphore_resize": Chance.permit_resize,
 }
 
 KEYS = [b"k", b"l", b"m", b"n"]
@@ -376,6 +425,10 @@ COMMANDS_TO_TRY = {
     "setnx": lambda c: (key(c), c.of(WHOLE)),
     "incr": lambda c: (key(c),),
     "incrby": lambda c: (key(c), c.of(WHOLE)),
+    "getbit": lambda c: (key(c), c.of([*WHOLE[:6], b"17"])),
+    "setbit": lambda c: (key(c), c.of([*WHOLE[:6], b"17", b"x"]), c.of([b"0", b"1", b"1", b"2"])),
+    "bitcount": lambda c: (key(c),),
+    "hmget": lambda c: (key(c), *c.some(FIELDS)),
     "hget": lambda c: (key(c), c.of(FIELDS)),
     "hset": lambda c: (key(c), *(word for f in c.some(FIELDS) for word in (f, c.of(WHOLE))), *c.options((b"odd",))),
     "hdel": lambda c: (key(c), *c.some(FIELDS)),

@@ -61,7 +61,7 @@ def test_checker_finds_release_that_drops_claims_of_others():
 @pytest.mark.slow
 def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
-    hunt(range(1000), scripts=break_script("lock_acquire", "if ARGV[4] ~= '0' then", "if false then"))
+    hunt(range(1000), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
 
 
 async def hold(client, seconds):

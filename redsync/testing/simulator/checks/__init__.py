@@ -2,37 +2,61 @@
 
 A checker is one small module with one class. To add one: derive from `Checker`, list in `watches` the happenings it
 wants to be shown (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
-broken, or from `finish` when the run is over, and add it to `ALL`.
+broken, or from `finish` when the run is over, and add it to the lists below.
 
-Three helpers are for several of them: `rounds` knows what was asked and what came of it, `queues` who waits for a fair
-lock, `calm` since when all is well.
+Some helpers are for several of them: `rounds` knows what was asked and what came of it, `queues` who waits for a fair
+lock, `limits` how many permits a semaphore has, `calm` since when all is well.
 
 It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 """
+
+from typing import Final
 
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.exclusion import Exclusion
 from redsync.testing.simulator.checks.fairness import Fairness
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
+from redsync.testing.simulator.checks.permits import PermitBound
+from redsync.testing.simulator.checks.promised import Promised
 from redsync.testing.simulator.checks.reentrancy import Reentrancy
 from redsync.testing.simulator.checks.renewal import Renewal
+from redsync.testing.simulator.checks.slots import Slots
 from redsync.testing.simulator.checks.turns import Turns
+from redsync.testing.simulator.checks.window import SlidingWindow
 from redsync.testing.simulator.checks.zombies import Zombies
 
 __all__ = [
     "ALL",
+    "OF_KIND",
     "Checker",
     "Exclusion",
     "Fairness",
     "Liveness",
     "LossTold",
+    "PermitBound",
+    "Promised",
     "Reentrancy",
     "Renewal",
+    "SlidingWindow",
+    "Slots",
     "Turns",
     "Zombies",
 ]
 
-ALL: tuple[type[Checker], ...] = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness)
+_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness)
+_PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, Zombies, Liveness)
+_RATES: Final = (SlidingWindow, Promised, Slots, Zombies, Liveness)
+
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_PERMITS, *_RATES)))
 """The checkers of every simulation that is not told otherwise."""
+
+OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
+    "lock": _LOCKS,
+    "fair": _LOCKS,
+    "spin": _LOCKS,
+    "semaphore": _PERMITS,
+    "limiter": _RATES,
+}
+"""Those that have something to see when programs contend for one kind of thing alone."""

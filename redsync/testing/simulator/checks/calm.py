@@ -43,9 +43,10 @@ class Calm:
             or any(node.state != "up" or self.lag(node.clock) for node in sim.nodes)
             or any(machine.paused or self.lag(machine.clock) for machine in machines)
         ):
-            self._stirred = max([sim.now, *self._caught_up()])
+            self._stirred = max(self._stirred, sim.now)
+        self._stirred = max([self._stirred, *self._caught_up()])
         return max(sim.now - self._stirred, 0.0)
 
     def _caught_up(self) -> list[float]:
-        """Return when the clocks that are behind will show what they have shown before; nobody may look just then."""
-        return [clock.instant(latest) for clock, latest in self._latest.items() if self.lag(clock)]
+        """Return when each clock shows, or has shown again, what it had shown; nobody may look while it is behind."""
+        return [clock.instant(latest) for clock, latest in self._latest.items()]

@@ -19,11 +19,13 @@ class Checker:
     Attributes:
         name: What the promise is called; `Simulation.waive` takes it.
         watches: The classes of happenings that `see` is shown, right after they have happened.
+        rests_on_clocks: Whether the promise is void when a clock is wrong by more than clients allow for.
         sim: The simulation.
     """
 
     name: ClassVar[str]
     watches: ClassVar[tuple[type[Any], ...]] = ()
+    rests_on_clocks: ClassVar[bool] = False
 
     def __init__(self, sim: Simulation) -> None:
         self.sim: Final = sim

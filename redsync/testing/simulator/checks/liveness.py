@@ -1,4 +1,4 @@
-"""Liveness: once faults are over, whoever waits for a lock gets it, or is told that its time is up.
+"""Liveness: once faults are over, whoever waits for a lock or a permit gets it, or is told that its time is up.
 
 While all is well (see `calm`), for each lock that somebody on a running machine waits for:
 
@@ -11,7 +11,12 @@ While all is well (see `calm`), for each lock that somebody on a running machine
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
 
-* whoever asks for a fair lock has a place in the queue within the same bound, if it does not have the lock by then.
+* whoever asks for a fair lock, a permit or a success has a place in the queue within the same bound, if it does not
+  have it by then.
+
+A semaphore is *free* while so many permits are not believed by anybody as the one of its waiters wants who wants the
+most: less would not have to be granted to anybody, for who comes first may be that one. A rate limiter is always free,
+as what was taken runs out within the bound. So from one success to the next it takes no longer than that.
 
 So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
 whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
@@ -28,9 +33,10 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.limits import Limits
 from redsync.testing.simulator.checks.queues import asked_ticket
-from redsync.testing.simulator.checks.rounds import Rounds, claims
-from redsync.testing.simulator.happenings import Decided, Did, Faulted, Sent, Stepped
+from redsync.testing.simulator.checks.rounds import PERMIT, Rounds, claims, parse
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -55,12 +61,14 @@ class Liveness(Checker):
     """Waiters are served."""
 
     name = "liveness"
-    watches = (Stepped, Sent, Decided, Did, Faulted)
+    watches = (Stepped, Sent, Decided, Executed, Did, Faulted)
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._rounds: Final = Rounds()
         self._calm: Final = Calm(sim)
+        self._limits: Final = Limits(sim)
+        self._wants: Final[dict[bytes, int]] = {}
         self._waiting: Final[dict[tuple[str, bytes, bytes], float]] = {}
         self._free_since: Final[dict[bytes, float]] = {}
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
@@ -77,7 +85,7 @@ class Liveness(Checker):
         silence = _SILENCE / min(machine.clock.rate for machine in machines) if self._faulted else 0.0
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
-    def see(self, happening: Stepped | Sent | Decided | Did | Faulted) -> str | None:
+    def see(self, happening: Stepped | Sent | Decided | Executed | Did | Faulted) -> str | None:
         """Take note of who asks and who wins, and look now and then."""
         match happening:
             case Sent():
@@ -89,9 +97,12 @@ class Liveness(Checker):
                         self._newcomers.pop((happening.client, *outcome.claim[:2]), None)
             case Did():
                 self._note_did(happening)
+            case Executed():
+                self._limits.note(happening)
             case Faulted():
                 self._faulted = True
                 self._calm.stir()
+                self._limits.look()
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
                 return next(iter(self.finish()), None)
@@ -113,13 +124,15 @@ class Liveness(Checker):
     def _note_sent(self, sent: Sent) -> None:
         if sent.script.endswith("_acquire"):
             self._rounds.ask(sent, self.sim.now)
-            for key, owner, _count, lease in claims(sent.script, sent.keys, sent.args):
+            for key, owner, count, lease, _slots in claims(sent.script, sent.keys, sent.args):
                 self._longest = max(self._longest, lease)
                 self._waiting[sent.client, key, owner] = sent.at
+                self._wants[owner] = count
                 self._note_ticket(sent, (sent.client, key, owner))
 
     def _note_ticket(self, sent: Sent, who: tuple[str, bytes, bytes]) -> None:
-        ticket = asked_ticket(sent.script, sent.keys, sent.args)
+        of_permit = parse(sent.script)[0] == PERMIT
+        ticket = sent.args[5] if of_permit else asked_ticket(sent.script, sent.keys, sent.args)
         kept_ms = sent.args[4] if ticket is not None else 0
         if not kept_ms:
             return
@@ -158,19 +171,28 @@ class Liveness(Checker):
     def _look_at_locks(self, calm: float) -> Iterator[str]:
         awaited = {key: None for _, key, _ in self._waiting}
         for key in list(self._free_since):
-            if key not in awaited or not calm or self._is_held(key):
+            if key not in awaited or not calm or self._is_taken(key):
                 del self._free_since[key]
         for key in awaited:
-            if calm and not self._is_held(key):
+            if calm and not self._is_taken(key):
                 free = self.sim.now - self._free_since.setdefault(key, self.sim.now)
                 if free > self.bound:
                     yield f"{key.decode(errors='replace')!r} has been free for {free:.3f} s, and nobody gets it"
 
-    def _is_held(self, key: bytes) -> bool:
-        return any(
-            state.keys.lock == key and state.valid(machine.clock.now())
+    def _is_taken(self, key: bytes) -> bool:
+        limit = self._limits.smallest(key)
+        if limit is None:
+            return self._believed(key) > 0
+        wanted = max(self._wants[owner] for _, awaited, owner in self._waiting if awaited == key)
+        return self._believed(key) + wanted > limit
+
+    def _believed(self, key: bytes) -> int:
+        """Return how many locks or permits of that key are believed to be held."""
+        return sum(
+            state.count
             for machine in self.sim.machines
             if not machine.crashed
             for runner in machine.runners
             for state in runner.session.holds
+            if state.keys.lock == key and state.valid(machine.clock.now())
         )

@@ -85,7 +85,7 @@ class Reentrancy(Checker):
             return None
         runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
-        for key, owner, count, _lease in claims(sent.script, sent.keys, sent.args):
+        for key, owner, count, *_ in claims(sent.script, sent.keys, sent.args):
             state = self.hold(runner, key, owner)
             has = 0 if state is None else state.count
             what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(key, owner)}"

@@ -1,7 +1,8 @@
 """Renewals never resurrect: what was released or lost stays so, and what lapsed is not won back.
 
 * A renewal is sent for claims only whose holds are live at that instant: not released, not lost. As each connection
-  keeps the order, no claim is then created on any node by a command that was sent after the end of its hold.
+  keeps the order, no claim is then created on any node by a command that was sent after the end of its hold. That of a
+  permit names those slots that have not been given back.
 * A hold is lengthened only by a round in which a quorum of nodes said that they *had* the claim, be it a renewal or a
   re-entry; nodes that were healed by it do not count. It is believed for no longer than from the instant before that
   round was sent, for the lease that the round asked for, less the allowance for drift.
@@ -63,12 +64,15 @@ class Renewal(Checker):
         runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
         if sent.script.endswith("_renew"):
-            for key, owner, _count, _lease in claims(sent.script, sent.keys, sent.args):
-                state = self.hold(runner, key, owner)
+            for claim in claims(sent.script, sent.keys, sent.args):
+                state = self.hold(runner, claim.key, claim.owner)
+                what = f"#{sent.number} of {sent.client} renews {describe(claim.key, claim.owner)}"
                 if state is None or not state.live or not state.count:
-                    return f"#{sent.number} of {sent.client} renews {describe(key, owner)}, which was released"
+                    return f"{what}, which was released"
                 if state.lost is not None:
-                    return f"#{sent.number} of {sent.client} renews {describe(key, owner)}, which is lost: {state.lost}"
+                    return f"{what}, which is lost: {state.lost}"
+                if claim.slots and claim.slots != state.rest:
+                    return f"{what} with slots {claim.slots.decode()}, and has {state.rest.decode()}"
         return None
 
     def _look_at(self, runner: SimRunner) -> Iterator[str]:

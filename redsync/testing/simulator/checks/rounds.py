@@ -8,16 +8,19 @@ from typing import Any, Final, NamedTuple
 
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["REENTRANT", "Claim", "Rounds", "claims", "parse"]
+__all__ = ["PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "parse"]
 
 REENTRANT: Final = ("lock", "fair_lock")
 """The kinds of claim that count."""
+
+PERMIT: Final = "semaphore"
+"""The kind of claim of a semaphore's permits; those of a rate limiter are of the same kind."""
 
 
 @functools.cache
 def parse(script: str) -> tuple[str, str]:
     """Return of which kind of claim a script is, and what it does with it; two empty texts for any other."""
-    for noun in (*REENTRANT, "mutex"):
+    for noun in (*REENTRANT, "mutex", PERMIT):
         if script.startswith(f"{noun}_"):
             return noun, script.removeprefix(f"{noun}_")
     return "", ""
@@ -29,20 +32,27 @@ class Claim(NamedTuple):
     Attributes:
         key: The lock's key.
         owner: Its owner, as nodes store it.
-        holds: The hold count that it carries.
+        holds: The hold count that it carries; of a permit, how many slots.
         lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
+        slots: Of a permit that is renewed, its slots.
     """
 
     key: bytes
     owner: bytes
     holds: int
     lease: float
+    slots: bytes = b""
 
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
     """Return the claims that a command makes, lengthens or gives back; none for one that does none of that."""
-    verb = parse(script)[1]
-    if verb == "renew":
+    noun, verb = parse(script)
+    if verb == "renew" and noun == PERMIT:
+        for i in range(0, len(args) - 3, 4):
+            # One semaphore has five keys, however many of its permits are renewed.
+            number, permit, slots, lease_ms = args[i : i + 4]
+            yield Claim(keys[5 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
+    elif verb == "renew":
         for i, key in enumerate(keys):
             yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
     elif verb == "acquire":

@@ -5,7 +5,11 @@ Whenever a node has answered all that a live client has sent it over a connectio
 * each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
   still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it;
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
-* at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for.
+* each permit of a semaphore there that has not expired has no slots that it has not; those that a node gave besides,
+  when the permit was won, may stay until they have been exchanged, which a lease without faults is enough for;
+* each permit of a rate limiter there belongs to a success: to an acquire that was won and not undone;
+* at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for. The keys of
+  a semaphore last for twice that, its permits have times of their own.
 
 What is on its way to a node, and what the client owes to one that it can't reach, is not yet answered; so no more time
 is given for it to become quiet than `_SETTLED`, in which a client that has only begun to connect may hold back what it
@@ -14,8 +18,9 @@ sends. What a crashed client leaves is judged by the last point alone.
 Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
 them, so perhaps later than their undoing. They expire, which the last point watches.
 
-Not seen: nodes to which a client has no connection, or owes something; clients that are closed; nodes, and clients on
-machines, whose clock has jumped, for as long as a claim or a place may last.
+Not seen: other slots than those of the success that a node keeps for a rate limiter's; nodes to which a client has no
+connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, for as
+long as a claim or a place may last.
 """
 
 from __future__ import annotations
@@ -24,11 +29,12 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from redsync._core.holds import HoldState, read_slots
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.rounds import Rounds, claims
+from redsync.testing.simulator.checks.rounds import PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
-from redsync.testing.simulator.values import Hash
+from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.lines import Line
@@ -46,6 +52,9 @@ _SETTLED = 0.3
 _PLACE = 3.0
 """Seconds for which a place is kept."""
 
+_OF_LIMITER = 12
+"""So many arguments has the acquire of a rate limiter, one more than that of a semaphore."""
+
 _UNDECIDED = 1.0
 """Seconds for which a round may be open: one that was interrupted never ends."""
 
@@ -62,6 +71,9 @@ class Zombies(Checker):
         self._calm: Final = Calm(sim)
         self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._slots: Final[dict[bytes, bytes]] = {}
+        self._limiters: Final[dict[bytes, None]] = {}
+        self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
         self._left: dict[str, float] = {}
         self._jumped: Final[dict[str, float]] = {}
         self._longest = self._looked = 0.0
@@ -73,7 +85,7 @@ class Zombies(Checker):
             case Sent():
                 self._note_sent(happening)
             case Decided():
-                self._rounds.decide(happening)
+                self._note_decided(happening)
             case Executed():
                 self._note_executed(happening)
             case Faulted():
@@ -116,10 +128,22 @@ class Zombies(Checker):
             self._longest = max(self._longest, claim.lease)
             if sent.script.endswith("_acquire"):
                 self._rounds.ask(sent, self.sim.now)
-            if len(sent.keys) == 3 and sent.script != "lock_renew":
+                if len(sent.args) == _OF_LIMITER:
+                    self._limiters[claim.key] = None
+            elif sent.script.endswith("_abandon"):
+                self._spent.pop(claim[:2], None)
+            noun, verb = parse(sent.script)
+            if noun == PERMIT and verb != "renew":
+                self._names[sent.keys[0]], self._slots[sent.keys[0]] = (sent.keys[1], sent.keys[2]), sent.keys[3]
+            elif len(sent.keys) == 3 and sent.script != "lock_renew":
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
                 self._names.setdefault(claim.key, (b"", b""))
+
+    def _note_decided(self, decided: Decided) -> None:
+        for outcome in self._rounds.decide(decided):
+            if decided.verdict == "won" and outcome.claim.key in self._limiters:
+                self._spent[outcome.claim[:2]] = None
 
     def _note_executed(self, executed: Executed) -> None:
         for claim in claims(executed.script, executed.keys, executed.args):
@@ -139,13 +163,24 @@ class Zombies(Checker):
                 if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
                     state = self.hold(runner, key, owner)
                     if state is not None and state.lost is None:
+                        if what == "claim" and key in self._slots:
+                            yield from self._look_at_slots(node.index, key, state)
                         continue
                     waits = runner.wakeups.listens(owner + b" " + key)
                     handed = waits and ("place", owner) in waiting
-                    if what == "claim" and not handed and not self._may_be_won(runner, key, owner):
+                    spent = what == "claim" and (key, owner) in self._spent
+                    if what == "claim" and not handed and not spent and not self._may_be_won(runner, key, owner):
                         yield f"{node.name} keeps a claim for nobody: {describe(key, owner)}"
                     if what == "place" and not waits:
                         yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+
+    def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[str]:
+        found = self.sim.nodes[index].store.peek(self._slots[key])
+        has = found[0].get(state.owner.wire) if found is not None and isinstance(found[0], Hash) else None
+        others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
+        if others and self._calm.lasted() > self._longest:
+            what = f"slots {sorted(others)} besides those it has: {describe(key, state.owner.wire)}"
+            yield f"{self.sim.nodes[index].name} keeps for a permit {what}"
 
     def _is_confused(self, name: str) -> bool:
         """Whether a clock has jumped, so that a client takes for expired what a node keeps for a while yet."""
@@ -159,6 +194,9 @@ class Zombies(Checker):
         found = self.sim.nodes[node].store.peek(key)
         if found is None:
             return []
+        if isinstance(found[0], SortedSet):
+            now_ms = self.sim.nodes[node].clock.now() * 1000
+            return [("claim", permit) for permit, until_ms in found[0].items() if until_ms > now_ms]
         # A lock is a hash of owners, a mutex the owner itself.
         owners = found[0] if isinstance(found[0], Hash) else [found[0]]
         return [("claim", owner) for owner in owners if isinstance(owner, bytes)]
@@ -173,10 +211,16 @@ class Zombies(Checker):
     def _look_at_expiries(self) -> Iterator[str]:
         for node in self.sim.nodes:
             allowed = (self._longest + self._calm.lag(node.clock)) * 1000 + 2
+            now_ms = node.clock.now() * 1000
             for key in self._names:
                 found = node.store.peek(key)
-                if found is not None and (found[1] is None or found[1] > allowed):
+                if found is None:
+                    continue
+                permits = isinstance(found[0], SortedSet)
+                if found[1] is None or found[1] > (2 * allowed if permits else allowed):
                     yield f"{node.name} keeps {key.decode(errors='replace')!r} {_for_how_long(found[1])}"
+                if isinstance(found[0], SortedSet) and max(found[0].values(), default=0) > now_ms + allowed:
+                    yield f"{node.name} keeps a permit of {key.decode(errors='replace')!r} for too long"
 
 
 def _for_how_long(left: int | None) -> str:

@@ -1,0 +1,37 @@
+-- Purpose: go along those who wait, from the front, for as long as all that they want fits into `room`. Who is dead (its
+-- place has expired, or nobody listens for it) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3] places, and
+-- what _slots.lua defines.
+
+-- Returns how much is wanted by who waits before `me`, or by everybody if that has no place; more than `room` if it does
+-- not fit. With `before`: wakes those who fit into `room` and did not fit into `before`, but not `me`.
+local function line(room, me, before)
+  local ahead = 0
+  local first = 0
+  while first < 32 do
+    local waiters = redis.call('zrange', KEYS[2], first, first + 15)
+    if #waiters == 0 then return ahead end
+    local places = redis.call('hmget', KEYS[3], unpack(waiters))
+    for i, waiter in ipairs(waiters) do
+      if waiter == me and not before then return ahead end
+      local until_ms, wants, channel = string.match(places[i] or '', '^(%d+) (%d+) (.*)$')
+      local lives = until_ms and tonumber(until_ms) > now
+      if lives then
+        ahead = ahead + wants
+        if ahead > room then return ahead end
+        if before and ahead > before and waiter ~= me
+            and redis.call('publish', channel, '0 ' .. waiter .. ' ' .. KEYS[1]) == 0 then
+          lives, ahead = false, ahead - wants
+        end
+      end
+      if not lives then
+        -- Who stood behind it has come nearer.
+        if before then before = before - (wants or 0) else freed = freed + (wants or 0) end
+        first = first - 1
+        redis.call('zrem', KEYS[2], waiter)
+        redis.call('hdel', KEYS[3], waiter)
+      end
+    end
+    first = first + 16
+  end
+  return ahead
+end

@@ -1,0 +1,20 @@
+-- Purpose: take away permits that have expired, by this node's clock alone; so many at a time that a script stays quick, unless
+-- `all` are to go. What is left keeps its slots a little longer, which harms nobody. Where nothing else is left the keys
+-- go as a whole, however many there are. Uses at_most, all and what _slots.lua defines. Sets foreign: the key holds another type.
+local foreign, expired
+repeat
+  expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, at_most)
+  foreign = expired.err ~= nil
+  if not foreign and #expired > 0 then
+    if #expired == at_most and tonumber(redis.call('zrange', KEYS[1], -1, -1, 'withscores')[2]) <= now then
+      freed = freed + redis.call('bitcount', KEYS[5])
+      redis.call('del', KEYS[1], KEYS[4], KEYS[5])
+    else
+      local slots = redis.call('hmget', KEYS[4], unpack(expired))
+      redis.call('zrem', KEYS[1], unpack(expired))
+      redis.call('hdel', KEYS[4], unpack(expired))
+      for i = 1, #expired do freed = freed + mark(slots[i] or '', 0) end
+      tidy()
+    end
+  end
+until foreign or not all or #expired < at_most

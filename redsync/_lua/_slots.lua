@@ -1,0 +1,27 @@
+-- Purpose: the bookkeeping of slots on one node. What always holds: a slot's bit is set if and only if one permit has it,
+-- and the three keys end together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms,
+-- and freed: for how many slots there is room now that was not there before.
+local time = redis.call('time')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local freed = 0
+
+local function mark(slots, bit)
+  local count = 0
+  for slot in string.gmatch(slots, '%d+') do
+    redis.call('setbit', KEYS[5], slot, bit)
+    count = count + 1
+  end
+  return count
+end
+
+-- Takes away what a permit has; returns how many slots are free again. What needs no memory is done first: from then on
+-- a node that is out of memory lets the script go on.
+local function drop(permit, slots)
+  redis.call('zrem', KEYS[1], permit)
+  redis.call('hdel', KEYS[4], permit)
+  return mark(slots or '', 0)
+end
+
+local function tidy()
+  if redis.call('exists', KEYS[1]) == 0 then redis.call('del', KEYS[4], KEYS[5]) end
+end

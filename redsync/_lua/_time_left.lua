@@ -1,0 +1,16 @@
+-- Purpose: tell how long it takes, if nobody gives anything back, until enough slots have expired for the asker and for all who
+-- wait before it: so of those who wait each looks when its own turn may have come. What is free is for the first of them, and
+-- expires after all that is taken now; who comes after so many that slots must expire more than once counts the lease for
+-- each time. If permits have several slots it goes by their average. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken,
+-- ARGV[3] lease, ms, now, permits, wants, before. Sets left, ms; -1 if there is room.
+local taken = redis.call('bitcount', KEYS[5])
+local cycle = math.max(permits, taken)
+local last = (before or redis.call('zcard', KEYS[2])) + wants - 1 + cycle - permits
+local left, index = math.floor(last / cycle) * ARGV[3], last % cycle - (cycle - taken)
+if index >= 0 then
+  local out = redis.call('zcard', KEYS[1])
+  local rank = math.ceil((index + 1) * out / taken) - 1
+  left = left + redis.call('zrange', KEYS[1], rank, rank, 'withscores')[2] - now
+elseif last < cycle then
+  left = -1
+end

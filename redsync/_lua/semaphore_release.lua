@@ -1,0 +1,36 @@
+-- Purpose: give back a permit, or some of its slots, and wake those who fit in now. The slots that remain are set, none are
+-- subtracted. Idempotent: a permit that is not there stays away.
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
+-- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
+-- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
+-- Reply: 1 this node had the permit | 0 it had not, or no longer
+-- include: slots
+-- include: line
+local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
+if type(expiry) == 'table' then return 0 end
+local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
+-- A place may be left, as this node did not grant when the others did.
+-- include: leave_line
+if ARGV[2] == '0' then
+  if mine then freed = freed + drop(ARGV[1], mine) end
+elseif mine then
+  local remain = {}
+  for slot in string.gmatch(ARGV[3], '%d+') do remain[slot] = true end
+  local kept, given = {}, {}
+  for slot in string.gmatch(mine, '%d+') do
+    local part = remain[slot] and kept or given
+    part[#part + 1] = slot
+  end
+  if #kept == 0 then
+    freed = freed + drop(ARGV[1], mine)
+  elseif #given > 0 then
+    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it.
+    redis.call('zrem', KEYS[2], ARGV[1])
+    redis.call('hset', KEYS[4], ARGV[1], table.concat(kept, ','))
+    freed = freed + mark(table.concat(given, ','), 0)
+  end
+end
+tidy()
+-- include: wake_line
+return expiry and mine and tonumber(expiry) > now and 1 or 0

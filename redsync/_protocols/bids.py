@@ -1,0 +1,370 @@
+"""Bids: how a permit asks for slots, and who of those that wait is served first. Shared by all that is counted.
+
+A semaphore of P permits is P *slots*, each of them owned by one permit at a time as a lock is: a permit has a slot if a
+quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are no more than P.
+
+* *The first try* names a slot to start from, by chance; each node grants the first free ones from there on, cyclically.
+  Nodes on which the same slots are taken choose the same ones, so that one round is enough; that is the usual case.
+* *If nodes chose differently*, the bid picks those slots that most nodes have granted or may still have free, and asks
+  for exactly them, at once. A node exchanges what it granted before.
+* *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `places`). A node grants
+  only what is left when everybody before it has got what it wants. So who waits for many is not overtaken by those who
+  want few, and who fits is not held up.
+
+How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
+under the one limit that a quorum of nodes has; nodes that know an older one learn it from the grant itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from redsync._core.effects import Arg
+from redsync._core.holds import HoldState, read_slots
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.places import PLACE_KEPT, SPREAD, patience
+from redsync._protocols.rounds import refusals, type_error
+from redsync._protocols.windows import Window
+from redsync.exceptions import ConfigurationError, RedsyncError
+
+__all__ = ["Bid", "Limit"]
+
+_FULL, _TAKEN, _OTHER_LIMIT = b"full", b"taken", b"limit"
+
+_ROUNDS = 4
+"""Rounds in which one try may look for slots that a quorum of nodes has free, before it is undone and made anew."""
+
+_SPARE = 4
+"""Further candidates that are looked for in each bit map: slots of one node may be taken on others."""
+
+
+class Limit:
+    """How many slots there are, as far as this client knows.
+
+    Attributes:
+        version: Orders the limits: 0 for the one that programs bring along; each change has a higher one.
+        permits: How many slots.
+        per_us: Of a rate limiter its window, whole microseconds; 0 of a semaphore. So nodes tell one from the other.
+    """
+
+    __slots__ = ("per_us", "permits", "version")
+
+    def __init__(self, permits: int, per_us: int = 0) -> None:
+        self.version = 0
+        self.permits = permits
+        self.per_us = per_us
+
+    @property
+    def noun(self) -> str:
+        return "rate limiter" if self.per_us else "semaphore"
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """What scripts are told besides version and permits."""
+        return (self.per_us,) if self.per_us else ()
+
+    def __str__(self) -> str:
+        return f"{self.permits} per {self.per_us / 1e6:g} s" if self.per_us else f"{self.permits} permits"
+
+    @classmethod
+    def read(cls, text: bytes) -> Limit:
+        """Return the limit that a node has written down.
+
+        Raises:
+            ValueError: It is none.
+        """
+        version, permits, *per_us = map(int, text.split(b" "))
+        limit = cls(permits, *per_us)
+        limit.version = version
+        return limit
+
+    def differs(self, name: str | bytes, theirs: Limit) -> ConfigurationError:
+        """Return the error for nodes that keep another limit under that name."""
+        remedy = "choose another name for one of them"
+        if theirs.per_us == self.per_us == 0:
+            remedy = f"use one number in all programs, or resize({self.permits})"
+        elif theirs.per_us and self.per_us:
+            remedy = "use one rate and one window in all programs, and another name for another rate"
+        what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"
+        return ConfigurationError(
+            f"{self.noun} {name!r} has {what} on its nodes, not {self if self.per_us else self.permits}: {remedy}"
+        )
+
+    def learn(self, version: int, permits: int) -> bool:
+        """Take over a limit that is newer; return whether it is."""
+        if version <= self.version:
+            return False
+        self.version, self.permits = version, permits
+        return True
+
+
+class Bid:
+    """One permit's asking for slots, and its place in line; see `places.Place`.
+
+    Attributes:
+        taken: Whether nodes may have a place of it.
+        kept: Seconds for which they keep it.
+        mark: None: what gets free is not handed over.
+        window: Of a rate limiter: what its permits last for. They are not held, they only run out.
+        unsettled: False: its ticket is its own choice.
+        contested: Whether the limit of some node was another one of the same version, when the last round was over.
+    """
+
+    mark: bytes | None = None
+    unsettled = False
+
+    def __init__(
+        self,
+        name: str | bytes,
+        owner: Owner,
+        wanted: int,
+        limit: Limit,
+        luck: Callable[[], float],
+        *,
+        waits: bool,
+        window: Window | None = None,
+    ) -> None:
+        """Begin to ask.
+
+        Args:
+            name: The semaphore's name, for messages.
+            owner: The permit.
+            wanted: How many slots, all or none.
+            limit: What is known of the limit; it is kept up to date.
+            luck: Returns a random number in [0, 1).
+            waits: Whether to take a place in line.
+            window: Of a rate limiter: what its permits last for.
+        """
+        self._name = name
+        self._owner = owner
+        self._wanted = wanted
+        self._limit = limit
+        self._luck = luck
+        self._waits = waits
+        self.window = window
+        self.kept = PLACE_KEPT if window is None else window.place_kept
+        self._ticket = 0
+        self._anew()
+        self._again = False
+        self.taken = False
+        self.contested = self._newer = False
+
+    def _anew(self) -> None:
+        """Begin another try: nothing is known of what nodes have free."""
+        self._rounds = 0
+        self._start = int(self._luck() * self._limit.permits)
+        self._exact: tuple[int, ...] = ()
+        # By node, what it took at first, and how far it had to go for that: what it passed over is taken there.
+        self._first: dict[int, tuple[int, ...]] = {}
+
+    # Asking.
+
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
+        if not self._again:
+            self._anew()
+        self._again = False
+        self._rounds += 1
+        self.taken = self.taken or self._ticket > 0
+        exact = b",".join(b"%d" % slot for slot in self._exact)
+        limit = self._limit
+        return *self._place(), limit.version, limit.permits, self._start, exact, *limit.window
+
+    def _place(self) -> tuple[Arg, ...]:
+        return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
+
+    @property
+    def place(self) -> tuple[Arg, ...]:
+        """What an undoing says to get the place back that grants have taken away; empty if there is none."""
+        return (self._wanted, 0, *self._place()) if self._ticket and self._waits else ()
+
+    def judge(self, reply: Any) -> bool:
+        """Tell a granting reply from a refusing one."""
+        if reply.__class__ is bytes:
+            if len(read_slots(reply)) != self._wanted:
+                raise ValueError("a grant names as many slots as were wanted")
+            return True
+        if reply.__class__ is int and reply == 0:
+            return False
+        if reply.__class__ is not list or [word.__class__ for word in reply[:4]] != [int, bytes, int, int]:
+            raise ValueError("an acquire is answered by slots, or by the reason why there are none")
+        if [word.__class__ for word in reply[4:]] != [bytes, int]:
+            raise ValueError("a refusal tells what is taken, and the limit")
+        if reply[1] == _OTHER_LIMIT:
+            Limit.read(reply[4])
+        return False
+
+    def decide(self, tally: Tally) -> Verdict:
+        """Return WON if a quorum of nodes has granted each of so many slots."""
+        votes = self._granted(tally)
+        best = sorted(votes.values(), reverse=True)[: self._wanted]
+        least = best[-1] if len(best) == self._wanted else 0
+        if least >= tally.quorum:
+            return Verdict.WON
+        heard = tally.granted + tally.refused
+        unheard = len(tally.nodes) - heard - tally.failed
+        if tally.without_quorum or not unheard:
+            return Verdict.LOST
+        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
+        if self._ticket or least + unheard >= tally.quorum or heard < tally.quorum:
+            return Verdict.PENDING
+        # Those who are heard are not enough for these slots, but perhaps for others; else it takes the rest.
+        full = sum(reply[1] == _FULL for reply in refusals(tally) if reply)
+        hopeless = heard - full + unheard < tally.quorum
+        return Verdict.LOST if hopeless or self._choose(tally) else Verdict.PENDING
+
+    @staticmethod
+    def _granted(tally: Tally) -> Counter[int]:
+        votes = zip(tally.choices, tally.replies, strict=True)
+        return Counter(chain.from_iterable(read_slots(reply) for choice, reply in votes if choice is Choice.GRANTED))
+
+    @property
+    def enough(self) -> Callable[[Tally], bool]:
+        return lambda tally: self.decide(tally) is Verdict.LOST
+
+    def take(self, state: HoldState, tally: Tally) -> None:
+        """Note in a hold that was won which slots it has."""
+        self._hear(tally)
+        state.slots = self._won(tally)
+
+    def _won(self, tally: Tally) -> tuple[int, ...]:
+        votes = self._granted(tally)
+        return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+
+    # Being refused.
+
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Learn the limit; return the error to raise if it can't be had at all.
+
+        That is so if the nodes have another limit than the programs, if there are fewer permits than are wanted, or
+        if the key is in use for something else.
+        """
+        others, limit = self._hear(tally), self._limit
+        if self._wanted > limit.permits:
+            return ConfigurationError(
+                f"semaphore {self._name!r} was resized to {limit.permits} permits: {self._wanted} at once can't be had"
+            )
+        if len(others) > len(tally.nodes) - tally.quorum:
+            return limit.differs(self._name, others[0])
+        return type_error(self._name, tally, limit.noun)
+
+    def _hear(self, tally: Tally) -> list[Limit]:
+        """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
+        limit, before = self._limit, self._limit.version
+        told = [Limit.read(reply[4]) for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
+        alike = [other for other in told if other.per_us == limit.per_us]
+        for other in alike:
+            limit.learn(other.version, other.permits)
+        others = [other for other in told if other.per_us != limit.per_us]
+        if limit.version == before:
+            others += [other for other in alike if other.version == before]
+        self.contested, self._newer = bool(others), limit.version > before
+        return others
+
+    def exchange(self, tally: Tally) -> bool:
+        """Take note of a round that was not won; return whether other slots are to be asked for at once."""
+        if self._rounds >= _ROUNDS:
+            return False
+        # What was chosen under an older limit may be too much now.
+        self._exact = () if self._newer else self._choose(tally)
+        self._start %= self._limit.permits
+        self._again = self._newer or bool(self._exact)
+        return self._again
+
+    def insist(self, tally: Tally) -> bool:
+        """Take note of a round that was won, but too late to count; return whether to ask for the same at once.
+
+        The nodes have the slots already, so all that is asked for is more time.
+        """
+        if self.window is None:
+            return False
+        self.window.note(tally.at - tally.sent_at, late=True)
+        if self._rounds >= _ROUNDS:
+            return False
+        self._exact, self._again = self._won(tally), True
+        return True
+
+    def learn(self, tally: Tally) -> bool:
+        told = [reply[2] for reply in refusals(tally) if reply]
+        if self._ticket or not self._waits or len(told) < tally.quorum:
+            return False
+        self._ticket = max(told) + 1
+        self._again, self._exact, self._rounds = True, (), 0
+        return True
+
+    def _choose(self, tally: Tally) -> tuple[int, ...]:
+        """Return the slots that the most nodes may grant; none if there are not enough that a quorum may.
+
+        A node that took the first free ones from the start on has shown that all it passed over are taken.
+        """
+        chances: list[Callable[[int], float]] = []
+        candidates: set[int] = set()
+        for node, (choice, reply) in enumerate(zip(tally.choices, tally.replies, strict=True)):
+            if choice is Choice.GRANTED:
+                slots = read_slots(reply)
+                candidates.update(slots)
+                first = self._first.setdefault(node, () if self._exact else slots)
+                chances.append(partial(self._chance, slots, first))
+            elif choice is Choice.REFUSED and reply and reply[1] == _TAKEN:
+                candidates.update(self._free_in(reply[4]))
+                chances.append(partial(_chance_in, reply[4]))
+        scores = {slot: [chance(slot) for chance in chances] for slot in candidates}
+        possible = [slot for slot, each in scores.items() if sum(map(bool, each)) >= tally.quorum]
+        if len(possible) < self._wanted:
+            return ()
+        possible.sort(key=lambda slot: (-sum(scores[slot]), self._distance(slot)))
+        return tuple(possible[: self._wanted])
+
+    def _chance(self, has: tuple[int, ...], first: tuple[int, ...], slot: int) -> float:
+        """Return how likely a node grants a slot that has these now, and took those first."""
+        if slot in has:
+            return 1.0
+        passed = max(map(self._distance, first), default=-1)
+        return 0.5 if slot in first or self._distance(slot) > passed else 0.0
+
+    def _free_in(self, bits: bytes) -> Iterable[int]:
+        permits = self._limit.permits
+        cycle = ((self._start + i) % permits for i in range(permits))
+        return islice((slot for slot in cycle if not _is_set(bits, slot)), self._wanted + _SPARE)
+
+    def _distance(self, slot: int) -> int:
+        return (slot - self._start) % self._limit.permits
+
+    # Waiting.
+
+    def leave(self) -> None:
+        self._ticket, self.taken = 0, False
+
+    @staticmethod
+    def is_split(tally: Tally) -> bool:
+        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain."""
+        full = [reply for reply in refusals(tally) if reply and reply[1] == _FULL]
+        return len(full) + tally.choices.count(None) < tally.quorum
+
+    def pause(self, tries: int, luck: float) -> float | None:  # noqa: ARG002
+        return None
+
+    @property
+    def spread(self) -> float:
+        """Seconds over which those who wait spread their looks when the holders' time is up."""
+        # Those who wait for a window are told different times.
+        return SPREAD if self.window is None else 0.0
+
+    def patience(self, tally: Tally, luck: float) -> float:
+        if self.window is None:
+            return patience(tally, luck, 3, self.kept)
+        ahead = min((reply[3] for reply in refusals(tally) if reply), default=0)
+        return self.window.patience(luck, ahead / self._limit.permits)
+
+
+def _chance_in(bits: bytes, slot: int) -> float:
+    return 0.0 if _is_set(bits, slot) else 1.0
+
+
+def _is_set(bits: bytes, slot: int) -> bool:
+    return slot // 8 < len(bits) and bool(bits[slot // 8] >> (7 - slot % 8) & 1)

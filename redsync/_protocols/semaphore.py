@@ -1,0 +1,325 @@
+"""The semaphore: what is not as with every claim, its limit. How slots are asked for is in `bids`.
+
+At any instant at most P permits are believed: a permit believes that it has a slot only while a quorum of nodes keeps
+it there, and all slots are below P. While a limit changes that is the larger of the two: a grant under the old limit
+needs a quorum of nodes that know no newer one, so there is none any more when a quorum has the new one. After a shrink
+nothing is granted until so many permits have come back that the new limit is kept: nodes count what is taken above it.
+
+A limit is (version, permits). Programs bring along version 0, and must agree on it; `resize` makes a higher one, which
+replaces all lower ones wherever they meet. Two resizes at the same time get different versions, by chance, and one wins
+everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redsync._core.claims import ClaimKind
+from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
+from redsync._core.holds import HoldState, read_slots
+from redsync._core.keys import SlotKeys
+from redsync._core.ownership import Owner
+from redsync._core.presence import ClientRecord
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._protocols.bids import Limit
+from redsync._protocols.claim import Demand, acquire_new
+from redsync._protocols.holding import give_back, release
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.rounds import no_quorum, type_error
+from redsync.exceptions import LeaseLostError, OverReleaseError
+
+__all__ = [
+    "SEMAPHORE",
+    "Holding",
+    "Look",
+    "Pool",
+    "acquire",
+    "available",
+    "holdings",
+    "limit_of",
+    "release_latest",
+    "resize",
+    "survey",
+]
+
+SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
+INSPECT = Script.load("semaphore_inspect")
+RESIZE = Script.load("semaphore_resize")
+
+_TIES = 1 << 32
+"""A version is a number of changes times this, plus a tie-break by chance; it fits the 53 bits that nodes can count."""
+
+
+class Pool(NamedTuple):
+    """A semaphore as one object of this client knows it.
+
+    Attributes:
+        name: Its name, for messages.
+        keys: Its keys.
+        limit: What is known of its limit.
+    """
+
+    name: str | bytes
+    keys: SlotKeys
+    limit: Limit
+
+
+def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps[HoldState | None]:
+    """Take a permit; return its hold, or None when there was no room all the time.
+
+    Raises:
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit, or one that is too small.
+    """
+    state = yield from acquire_new(session, demand, now, now)
+    if demand.bid is not None and demand.bid.contested and state is not None:
+        # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
+        args = (limit.version, limit.permits, 1, *limit.window)
+        yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner.lane, demand.owner))
+    return state
+
+
+def release_latest(session: Session, pool: Pool, count: int, now: float) -> Steps[None]:
+    """Give back so many of this client's permits, the latest first; those that a `with` will give back last.
+
+    Raises:
+        OverReleaseError: It has not so many; nothing was given back.
+        LeaseLostError: Some were lost before; the others are given back all the same.
+    """
+    chosen = []
+    missing = count
+    for state in sorted(session.holds.permits(pool.keys.lock), key=lambda state: state.entered):
+        share = min(state.count, missing)
+        missing -= share
+        if share:
+            chosen.append((state, share))
+    if missing:
+        raise OverReleaseError(
+            f"{count} permits of semaphore {pool.name!r} can't be given back: this client has {count - missing}"
+        )
+    loss = None
+    while chosen:
+        state, share = chosen.pop(0)
+        try:
+            # Another thread may have been quicker, while we waited for the nodes.
+            if state.count >= share:
+                yield from release(session, state, now, share)
+        except LeaseLostError as error:
+            loss = error
+        except BaseException:
+            for left, _ in chosen:
+                yield from give_back(session, left)
+            raise
+    if loss is not None:
+        raise loss
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one node knows of a semaphore.
+
+    Attributes:
+        version: The limit's version; -1 if it knows none.
+        permits: The limit.
+        taken: Which slots are taken.
+        holders: Each permit with its slots, for how many seconds the node keeps it, and who is behind it.
+        per_us: Of a rate limiter its window, in microseconds; else 0.
+        awaited: How many slots those want who wait.
+    """
+
+    version: int
+    permits: int
+    taken: frozenset[int]
+    holders: tuple[tuple[str, tuple[int, ...], float, ClientRecord | None], ...]
+    per_us: int
+    awaited: int
+
+    @classmethod
+    def read(cls, reply: Any) -> Look:
+        """Return what a reply of `semaphore_inspect` says."""
+        version, permits, bits, holders, per_us, awaited = reply
+        taken = frozenset(8 * i + j for i, byte in enumerate(bits) if byte for j in range(8) if byte >> (7 - j) & 1)
+        return cls(int(version), int(permits), taken, tuple(map(cls._read_holder, holders)), int(per_us), int(awaited))
+
+    @property
+    def limit(self) -> Limit:
+        """The limit as the node knows it."""
+        limit = Limit(self.permits, self.per_us)
+        limit.version = self.version
+        return limit
+
+    def contradicts(self, limit: Limit) -> bool:
+        """Whether it knows a limit of another kind, or another rate."""
+        other = self.per_us != limit.per_us or (limit.per_us > 0 and self.permits != limit.permits)
+        return other and self.version >= 0
+
+    @staticmethod
+    def _read_holder(entry: Any) -> tuple[str, tuple[int, ...], float, ClientRecord | None]:
+        permit, slots, remaining_ms, record = entry
+        client = ClientRecord.unpack(record) if record else None
+        return permit.decode("utf-8", "replace"), read_slots(slots) if slots else (), remaining_ms / 1000, client
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One permit as a quorum of nodes knows it.
+
+    Attributes:
+        id: The permit's id.
+        slots: Its slots.
+        remaining: For how many seconds a quorum keeps it unless it is renewed.
+        client: Who is behind it, None if unknown.
+    """
+
+    id: str
+    slots: tuple[int, ...]
+    remaining: float
+    client: ClientRecord | None
+
+
+def _is_look(reply: Any) -> bool:
+    if reply.__class__ is int and reply == 0:
+        return False
+    Look.read(reply)
+    return True
+
+
+def survey(
+    session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0
+) -> Steps[tuple[list[Look], Tally]]:
+    """Ask all nodes, and return what a quorum of them or more know.
+
+    Args:
+        session: The client's session.
+        pool: The semaphore.
+        owner: Who asks.
+        holders: Of how many permits to tell who has them; -1 for all.
+        guard: For how many seconds a node must have remembered everything to be heard.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+        KeyTypeError: The key holds a value of another type.
+        ConfigurationError: It is another rate limiter, or a semaphore, or no semaphore.
+    """
+
+    def decide(tally: Tally) -> Verdict:
+        if None in tally.choices:
+            return Verdict.PENDING
+        return Verdict.WON if tally.granted >= tally.quorum else Verdict.LOST
+
+    command = Command(INSPECT, pool.keys.all, (holders, milliseconds(guard)))
+    timeout = session.timing.node_timeout
+    tally = yield from broadcast(Broadcast(command, owner.lane, owner, _is_look, timeout, guard, decide=decide))
+    if tally.granted < tally.quorum:
+        noun = pool.limit.noun
+        raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
+    votes = zip(tally.choices, tally.replies, strict=True)
+    looks = [Look.read(reply) for choice, reply in votes if choice is Choice.GRANTED]
+    others = [look.limit for look in looks if look.contradicts(pool.limit)]
+    if len(others) > len(looks) - tally.quorum:
+        raise pool.limit.differs(pool.name, others[0])
+    return looks, tally
+
+
+def _newest(looks: Iterable[Look], limit: Limit) -> Limit:
+    """Learn the newest limit that nodes know, and return the one that holds."""
+    by_version: dict[int, Counter[int]] = defaultdict(Counter)
+    for look in looks:
+        if not look.contradicts(limit):
+            by_version[look.version][look.permits] += 1
+    version = max(by_version, default=-1)
+    if version >= 0:
+        permits = by_version[version].most_common(1)[0][0]
+        limit.learn(version, permits)
+        if version == limit.version:
+            current = Limit(permits)
+            current.version = version
+            return current
+    return limit
+
+
+def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
+    """Return how many permits there are; what this client believes if no node knows.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+        KeyTypeError: The key holds a value of another type.
+    """
+    looks, _ = yield from survey(session, pool, owner)
+    return _newest(looks, pool.limit).permits
+
+
+def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
+    """Return how many permits nobody has: what is taken on so many nodes that no quorum can grant it is not free.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+        KeyTypeError: The key holds a value of another type.
+    """
+    looks, tally = yield from survey(session, pool, owner)
+    taken = Counter(slot for look in looks for slot in look.taken)
+    blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
+    return max(0, _newest(looks, pool.limit).permits - blocked)
+
+
+def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
+    """Return the permits that a quorum of nodes knows, longest-living last.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+        KeyTypeError: The key holds a value of another type.
+    """
+    looks, tally = yield from survey(session, pool, owner, holders=-1)
+    votes: dict[str, Counter[int]] = defaultdict(Counter)
+    lasting: dict[str, list[float]] = defaultdict(list)
+    clients: dict[str, ClientRecord | None] = {}
+    for look in looks:
+        for permit, slots, remaining, client in look.holders:
+            votes[permit].update(slots)
+            lasting[permit].append(remaining)
+            clients[permit] = client or clients.get(permit)
+    found = []
+    for permit, counts in votes.items():
+        slots = tuple(sorted(slot for slot, count in counts.items() if count >= tally.quorum))
+        if slots:
+            remaining = sorted(lasting[permit], reverse=True)[tally.quorum - 1]
+            found.append(Holding(permit, slots, remaining, clients[permit]))
+    return tuple(sorted(found, key=lambda holding: (holding.remaining, holding.id)))
+
+
+def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[None]:
+    """Change the limit on a quorum of nodes; of several at the same time one wins everywhere.
+
+    Raises:
+        QuorumError: Too few nodes answered. If any did, the new limit may come into force nevertheless.
+        KeyTypeError: The key holds a value of another type.
+    """
+    looks, _ = yield from survey(session, pool, owner)
+    known = max(pool.limit.version, *(look.version for look in looks))
+    version = (known // _TIES + 1) * _TIES + int(session.luck() * _TIES)
+
+    def is_newer(reply: Any) -> bool:
+        return bool(_read_limit(reply) >= version)
+
+    args: tuple[Arg, ...] = (version, permits, 0)
+    timeout = session.timing.node_timeout
+    command = Command(RESIZE, pool.keys.all, args)
+    tally = yield from broadcast(Broadcast(command, owner.lane, owner, is_newer, timeout, thorough=True))
+    for choice, reply in zip(tally.choices, tally.replies, strict=True):
+        if choice is Choice.GRANTED:
+            pool.limit.learn(*reply)
+    if not tally.won:
+        raise no_quorum(pool.name, tally, "semaphore")
+
+
+def _read_limit(reply: Any) -> int:
+    version, permits = reply
+    if version.__class__ is not int or permits.__class__ is not int:
+        raise ValueError("a resize is answered by the limit that the node knows")
+    return int(version)

@@ -1,0 +1,123 @@
+"""A permit: one acquisition of a semaphore, to look at, to hand on and to give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from redsync._core.holds import HoldState
+from redsync._core.runner import AnyHost, AsyncRunner, Runner
+from redsync._protocols.semaphore import Holding
+from redsync.exclusive import ThreadEnterable
+from redsync.exclusive_async import TaskEnterable
+from redsync.hold import AsyncHold, Hold
+
+__all__ = ["AsyncPermit", "Permit", "PermitHolder"]
+
+
+@dataclass(frozen=True, slots=True)
+class PermitHolder:
+    """One permit of a semaphore as a quorum of nodes knows it.
+
+    Attributes:
+        id: The permit's id, as `Permit.id`.
+        owner: The UUID of the client that has it, as `Client.id`.
+        host: The machine it runs on, None if unknown.
+        pid: Its process, None if unknown.
+        slots: Its slots: as many as it was acquired for.
+        remaining: For how many seconds a quorum of nodes keeps it unless it is renewed.
+        program: What that process runs, None if unknown.
+        since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
+    """
+
+    id: str
+    owner: str
+    host: str | None
+    pid: int | None
+    slots: tuple[int, ...]
+    remaining: float
+    program: str | None = None
+    since: float | None = None
+
+    @classmethod
+    def of(cls, holding: Holding) -> Self:
+        """Return what a survey has found."""
+        host, pid, program, since = holding.client or (None,) * 4
+        owner = holding.id.rpartition(":")[0]
+        return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
+
+
+class Permit(Hold, ThreadEnterable["Permit"]):
+    """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
+
+    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any may
+    release it, and it is renewed until somebody does or the client is closed. `with permit:` releases it at its end.
+    """
+
+    _NOUN = "permit"
+
+    def __init__(self, host: AnyHost[Runner], state: HoldState) -> None:
+        super().__init__(host, state)
+        self._runner = host.runner
+
+    @property
+    def id(self) -> str:
+        """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
+        return str(self._state.owner)
+
+    def _share(self) -> int:
+        return self._state.count
+
+    def _innermost(self) -> Permit:
+        return self
+
+    def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
+        try:
+            if not self._released:
+                self.release()
+        finally:
+            self._note_released()
+
+    def __enter__(self) -> Self:
+        """Begin what ends with the permit's release."""
+        self._state.entered = True
+        return self
+
+
+class AsyncPermit(AsyncHold, TaskEnterable["AsyncPermit"]):
+    """One acquisition of an async semaphore, of one permit or several: what `acquire` and `async with` give.
+
+    As `Permit`, with tasks in the place of threads. The body of an `async with` is cancelled when it is lost, unless
+    the semaphore has an `on_lost` option.
+    """
+
+    _NOUN = "permit"
+
+    def __init__(self, host: AnyHost[AsyncRunner], state: HoldState) -> None:
+        super().__init__(host, state)
+        self._runner = host.runner
+
+    @property
+    def id(self) -> str:
+        """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
+        return str(self._state.owner)
+
+    def _share(self) -> int:
+        return self._state.count
+
+    def _innermost(self) -> AsyncPermit:
+        return self
+
+    async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
+        try:
+            if not self._released:
+                await self.release()
+        finally:
+            self._note_released()
+
+    async def __aenter__(self) -> Self:
+        """Begin what ends with the permit's release; it is cancelled if the permit is lost."""
+        self._state.entered = True
+        if not self._state.on_lost:
+            self._open_scope()
+        return self

@@ -1,0 +1,314 @@
+"""The rate limiter: never more than so many successes in any window, over independent nodes; threads and asyncio.
+
+```python
+limiter = client.get_rate_limiter("partner-api", 100, 60)
+with limiter:  # waits until one more is allowed
+    call_the_partner()
+```
+
+The decisions are in `redsync._protocols.rate`, `windows` and `bids`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from redsync._core.effects import Steps
+from redsync._core.keys import SlotKeys, encode_name
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.timing import check_timeout
+from redsync._protocols import rate as protocol
+from redsync._protocols import semaphore
+from redsync._protocols.bids import Bid, Limit
+from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.windows import Window, check_guard, check_window
+from redsync.exceptions import AcquireTimeout
+from redsync.wrapping import OnBusy, wrap, wrap_async
+
+__all__ = ["AsyncRateLimiter", "RateLimiter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_RATE = 10_000
+"""The largest rate: scripts look for free slots in a bit map of that many."""
+
+
+class _Limiter(Generic[RunnerT_co]):
+    """What rate limiters of both flavours have in common: all that needs no waiting."""
+
+    _runner: RunnerT_co
+
+    def __init__(
+        self,
+        host: AnyHost[RunnerT_co],
+        name: str | bytes,
+        rate: int,
+        per: float,
+        *,
+        timeout: float | None = None,
+        restart_guard: float | None = None,
+    ) -> None:
+        if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_RATE:
+            raise ValueError(f"a rate is a number from 1 to {MAX_RATE:,} for each window, not {rate!r}")
+        self._host = host
+        self._per = check_window(per)
+        self._pool = semaphore.Pool(
+            name, SlotKeys.of(host.prefix, encode_name(name)), Limit(rate, max(round(self._per * 1e6), 1))
+        )
+        self._timeout = check_timeout(True, timeout)
+        self._restart_guard = restart_guard
+        self._runner = host.runner
+        self._window = Window(self._per, self._runner.session.timing, check_guard(restart_guard))
+
+    @property
+    def name(self) -> str | bytes:
+        """The limiter's name, as it was given."""
+        return self._pool.name
+
+    @property
+    def rate(self) -> int:
+        """How many successes there are at most in any window."""
+        return self._pool.limit.permits
+
+    @property
+    def per(self) -> float:
+        """The length of a window in seconds."""
+        return self._per
+
+    def _check_count(self, count: int) -> None:
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= self.rate:
+            allowed = f"rate limiter {self.name!r} allows {self._pool.limit}"
+            raise ValueError(f"{allowed}: n is a number from 1 to {self.rate}, not {count!r}")
+
+    def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
+        self._check_count(wanted)
+        pool, session, owner = self._pool, self._runner.session, self._runner.new_owner()
+        bid = Bid(pool.name, owner, wanted, pool.limit, session.luck, waits=timeout != 0, window=self._window)
+        demand = Demand(pool.name, protocol.RATE, pool.keys, owner, Receipt(), timeout=timeout, holds=wanted, bid=bid)
+        return protocol.acquire(session, demand, pool, self._runner.now())
+
+    def _available_steps(self) -> Steps[int]:
+        return semaphore.available(self._runner.session, self._pool, self._runner.new_owner())
+
+    def _retry_after_steps(self, wanted: int) -> Steps[float]:
+        self._check_count(wanted)
+        return protocol.retry_after(self._runner.session, self._pool, self._runner.new_owner(), self._window, wanted)
+
+    def _with_timeout(self, timeout: float | None) -> Self:
+        limiter = type(self)(
+            self._host, self.name, self.rate, self._per, timeout=timeout, restart_guard=self._restart_guard
+        )
+        limiter._window = self._window
+        return limiter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"timeout": self._timeout, "restart_guard": self._restart_guard}
+        return type(self), (self._host, self.name, self.rate, self._per), {"options": options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(self._host, self.name, self.rate, self._per, **state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._pool.limit}>"
+
+
+class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
+    """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
+
+    Any window, wherever it begins: there is no instant at which a counter is set back. A success counts when `acquire`
+    returns True, or `with` is entered. What fails takes nothing away: neither processes, nor a minority of the nodes,
+    nor commands that arrive late admit one more. Who waits is served in the order in which it came, and sleeps until
+    its turn may have come. What was taken is never given back, also not by the end of `with` or of the client.
+
+    Algorithm: `rate` slots as those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
+    round trip and for clocks. Made by `Client.get_rate_limiter`.
+    """
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
+        """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
+
+        Args:
+            blocking: Whether to wait until it allows them.
+            timeout: The longest wait in seconds; None or -1 for no limit.
+            n: How many, from 1 to `rate`.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late: at once when not blocking, else when the timeout is over.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: Arguments that contradict each other.
+        """
+        return self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+
+    def available(self) -> int:
+        """Return how many successes are allowed now, by what a quorum of nodes says; an instant later others may be.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+        """
+        return self._runner.run(self._available_steps())
+
+    def retry_after(self, n: int = 1) -> float:
+        """Return in how many seconds one more is allowed, or `n` more; 0.0 if they are now. Nothing is taken.
+
+        Who waits for that long is refused only if somebody else came meanwhile; those who wait already are counted in.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: `n` is not from 1 to `rate`.
+        """
+        return self._runner.run(self._retry_after_steps(n))
+
+    def __enter__(self) -> Self:
+        """Take one, waiting for the `timeout` option; for ever by default.
+
+        Raises:
+            AcquireTimeout: The rate did not allow it all the time.
+            QuorumError: Too few nodes answered until the timeout.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+        """
+        if not self._runner.run(self._acquire_steps(self._timeout)):
+            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give nothing back."""
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+    @overload
+    def __call__(self, *, timeout: float | None = ..., on_busy: str | Callable[..., Any] = ...) -> Callable[[F], F]: ...
+
+    def __call__(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_busy: str | Callable[..., Any] = "raise",
+    ) -> Any:
+        """Decorate a function so that each call takes one first: `@limiter`, or `@limiter(timeout=1, on_busy="skip")`.
+
+        Args:
+            function: What to decorate.
+            timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
+            on_busy: What a call does when the rate did not allow it all the time: "raise" `AcquireTimeout`, "skip" and
+                return None, or a function that is called with the same arguments instead.
+
+        Raises:
+            ValueError: A timeout that can't be, or an `on_busy` of no known kind.
+            TypeError: A generator function, or a coroutine function; this limiter is for threads.
+        """
+        limiter = self if timeout is None else self._with_timeout(timeout)
+        busy = OnBusy(on_busy)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            return wrap(function, lambda: lambda *_args, **_kwargs: limiter, busy, "the limit")
+
+        return decorate if function is None else decorate(function)
+
+
+class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["AsyncRateLimiter"]):
+    """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
+
+    The guarantees are those of `RateLimiter`. Cancelling is safe at every await: a cancelled acquire takes nothing,
+    unless it had succeeded already. Made by `AsyncClient.get_rate_limiter`.
+    """
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
+        """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
+
+        Args:
+            blocking: Whether to wait until it allows them.
+            timeout: The longest wait in seconds; None or -1 for no limit.
+            n: How many, from 1 to `rate`.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late: at once when not blocking, else when the timeout is over.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: Arguments that contradict each other.
+        """
+        return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+
+    async def available(self) -> int:
+        """Return how many successes are allowed now. See `RateLimiter.available`.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+        """
+        return await self._runner.run(self._available_steps())
+
+    async def retry_after(self, n: int = 1) -> float:
+        """Return in how many seconds one more is allowed, or `n` more. See `RateLimiter.retry_after`.
+
+        Raises:
+            QuorumError: Too few nodes answered to tell.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: `n` is not from 1 to `rate`.
+        """
+        return await self._runner.run(self._retry_after_steps(n))
+
+    async def __aenter__(self) -> Self:
+        """Take one, waiting for the `timeout` option; for ever by default.
+
+        Raises:
+            AcquireTimeout: The rate did not allow it all the time.
+            QuorumError: Too few nodes answered until the timeout.
+            ConfigurationError: The nodes know another rate or window of that name than this program.
+        """
+        if not await self._runner.run(self._acquire_steps(self._timeout)):
+            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give nothing back."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+
+    @overload
+    def __call__(self, *, timeout: float | None = ..., on_busy: str | Callable[..., Any] = ...) -> Callable[[F], F]: ...
+
+    def __call__(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_busy: str | Callable[..., Any] = "raise",
+    ) -> Any:
+        """Decorate a coroutine function so that each call takes one first. See `RateLimiter.__call__`.
+
+        Args:
+            function: What to decorate.
+            timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
+            on_busy: What a call does when the rate did not allow it all the time: "raise" `AcquireTimeout`, "skip" and
+                return None, or a function that is called with the same arguments instead; what it returns is awaited.
+
+        Raises:
+            ValueError: A timeout that can't be, or an `on_busy` of no known kind.
+            TypeError: A function that is no coroutine function; use the `Client`'s limiter for it.
+        """
+        limiter = self if timeout is None else self._with_timeout(timeout)
+        busy = OnBusy(on_busy)
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            return wrap_async(function, lambda: lambda *_args, **_kwargs: limiter, busy, "the limit")
+
+        return decorate if function is None else decorate(function)

@@ -1,0 +1,84 @@
+"""Which limits of a semaphore are in force: kept by what nodes have written down. For several checkers.
+
+A limit is *possible* at an instant if a quorum of nodes knows no newer one: only then can a permit be granted under it,
+for each vote of a grant says that its node knew none when it voted. So of a resize that reached a minority both limits
+are possible. The limit that programs bring along is possible until a quorum has another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.checks.rounds import PERMIT, parse
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.happenings import Executed
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Limits"]
+
+_KEYS = 6
+
+
+class _Limit(NamedTuple):
+    """What a node has written down: a semaphore's limit, or a rate limiter's with its window."""
+
+    version: int
+    permits: int
+    per_us: int = 0
+
+
+class Limits:
+    """The limits of all semaphores. `note` every `Executed`, `look` when nodes may have lost their memory."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim: Final = sim
+        self._quorum: Final = quorum_of(len(sim.nodes))
+        self._keys: Final[dict[bytes, bytes]] = {}
+        self._permits: Final[dict[bytes, dict[int, int]]] = {}
+        self._known: Final[dict[bytes, list[_Limit | None]]] = {}
+        self._largest: Final[dict[bytes, list[tuple[float, int]]]] = {}
+
+    def note(self, executed: Executed) -> None:
+        """Take note of what a node has executed, if it concerns limits."""
+        if parse(executed.script)[0] == PERMIT and len(executed.keys) == _KEYS:
+            key = executed.keys[0]
+            if key not in self._keys:
+                self._keys[key] = executed.keys[5]
+                self._known[key] = [None] * len(self._sim.nodes)
+            before, now = self._known[key][executed.node], self._read(key, executed.node)
+            if before != now:
+                self._known[key][executed.node] = now
+                self._judge(key)
+
+    def look(self) -> None:
+        """Look at all nodes."""
+        for key, known in self._known.items():
+            known[:] = [self._read(key, node) for node in range(len(known))]
+            self._judge(key)
+
+    def largest(self, key: bytes, since: float) -> int:
+        """Return the largest limit that has been possible at an instant since then."""
+        history = self._largest.get(key, [(0.0, 0)])
+        latest = next((i for i in range(len(history) - 1, -1, -1) if history[i][0] <= since), 0)
+        return max(permits for _, permits in history[latest:])
+
+    def smallest(self, key: bytes) -> int | None:
+        """Return the smallest limit that a node knows; None if it is no semaphore, or nobody knows one."""
+        known = [limit.permits for limit in self._known.get(key, ()) if limit is not None and not limit.per_us]
+        return min(known, default=None)
+
+    def _read(self, key: bytes, node: int) -> _Limit | None:
+        found = self._sim.nodes[node].store.peek(self._keys[key])
+        return _Limit(*map(int, found[0].split())) if found is not None and isinstance(found[0], bytes) else None
+
+    def _judge(self, key: bytes) -> None:
+        known = [-1 if limit is None else limit.version for limit in self._known[key]]
+        told = self._permits.setdefault(key, {})
+        told |= {limit.version: limit.permits for limit in self._known[key] if limit is not None}
+        possible = [
+            permits for version, permits in told.items() if sum(version >= newest for newest in known) >= self._quorum
+        ]
+        if possible:
+            self._largest.setdefault(key, []).append((self._sim.now, max(possible)))

@@ -1,0 +1,87 @@
+"""Slots: the books that a node keeps of a semaphore or a rate limiter agree with each other, after every script.
+
+* A slot is marked as taken if and only if a permit has it there, and no two permits have the same.
+* Each permit with slots has an expiry, and each with an expiry has slots.
+* The three keys that say so end at the same instant: a bit map that outlived its permits would block slots for ever.
+* No slot is granted that is beyond the limit under which it was asked for.
+
+It holds at every instant, for each node by itself, until its clock jumps. One that is set back over the end of the keys
+has back those that nobody has touched in between, and not the others. So slots may be blocked there that nobody has,
+until the last permit is gone; that is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync._core.holds import read_slots
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.rounds import PERMIT, parse
+from redsync.testing.simulator.happenings import Executed, Faulted
+from redsync.testing.simulator.values import Hash, SortedSet
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Slots"]
+
+_RENEWED = 5
+"""So many keys of each semaphore are in a renewal: claim, slots, taken, queue, places."""
+
+
+class Slots(Checker):
+    """What a node has written down of slots agrees."""
+
+    name = "slots"
+    watches = (Executed, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._jumped: Final[dict[str, None]] = {}
+
+    def see(self, happening: Executed | Faulted) -> str | None:
+        """Look at what a script has left behind."""
+        if isinstance(happening, Executed):
+            return None if self._node(happening) in self._jumped else self._see_executed(happening)
+        if happening.kind == "node jump":
+            self._jumped[happening.text.partition(" ")[0]] = None
+        return None
+
+    def _see_executed(self, happening: Executed) -> str | None:
+        noun, verb = parse(happening.script)
+        if noun != PERMIT:
+            return None
+        if verb == "acquire" and isinstance(happening.reply, bytes):
+            limit = int(happening.args[8])
+            if max(read_slots(happening.reply)) >= limit:
+                return f"{self._node(happening)} granted slots {happening.reply.decode()} of {limit}"
+        keys = happening.keys
+        if verb == "renew":
+            books = [(keys[i], keys[i + 1], keys[i + 2]) for i in range(0, len(keys), _RENEWED)]
+        else:
+            books = [(keys[0], keys[3], keys[4])]
+        return next((text for each in books for text in self._look_at(happening, *each)), None)
+
+    def _look_at(self, executed: Executed, claim: bytes, slots: bytes, taken: bytes) -> Iterator[str]:
+        (permits, ends), (has, slots_end), (bits, bits_end) = (
+            self._peek(executed, key) for key in (claim, slots, taken)
+        )
+        if permits is not None and not isinstance(permits, SortedSet):
+            return
+        where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"
+        assert isinstance(has, Hash | None), "nobody else writes there"
+        given = [slot for text in (has or {}).values() for slot in read_slots(text)]
+        marked = [i for i in range(8 * len(bits or b"")) if (bits or b"")[i // 8] >> (7 - i % 8) & 1]
+        if sorted(given) != marked:
+            yield f"{where}: permits have slots {sorted(given)}, and {marked} are marked as taken"
+        if set(has or ()) != set(permits or ()):
+            yield f"{where}: {len(has or ())} permits have slots, and {len(permits or ())} have an expiry"
+        if not ends == slots_end == bits_end:
+            yield f"{where}: its keys end in {ends}, {slots_end} and {bits_end} ms"
+
+    def _peek(self, executed: Executed, key: bytes) -> tuple[Any, int | None]:
+        return self.sim.nodes[executed.node].store.peek(key) or (None, None)
+
+    def _node(self, executed: Executed) -> str:
+        return self.sim.nodes[executed.node].name

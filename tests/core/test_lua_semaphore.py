@@ -1,0 +1,698 @@
+"""The scripts of the semaphore on a real server: which slots are granted, who waits, the limit, what is left behind."""
+
+import random
+import time
+
+import pytest
+import redis
+
+from redsync._core.keys import SlotKeys
+
+KEYS = SlotKeys.of(b"redsync:", b"x")
+OTHER = SlotKeys.of(b"redsync:", b"y")
+A, B, C, D = (f"client-{letter}:1".encode() for letter in "abcd")
+WAKE = {owner: b"redsync:wake:" + owner.replace(b":", b"-") for owner in (A, B, C, D)}
+LEASE, KEEP = 30_000, 5_000
+HAD, HEALED, NOT_OURS, FOREIGN = 2, 1, 0, -1
+
+
+class SlotNode:
+    """One node, and what it is asked; a semaphore of 4 permits unless told otherwise."""
+
+    def __init__(self, node):
+        self.node, self.redis = node, node.redis
+
+    def ask(
+        self,
+        owner,
+        n=1,
+        *,
+        start=0,
+        exact=b"",
+        permits=4,
+        version=0,
+        ticket=0,
+        keep=0,
+        lease=LEASE,
+        guard=0,
+        keys=KEYS,
+        window=(),
+    ):
+        claim = owner, n, lease, guard
+        channel = WAKE.get(owner, b"redsync:wake:nobody")
+        return self.node.run(
+            "semaphore_acquire", keys.all, *claim, keep, ticket, channel, version, permits, start, exact, *window
+        )
+
+    def wait(self, owner, ticket, n=1, **options):
+        return self.ask(owner, n, ticket=ticket, keep=KEEP, **options)
+
+    def release(self, owner, remain=b""):
+        count = remain.count(b",") + 1 if remain else 0
+        return self.node.run("semaphore_release", KEYS.all, owner, count, remain)
+
+    def abandon(self, owner, *, leave=True, place=()):
+        return self.node.run("semaphore_abandon", KEYS.all, owner, int(leave), *place)
+
+    def renew(self, *permits, guarded=False):
+        """Each permit: number of its semaphore, owner, slots, lease."""
+        words = [word for permit in permits for word in permit]
+        return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *([1] if guarded else []))
+
+    def look(self, *, holders=-1, guard=0):
+        return self.node.run("semaphore_inspect", KEYS.all, holders, guard)
+
+    def resize(self, version, permits, *, sure=False, window=()):
+        return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure), *window)
+
+    def slots(self, keys=KEYS):
+        return self.redis.hgetall(keys.slots)
+
+    def taken(self, keys=KEYS):
+        bits = self.redis.get(keys.taken) or b""
+        return [8 * i + j for i, byte in enumerate(bits) for j in range(8) if byte >> (7 - j) & 1]
+
+    def line(self):
+        return [(owner, int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
+
+    def expire(self, owner):
+        """Let a permit's time be up."""
+        assert self.redis.zadd(KEYS.lock, {owner: 1}, xx=True, ch=True) == 1
+
+    def is_sound(self, keys=KEYS):
+        """Whether each bit belongs to just one permit, and nothing outlives anything."""
+        slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",")]
+        members = set(self.redis.zrange(keys.lock, 0, -1))
+        ends = {self.redis.pexpiretime(key) for key in keys.held[:3]}
+        return sorted(slots) == self.taken(keys) and members == set(self.slots(keys)) and len(ends) == 1
+
+
+@pytest.fixture
+def sem(node):
+    """A node on which somebody listens for A, B, C and D."""
+    with node.listening(*WAKE.values()):
+        yield SlotNode(node)
+
+
+@pytest.fixture
+def unheard(node):
+    return SlotNode(node)
+
+
+# Granting.
+
+
+def test_first_free_slots_from_the_start_are_granted_cyclically(sem):
+    assert sem.ask(A, 2, start=3) == b"3,0"
+    assert sem.ask(B, start=3) == b"1"
+    assert sem.slots() == {A: b"3,0", B: b"1"}
+    assert sem.taken() == [0, 1, 3]
+    assert sem.is_sound()
+
+
+def test_keys_end_together_and_not_before_the_permits(sem):
+    sem.ask(A)
+    ends = {sem.redis.pttl(key) for key in KEYS.held[:3]}
+    assert all(LEASE < end <= 2 * LEASE for end in ends)
+    sem.ask(B, lease=10 * LEASE)
+    assert all(sem.redis.pttl(key) > 10 * LEASE for key in KEYS.held[:3])
+    assert sem.is_sound()
+
+
+def test_full_bytes_are_passed_over(sem):
+    for i in range(100):
+        assert sem.ask(b"owner-%d" % i, permits=101, start=0) == b"%d" % i
+    assert sem.ask(A, permits=101, start=50) == b"100"
+    assert sem.ask(B, permits=101, start=50)[1] == b"full"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slots_are_the_first_free_ones_whatever_is_taken(sem, seed):
+    rng = random.Random(seed)
+    permits = rng.choice([1, 7, 8, 9, 64, 65, 300])
+    taken = set(rng.sample(range(permits), rng.randint(0, permits - 1)))
+    for slot in taken:
+        sem.ask(b"owner-%d" % slot, permits=permits, exact=b"%d" % slot)
+    start, n = rng.randrange(permits), rng.randint(1, permits - len(taken))
+    free = [(start + i) % permits for i in range(permits) if (start + i) % permits not in taken]
+    assert sem.ask(A, n, permits=permits, start=start) == b",".join(b"%d" % slot for slot in free[:n])
+    assert sem.is_sound()
+
+
+def test_permit_for_several_is_granted_all_or_nothing(sem):
+    sem.ask(A, 2)
+    assert sem.ask(B, 3)[1] == b"full"
+    assert sem.slots() == {A: b"0,1"}
+    assert sem.ask(B, 2) == b"2,3"
+
+
+def test_refusal_tells_when_the_first_slot_expires(sem, lasts):
+    sem.ask(A, 3, lease=20_000)
+    sem.ask(B, 1, lease=40_000)
+    remaining, reason, highest, ahead, detail, permits = sem.ask(C)
+    assert lasts(remaining, 20_000)
+    assert (reason, highest, ahead, detail, permits) == (b"full", 0, 0, b"", 4)
+
+
+def test_repeated_ask_keeps_its_slots(sem):
+    assert sem.ask(A, 2, start=1) == b"1,2"
+    assert sem.ask(A, 2, start=1) == b"1,2"
+    assert sem.ask(A, 2, start=3) == b"1,2"
+    assert sem.taken() == [1, 2]
+
+
+def test_permit_that_wants_another_number_begins_anew(sem):
+    sem.ask(A, 2, start=1)
+    assert sem.ask(A, 3, start=1) == b"1,2,3"
+    assert sem.ask(A, 1, start=0) == b"0"
+    assert sem.taken() == [0]
+    assert sem.is_sound()
+
+
+def test_exact_slots_are_exchanged_for_what_it_had(sem):
+    sem.ask(A, 2, start=0)
+    assert sem.ask(A, 2, exact=b"1,3") == b"1,3"
+    assert sem.taken() == [1, 3]
+    assert sem.ask(A, 2, exact=b"1,3") == b"1,3"
+    assert sem.is_sound()
+
+
+def test_exact_slots_that_others_have_are_refused_with_what_is_taken(sem):
+    sem.ask(A, start=2)
+    sem.ask(B, 2, start=0)
+    _, reason, _, _, detail, _ = sem.ask(B, 2, exact=b"2,3")
+    assert (reason, detail) == (b"taken", bytes([0b0010_0000]))
+    assert sem.slots() == {A: b"2"}, "what it had was given up"
+    assert sem.is_sound()
+
+
+def test_exact_slots_are_refused_where_there_is_no_room_for_those_who_wait(sem):
+    sem.ask(A, 3)
+    sem.wait(B, 1, 2)
+    assert sem.ask(C, exact=b"3")[1] == b"full"
+
+
+# Expiry.
+
+
+def test_permit_that_has_expired_makes_room(sem):
+    sem.ask(A, 4)
+    assert sem.ask(B)[1] == b"full"
+    sem.expire(A)
+    assert sem.ask(B, start=2) == b"2"
+    assert sem.slots() == {B: b"2"}
+    assert sem.is_sound()
+
+
+def test_permits_expire_by_the_nodes_clock(sem):
+    sem.ask(A, 4, lease=30)
+    time.sleep(0.05)
+    assert sem.ask(B) == b"0"
+
+
+def test_many_that_have_expired_are_taken_away_a_few_at_a_time(sem):
+    owners = [b"owner-%02d" % i for i in range(20)]
+    for owner in owners:
+        sem.ask(owner, permits=20)
+    for owner in owners[1:]:
+        sem.expire(owner)
+    assert sem.ask(A, permits=20) == b"1"
+    assert len(sem.slots()) == 20 - 5 + 1
+    assert sem.is_sound()
+    assert [entry[0] for entry in sem.look()[3]] == [owners[0], A]
+    assert set(sem.slots()) == {A, owners[0]}
+    assert sem.is_sound()
+
+
+def test_what_expired_wakes_who_waits(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.expire(A)
+    with sem.node.listening(WAKE[B]) as subscription:
+        sem.ask(C)
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+
+
+# The line.
+
+
+def test_newcomer_does_not_overtake_who_waits(sem):
+    sem.ask(A, 4)
+    assert sem.wait(B, 1)[1:4] == [b"full", 1, 0]
+    assert sem.wait(C, 2)[1:4] == [b"full", 2, 1]
+    sem.release(A, b"0,1,2")
+    assert sem.ask(D)[1] == b"full"
+    assert sem.wait(C, 2)[1] == b"full"
+    assert sem.wait(B, 1) == b"3"
+    assert sem.line() == [(C, 2)], "who is served leaves the line"
+
+
+def test_who_waits_for_many_is_not_overtaken_by_who_wants_one(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1, 3)
+    sem.wait(C, 2)
+    sem.release(A, b"0,1")
+    assert sem.wait(C, 2)[1] == b"full"
+    assert sem.wait(B, 1, 3)[1] == b"full"
+    sem.release(A, b"0")
+    assert sem.wait(B, 1, 3) == b"1,2,3"
+
+
+def test_who_fits_beside_those_before_it_is_served_at_once(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.wait(C, 2)
+    sem.release(A)
+    assert sem.ask(D, 3)[1] == b"full"
+    assert sem.ask(D, 2, start=0) == b"0,1"
+    assert sem.wait(C, 2, start=0) == b"2"
+
+
+def test_who_does_not_wait_takes_no_place(sem):
+    sem.ask(A, 4)
+    sem.ask(B, ticket=3)
+    assert sem.line() == []
+
+
+def test_place_that_has_expired_is_passed_over(sem):
+    sem.ask(A, 4)
+    sem.ask(B, 4, ticket=1, keep=20)
+    time.sleep(0.04)
+    sem.release(A)
+    assert sem.ask(C) == b"0"
+    assert sem.redis.exists(KEYS.places) == 0
+
+
+def test_release_wakes_those_who_fit_and_no_others(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.wait(C, 2, 2)
+    sem.wait(D, 3)
+    with sem.node.listening(*WAKE.values()) as subscription:
+        sem.release(A, b"0,1,2")
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+        sem.release(A, b"0,1")
+        assert sem.node.messages(subscription) == [], "one who waits for two does not fit yet"
+        sem.release(A, b"0")
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        sem.release(A)
+        assert sem.node.messages(subscription) == [(WAKE[D], b"0 " + D + b" " + KEYS.lock)]
+    assert sem.line() == [(B, 1), (C, 2), (D, 3)], "they keep their places until they are served"
+
+
+def test_waiter_that_nobody_listens_for_loses_its_place_to_the_next(unheard):
+    unheard.ask(A, 4)
+    unheard.wait(B, 1)
+    unheard.wait(C, 2)
+    with unheard.node.listening(WAKE[C]) as subscription:
+        unheard.release(A, b"0,1,2")
+        assert unheard.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+    assert unheard.line() == [(C, 2)]
+
+
+def test_who_leaves_the_line_wakes_those_who_fit_then(sem):
+    sem.ask(A, 3)
+    sem.wait(B, 1, 2)
+    sem.wait(C, 2)
+    with sem.node.listening(*WAKE.values()) as subscription:
+        assert sem.abandon(B) == 0
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+    assert sem.line() == [(C, 2)]
+
+
+def test_undone_grant_gives_the_place_back_and_wakes_the_next_but_not_itself(sem):
+    sem.ask(A, 2)
+    assert sem.wait(B, 1, 2) == b"2,3"
+    sem.wait(C, 2, 2)
+    with sem.node.listening(*WAKE.values()) as subscription:
+        assert sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B])) == 1
+        assert sem.node.messages(subscription) == []
+        assert sem.abandon(B, leave=True) == 0
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+
+
+def test_undone_grant_keeps_its_turn(sem):
+    sem.wait(B, 1, 3)
+    sem.abandon(B, leave=False, place=(3, 0, KEEP, 1, WAKE[B]))
+    assert sem.line() == [(B, 1)]
+    assert sem.ask(C, 2)[1] == b"full"
+    assert sem.ask(C, 1) == b"0"
+
+
+# Giving back.
+
+
+def test_release_leaves_nothing_but_the_limit(sem):
+    sem.ask(A, 2)
+    assert sem.release(A) == 1
+    assert sem.redis.keys() == [KEYS.limit]
+    assert 0 < sem.redis.pttl(KEYS.limit) <= 86_400_000
+    assert sem.release(A) == 0
+
+
+def test_release_of_some_keeps_the_rest(sem):
+    sem.ask(A, 3, start=1)
+    assert sem.release(A, b"3") == 1
+    assert sem.slots() == {A: b"3"}
+    assert sem.release(A, b"3") == 1
+    assert sem.is_sound()
+
+
+def test_release_of_some_drops_a_permit_with_none_of_the_rest(sem):
+    sem.ask(A, 2, start=0)
+    sem.release(A, b"3")
+    assert sem.slots() == {}
+    assert sem.redis.keys() == [KEYS.limit]
+
+
+def test_release_of_what_expired_is_told(sem):
+    sem.ask(A)
+    sem.expire(A)
+    assert sem.release(A) == 0
+    assert sem.redis.keys() == [KEYS.limit]
+
+
+def test_release_leaves_the_line_where_it_was_not_granted(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    assert sem.release(B) == 0
+    assert sem.line() == []
+
+
+def test_release_where_it_was_not_granted_wakes_those_who_fit_then(sem):
+    """It waits here while the others granted: whoever comes after it has been held up by its place."""
+    sem.ask(A, 3)
+    sem.wait(B, 1)
+    sem.wait(C, 2)
+    with sem.node.listening(*WAKE.values()) as subscription:
+        sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B]))
+        sem.wait(C, 2)
+        sem.release(B)
+        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+
+
+# Renewal.
+
+
+def test_renewal_that_heals_leaves_the_line(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.release(A, b"0,1,2")
+    assert sem.renew((1, B, b"3", LEASE)) == [HEALED]
+    assert sem.line() == []
+
+
+def test_renewal_lengthens_and_tells(sem):
+    sem.ask(A, 2, lease=1000)
+    assert sem.renew((1, A, b"0,1", 40_000)) == [HAD]
+    assert sem.look()[3][0][2] > 30_000
+    assert sem.renew((1, A, b"0,1", 1_000)) == [HAD]
+    assert sem.look()[3][0][2] > 30_000, "never shortened"
+    assert all(sem.redis.pttl(key) > 40_000 for key in KEYS.held[:3])
+    assert sem.is_sound()
+
+
+def test_renewal_heals_what_was_forgotten_but_does_not_count_it(sem):
+    assert sem.renew((1, A, b"1,3", LEASE), (2, B, b"0", LEASE)) == [HEALED, HEALED]
+    assert sem.slots() == {A: b"1,3"}
+    assert sem.slots(OTHER) == {B: b"0"}
+    assert sem.renew((1, A, b"1,3", LEASE), (2, B, b"0", LEASE)) == [HAD, HAD]
+    assert sem.is_sound()
+    assert sem.is_sound(OTHER)
+
+
+def test_renewal_does_not_count_what_expired_though_it_is_still_there(sem):
+    sem.ask(A)
+    sem.expire(A)
+    assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
+
+
+def test_renewal_never_takes_a_slot_from_another(sem):
+    sem.ask(A, start=1)
+    assert sem.renew((1, B, b"0,1", LEASE)) == [NOT_OURS]
+    assert sem.slots() == {A: b"1"}
+    assert sem.is_sound()
+
+
+def test_renewal_exchanges_slots_that_the_node_gave_besides(sem):
+    sem.ask(A, start=3)
+    assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
+    assert sem.slots() == {A: b"0"}
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
+    sem.ask(B, start=3)
+    assert sem.renew((1, A, b"3", LEASE)) == [NOT_OURS]
+    assert sem.slots() == {B: b"3"}, "what it had besides was taken back all the same"
+    assert sem.is_sound()
+
+
+def test_renewal_of_a_reduced_permit_counts_and_takes_the_rest_back(sem):
+    sem.ask(A, 3, start=0)
+    assert sem.renew((1, A, b"0,2", LEASE)) == [HAD]
+    assert sem.taken() == [0, 2]
+    assert sem.is_sound()
+
+
+def test_renewal_does_not_heed_the_limit(sem):
+    sem.ask(A, start=3)
+    sem.resize(1 << 32, 1)
+    assert sem.renew((1, A, b"3", LEASE)) == [HAD]
+
+
+def test_renewal_writes_a_birth_record_if_memory_is_guarded(sem):
+    sem.renew((1, A, b"0", LEASE))
+    assert sem.redis.exists("redsync_birth") == 0
+    sem.renew((1, A, b"0", LEASE), guarded=True)
+    assert sem.redis.get("redsync_birth").startswith(b"newborn ")
+
+
+def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
+    sem.ask(A, 2, lease=1_000)
+    sem.ask(B, lease=1_000)
+    with sem.node.out_of_memory():
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            sem.ask(C)
+        assert sem.renew((1, A, b"0,1", LEASE)) == [HAD]
+        assert sem.release(A, b"1") == 1
+        assert sem.abandon(B) == 1
+        assert sem.release(A) == 1
+    assert sem.redis.keys() == [KEYS.limit]
+
+
+# The limit.
+
+
+def test_first_use_sets_the_limit_and_another_one_is_told_it(sem):
+    sem.ask(A, permits=4)
+    assert sem.redis.get(KEYS.limit) == b"0 4"
+    assert sem.ask(B, permits=5)[1:] == [b"limit", 0, 0, b"0 4", 4]
+    assert sem.slots() == {A: b"0"}
+
+
+def test_grant_teaches_a_newer_limit_and_refuses_under_an_older(sem):
+    sem.ask(A, permits=4)
+    assert sem.ask(B, permits=6, version=1 << 32, start=5) == b"5"
+    assert sem.redis.get(KEYS.limit) == b"4294967296 6"
+    assert sem.redis.pttl(KEYS.limit) == -1, "what somebody has set is kept for good"
+    assert sem.ask(C, permits=4)[1:] == [b"limit", 0, 0, b"4294967296 6", 6]
+
+
+def test_resize_keeps_the_newest(sem):
+    low, high = (3 << 32) + 7, (3 << 32) + 8
+    assert sem.resize(high, 5) == [high, 5]
+    assert sem.resize(low, 9) == [high, 5]
+    assert sem.resize(high, 6) == [high, 5]
+    assert sem.resize(high, 6, sure=True) == [high, 6]
+    assert sem.redis.keys() == [KEYS.limit]
+
+
+def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(sem):
+    for refuse in (
+        lambda: sem.ask(B, 2, exact=b"2,3"),
+        lambda: sem.ask(B, 2, permits=3),
+        lambda: (sem.wait(C, 1, 4), sem.ask(B, 2))[1],
+    ):
+        assert sem.ask(B, 2, start=1) == b"1,2"
+        sem.ask(A, start=3)
+        assert isinstance(refuse(), list)
+        assert sem.slots() == {A: b"3"}
+        assert sem.is_sound()
+        sem.release(A)
+
+
+def test_after_a_shrink_nothing_is_granted_until_enough_came_back(sem):
+    for owner, start in ((A, 1), (B, 2), (C, 3)):
+        sem.ask(owner, start=start)
+    sem.resize(1 << 32, 2)
+    shrunk = {"version": 1 << 32, "permits": 2}
+    assert sem.ask(D, **shrunk)[1] == b"full", "slot 0 is free, but three permits are out"
+    sem.release(C)
+    assert sem.ask(D, **shrunk)[1] == b"full"
+    sem.release(B)
+    assert sem.ask(D, **shrunk) == b"0"
+
+
+def test_growth_wakes_those_who_fit_then(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.wait(C, 2)
+    with sem.node.listening(*WAKE.values()) as subscription:
+        sem.resize(1 << 32, 5)
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+
+
+def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
+    sem.ask(A, start=3)
+    assert sem.ask(A, permits=2, version=1 << 32, start=0) == b"0"
+    assert sem.taken() == [0]
+
+
+# Permits that only run out.
+
+
+def test_look_is_refused_where_grants_would_be(sem):
+    sem.redis.delete("redsync_birth")
+    with pytest.raises(redis.ResponseError, match="FORGETFUL -1"):
+        sem.look(guard=1)
+    assert sem.look(guard=0)[0] == -1
+
+
+def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts):
+    for owner, lease in ((A, 10_000), (B, 20_000), (C, 30_000)):
+        sem.ask(owner, lease=lease, permits=3)
+    assert lasts(sem.ask(D, permits=3)[0], 10_000)
+    assert lasts(sem.ask(D, 2, permits=3)[0], 20_000)
+    for ticket, left in enumerate((10_000, 20_000, 30_000, 10_000 + LEASE, 20_000 + LEASE), 1):
+        assert lasts(sem.wait(b"w:%d" % ticket, ticket, permits=3)[0], left)
+    assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "who has no place yet comes last"
+
+
+def test_refusal_counts_what_is_free_for_those_before(sem, lasts):
+    """They have not asked since it is, but nobody wakes who comes after them when their time is up again."""
+    sem.ask(A, 2, permits=2)
+    for ticket, owner in enumerate((B, C), 1):
+        assert sem.wait(owner, ticket, permits=2)[1] == b"full"
+    sem.expire(A)
+    for ticket, left in enumerate((LEASE, LEASE, 2 * LEASE), 3):
+        assert sem.wait(D if ticket == 3 else b"w:%d" % ticket, ticket, permits=2)[0] == left
+
+
+def test_refusal_takes_permits_for_as_large_as_they_are_on_average(sem, lasts):
+    sem.ask(A, 2, lease=10_000)
+    sem.ask(B, 2, lease=20_000)
+    assert lasts(sem.ask(C, 2)[0], 10_000)
+    assert lasts(sem.ask(C, 3)[0], 20_000)
+
+
+def test_what_has_run_out_as_a_whole_is_dropped_as_a_whole(sem):
+    for i in range(300):
+        sem.ask(b"p:%d" % i, permits=300)
+    sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(300)})
+    assert sem.ask(A, 300, permits=300)
+    assert sem.slots().keys() == {A}
+    assert sem.is_sound()
+
+
+def test_look_takes_away_all_that_has_run_out_and_wakes_who_fits(sem):
+    for i in range(1_200):
+        sem.ask(b"p:%d" % i, permits=1_200)
+    sem.wait(B, 1, 3, permits=1_200)
+    sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(1_100)})
+    with sem.node.listening(WAKE[B]) as subscription:
+        *_, awaited = sem.look(holders=0)
+        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+    assert awaited == 3
+    assert len(sem.taken()) == 100
+    assert sem.is_sound()
+
+
+def test_limit_of_a_rate_limiter_has_its_window(sem):
+    sem.ask(A, window=(60,))
+    assert sem.redis.get(KEYS.limit) == b"0 4 60"
+    for options in ({}, {"window": (61,)}, {"window": (60,), "permits": 5}, {"version": 1 << 32}):
+        assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60", 4]
+    assert sem.look()[4] == 60
+    assert sem.ask(B, window=(60,)) == b"1"
+
+
+def test_window_that_a_quorum_contradicts_is_set_right(sem):
+    sem.ask(A, window=(61,))
+    assert sem.resize(0, 4, window=(60,)) == [0, 4]
+    assert sem.redis.get(KEYS.limit) == b"0 4 61"
+    sem.resize(0, 4, sure=True, window=(10**12,))
+    assert sem.redis.get(KEYS.limit) == b"0 4 1000000000000"
+    assert sem.redis.pttl(KEYS.limit) > 10**9, "for as long as its permits last"
+
+
+def test_release_of_nothing_takes_back_what_is_besides_and_the_place(sem):
+    sem.ask(A, 2)
+    sem.wait(B, 1, 3)
+    assert sem.release(A, b"1,2") == 1
+    assert sem.slots() == {A: b"1"}
+    sem.release(B, b"0")
+    assert sem.line() == []
+    assert sem.is_sound()
+
+
+# Looks, memory, strangers.
+
+
+def test_look_tells_limit_slots_and_who_is_behind_them(sem, lasts):
+    assert sem.look() == [-1, 0, b"", [], 0, 0]
+    client = b"285475da-9152-4c83-822a-67ee2f116a79"
+    sem.redis.set(b"redsync:client:" + client, b"a record")
+    sem.ask(client + b":7", 2, start=1, lease=20_000)
+    sem.ask(B, lease=40_000)
+    version, permits, bits, holders, *_ = sem.look()
+    assert (version, permits, bits) == (0, 4, bytes([0b1110_0000]))
+    assert [(permit, slots, record) for permit, slots, _, record in holders] == [
+        (client + b":7", b"1,2", b"a record"),
+        (B, b"0", b""),
+    ]
+    assert lasts(holders[0][2], 20_000)
+    assert sem.look(holders=0)[3] == []
+    assert [holder[0] for holder in sem.look(holders=1)[3]] == [client + b":7"]
+
+
+def test_node_without_memory_grants_nothing_but_lets_wait(sem):
+    with pytest.raises(Exception, match="FORGETFUL -1"):
+        sem.ask(A, guard=1000)
+    assert sem.redis.keys() == []
+    sem.redis.set("redsync_birth", "original 1")
+    assert sem.ask(A, 4, guard=1000) == b"0,1,2,3"
+    sem.redis.delete("redsync_birth")
+    assert sem.wait(B, 1, guard=1000)[1] == b"full"
+
+
+def test_foreign_value_is_told_and_left_as_it_is(sem):
+    sem.redis.hset(KEYS.lock, "a", "lock")
+    before = sem.node.dump()
+    assert sem.ask(A) == 0
+    assert sem.release(A) == 0
+    assert sem.abandon(A) == 0
+    assert sem.look() == 0
+    assert sem.renew((1, A, b"0", LEASE)) == [FOREIGN]
+    assert sem.node.dump() == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_books_are_sound_after_any_sequence(sem, seed):
+    rng = random.Random(seed)
+    owners = [b"owner-%d" % i for i in range(6)]
+    for _ in range(300):
+        owner, slots = rng.choice(owners), sorted(rng.sample(range(9), rng.randint(1, 3)))
+        text = b",".join(b"%d" % slot for slot in slots)
+        match rng.randrange(7):
+            case 0 | 1:
+                sem.ask(owner, len(slots), start=rng.randrange(9), permits=9, lease=rng.choice([LEASE, 3 * LEASE]))
+            case 2:
+                sem.ask(owner, len(slots), exact=text, permits=9)
+            case 3:
+                sem.release(owner, rng.choice([b"", text]))
+            case 4:
+                sem.renew((1, owner, text, rng.choice([LEASE, 3 * LEASE])))
+            case 5:
+                sem.abandon(owner, leave=rng.random() < 0.5)
+            case 6:
+                sem.redis.zadd(KEYS.lock, {owner: 1}, xx=True)  # its time is up
+        assert sem.is_sound(), f"seed {seed}"

@@ -1,0 +1,146 @@
+"""Every claim reaches another quorum of the nodes: the schedule in which a counter on each node admits too many.
+
+Client 1 reaches nodes A and B, client 2 nodes B and C, client 3 nodes C and A; with five nodes likewise three each. No
+node is asked more often than there are permits, so none has to refuse anybody, and each client has a majority. A proxy
+before each node for each client makes it so, for the semaphore as for the naive counter.
+"""
+
+import contextlib
+import itertools
+import random
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+import pytest
+import redis
+
+from redsync import Client
+from redsync.testing import FaultProxy, LocalNodes
+
+COUNT = """
+if tonumber(redis.call('get', KEYS[1]) or 0) >= tonumber(ARGV[1]) then return 0 end
+return redis.call('incr', KEYS[1])
+"""
+
+
+class Ring:
+    """Nodes, and as many clients; each reaches the majority of the nodes that begins with its own number.
+
+    There is one permit for each node of a majority: as many clients ask a node.
+    """
+
+    def __init__(self, size, stack):
+        self.size, self.quorum = size, size // 2 + 1
+        self.permits = self.quorum
+        self.nodes = stack.enter_context(LocalNodes(size))
+        self.proxies = [[stack.enter_context(FaultProxy(port)) for port in self.nodes.ports] for _ in range(size)]
+        self.stack = stack
+
+    def reached_by(self, number):
+        return {(number + i) % self.size for i in range(self.quorum)}
+
+    def connect(self):
+        """Return a client of redsync for each number."""
+        return [self.stack.enter_context(Client([p.url for p in row], restart_guard=0.0)) for row in self.proxies]
+
+    def cut(self, fault):
+        for number, row in enumerate(self.proxies):
+            for node in set(range(self.size)) - self.reached_by(number):
+                setattr(row[node], fault, True)
+
+    def heal(self):
+        for proxy in itertools.chain(*self.proxies):
+            proxy.heal()
+
+    def known(self, name):
+        """Return which permits of a semaphore each node keeps."""
+        found = []
+        for url in self.nodes.urls:
+            with redis.Redis.from_url(url, decode_responses=True) as node:
+                found.append(set(node.zrange(f"redsync:{name}", 0, -1)))
+        return found
+
+
+@pytest.fixture(params=[3, pytest.param(5, marks=pytest.mark.slow)], ids=lambda size: f"{size} nodes")
+def ring(request):
+    with contextlib.ExitStack() as stack:
+        yield Ring(request.param, stack)
+
+
+@pytest.fixture
+def orders(ring, seed):
+    """All orders of three clients, some of five."""
+    orders = list(itertools.permutations(range(ring.size)))
+    return orders if len(orders) <= 6 else random.Random(seed).sample(orders, 6)
+
+
+def reach_all(clients):
+    return all(node.state == "up" for client in clients for node in client.nodes())
+
+
+def believed(permits):
+    return [permit for permit in permits if permit is not None and permit.remaining() > 0]
+
+
+def count_naively(proxies, name, permits):
+    """Return whether a majority of nodes has let us in, each by its own count."""
+    votes = 0
+    for proxy in proxies:
+        with redis.Redis(port=proxy.port, retry=None) as node, contextlib.suppress(redis.ConnectionError):
+            votes += node.eval(COUNT, 1, name, permits) > 0
+    return votes > len(proxies) // 2
+
+
+def test_naive_counters_admit_too_many_when_each_client_reaches_another_majority(ring, orders):
+    ring.cut("refuse")
+    for order in orders:
+        name = f"count {order}"
+        let_in = [number for number in order if count_naively(ring.proxies[number], name, ring.permits)]
+        assert len(let_in) == ring.size > ring.permits, order
+
+
+@pytest.mark.parametrize("fault", ["drop_requests", "blackhole"])
+def test_semaphore_admits_no_more_than_it_has_when_each_client_reaches_another_majority(
+    ring, orders, eventually, fault
+):
+    clients = ring.connect()
+    eventually(lambda: reach_all(clients))
+    ring.cut(fault)
+    had = {}
+    for order in orders:
+        semaphores = {number: clients[number].get_semaphore(f"s {order}", ring.permits) for number in order}
+        had[order] = {number: semaphores[number].acquire(False) for number in order}
+        assert len(believed(had[order].values())) <= ring.permits, order
+        # With room for two, whoever comes first has one, and the next finds another.
+        assert all(had[order][number] for number in order[:2]), order
+        # It was as it was meant to be: nobody got beyond its own nodes.
+        for number, permit in had[order].items():
+            if permit is not None:
+                keeping = {node for node, ids in enumerate(ring.known(f"s {order}")) if permit.id in ids}
+                assert keeping <= ring.reached_by(number)
+                assert len(keeping) >= ring.quorum
+    # Now all that was held up on the way arrives, on nodes that have granted to others since.
+    ring.heal()
+    eventually(lambda: reach_all(clients), 20)
+    for order, by_number in had.items():
+        late = clients[order[-1]].get_semaphore(f"s {order}", ring.permits)
+        more = [late.acquire(False) for _ in range(ring.permits)]
+        assert len(believed([*by_number.values(), *more])) <= ring.permits, order
+
+
+def test_those_who_wait_are_served_one_for_one_when_each_client_reaches_another_majority(ring, eventually):
+    clients = ring.connect()
+    eventually(lambda: reach_all(clients))
+    ring.cut("drop_requests")
+    semaphores = [client.get_semaphore("s", ring.permits) for client in clients]
+    with ThreadPoolExecutor(ring.size) as pool:
+        waiting = {pool.submit(semaphore.acquire, timeout=20) for semaphore in semaphores}
+        having = []
+        for given_back in range(ring.size):
+            while len(having) < min(2, ring.size - given_back):
+                done, waiting = wait(waiting, 20, FIRST_COMPLETED)
+                having += [future.result(0) for future in done]
+                assert done
+                assert all(having)
+            assert len(believed(having)) <= ring.permits
+            having.pop(0).release()
+    assert having == []

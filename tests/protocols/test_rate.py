@@ -1,0 +1,179 @@
+"""The rate limiter: what is asked for, what is left behind, and when the next one can be."""
+
+import pytest
+
+from redsync._core.keys import SlotKeys
+from redsync._protocols import rate as protocol
+from redsync._protocols.bids import Bid, Limit
+from redsync._protocols.semaphore import Pool
+from redsync._protocols.windows import Window
+from redsync.exceptions import ConfigurationError, QuorumError
+
+ASK = "ask semaphore_acquire for a place"
+UNDO = "tell semaphore_abandon"
+LEAVE = "tell semaphore_abandon, leave"
+TIDY = "tell semaphore_release"
+LOOK = "ask semaphore_inspect"
+FULL = [700, b"full", 0, 0, b"", 3]
+
+
+class Limiter:
+    """A toy client's rate limiter of 3 per second."""
+
+    def __init__(self, toy, rate=3):
+        self.toy = toy
+        self.keys = SlotKeys.of(b"redsync:", b"x")
+        self.pool = Pool("x", self.keys, Limit(rate, 1_000_000))
+        self.window = Window(1.0, toy.session.timing)
+
+    def steps(self, n=1, timeout=0.0):
+        toy, owner = self.toy, self.toy.new_owner()
+        waits = timeout != 0
+        bid = Bid("x", owner, n, self.pool.limit, toy.session.luck, waits=waits, window=self.window)
+        demand = toy.demand(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n, bid=bid)
+        return protocol.acquire(toy.session, demand, self.pool, toy.now)
+
+    def play(self, *script, n=1, timeout=0.0):
+        return self.toy.play(self.steps(n, timeout), *script)
+
+    def retry_after(self, *looks, n=1):
+        toy = self.toy
+        steps = protocol.retry_after(toy.session, self.pool, toy.new_owner(), self.window, n)
+        return toy.play(steps, (LOOK, toy.answers(*looks)))
+
+
+def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
+    """What a node says whose slots are taken from `first` on, for so long."""
+    bits = sum(1 << (7 - first - i) for i in range(len(left_ms)))
+    holders = [[b"c:%d" % i, b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
+    return [0, rate, bytes([bits]), holders, per_us, awaited]
+
+
+@pytest.fixture
+def limiter(make_toy):
+    return Limiter(make_toy(3, luck=0.0))
+
+
+def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
+    toy = limiter.toy
+    assert limiter.play((ASK, toy.answers(b"0", b"0", None))) is True
+    args = toy.commands[0].args
+    assert args[2] > 1_000
+    assert args[7:] == (0, 3, 0, b"", 1_000_000)
+    assert len(toy.session.holds) == 0
+
+
+def test_round_that_was_late_is_asked_for_again_for_longer(limiter):
+    toy = limiter.toy
+    script = (ASK, toy.answers(b"0", b"0", b"1", takes=0.03)), (ASK, toy.answers(b"0", b"0", b"0", takes=0.03))
+    assert limiter.play(*script) is True
+    first, second = toy.commands
+    assert first.args[0] == second.args[0]
+    assert second.args[10] == b"0", "the same slots"
+    assert second.args[2] > first.args[2] + 40
+
+
+def test_rounds_that_are_always_late_are_undone_and_told(limiter):
+    toy = limiter.toy
+    script = [(ASK, toy.all_say(b"0", takes=0.7)) for _ in range(4)]
+    with pytest.raises(QuorumError, match="answered too late"):
+        limiter.play(*script, UNDO)
+
+
+def test_what_some_nodes_granted_is_given_back(limiter):
+    toy = limiter.toy
+    assert limiter.play((ASK, toy.answers(b"0", FULL, FULL)), UNDO) is False
+
+
+def test_nothing_is_undone_where_all_refused(limiter):
+    toy = limiter.toy
+    sleeping = "wait for wake-up", toy.slept(0.1)
+    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, (ASK, toy.all_say(b"0")), TIDY
+    assert limiter.play(*script, timeout=5.0) is True
+
+
+def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
+    toy = limiter.toy
+    sleeping = "wait for wake-up", toy.slept()
+    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, (ASK, toy.all_say(FULL)), LEAVE
+    assert limiter.play(*script, timeout=0.702) is False
+    assert toy.waits[0].until == pytest.approx(1000.002 + 0.7, abs=0.001)
+
+
+def test_success_of_who_waited_tidies_up_behind_itself(limiter):
+    toy = limiter.toy
+    sleeping = "wait for wake-up", toy.slept(0.1)
+    last = ASK, toy.answers(b"0,1", b"0,1", b"1,2")
+    assert limiter.play((ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, last, TIDY, n=2, timeout=5.0)
+    assert toy.told[-1].command.args[1:] == (2, b"1,0")
+    assert toy.told[-1].owed_to == 0b111, "a node that hangs keeps the place"
+    assert toy.told[-1].owed_until > toy.now + 3.0
+
+
+def test_stray_slot_is_given_back(limiter):
+    toy = limiter.toy
+    assert limiter.play((ASK, toy.answers(b"1", b"0", b"0")), TIDY) is True
+    assert toy.told[-1].owed_to == 0, "the time of what is left runs out"
+
+
+@pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])
+def test_interruption_before_the_success_gives_all_back(limiter, at, cleaned_up):
+    toy = limiter.toy
+    script = (
+        (ASK, toy.all_say(FULL)),
+        (ASK, toy.all_say(FULL)),
+        ("wait for wake-up", toy.slept(0.1)),
+        (ASK, toy.answers(b"0", FULL, FULL)),
+    )
+    assert toy.interrupt(limiter.steps(timeout=5.0), script, at) == cleaned_up
+
+
+def test_interruption_after_the_success_gives_nothing_back(limiter):
+    toy = limiter.toy
+    assert toy.interrupt(limiter.steps(), ((ASK, toy.answers(b"1", b"0", b"0")), TIDY), 1) == []
+
+
+def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
+    assert limiter.retry_after(look(), look(5, 5, 5), look(5)) == 0.0
+    assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), look(120, 210, 290)) == pytest.approx(0.1111)
+    assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), "down", n=2) == pytest.approx(0.202)
+
+
+def test_retry_after_believes_permits_that_last_for_longer_than_its_own_would(limiter):
+    """Another client, which has found the nodes slow, asked for them with more allowance."""
+    assert limiter.retry_after(*[look(1200, 1200, 1200)] * 3) == pytest.approx(1.2 * 1.01)
+
+
+def test_retry_after_tells_the_same_slot_of_a_quorum(limiter):
+    # Each of these nodes has a slot free, but each another one.
+    left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")
+    assert left == pytest.approx(0.3 * 1.01), "slot 2"
+
+
+def test_retry_after_for_several_tells_when_one_quorum_has_all_of_them(limiter):
+    # At 74 ms slot 0 is free on two nodes, and so is slot 2, but not on the same ones.
+    assert limiter.retry_after(look(74), look(81), look(91, first=2), n=3) == pytest.approx(0.081 * 1.01)
+
+
+def test_retry_after_counts_those_who_wait(limiter):
+    looks = [look(100, 200, 300, awaited=1)] * 3
+    # And they may look a little late.
+    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.patience(1.0, 1 / 3))
+    longest = limiter.window.terms()[0]
+    looks = [look(100, 200, 300, awaited=3)] * 3
+    assert limiter.retry_after(*looks) == pytest.approx((0.1 + longest) * 1.01 + limiter.window.patience(1.0, 1.0))
+
+
+def test_retry_after_of_what_is_not_told_is_as_long_as_it_can_be(limiter):
+    silent = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0]
+    assert limiter.retry_after(silent, silent, silent) == pytest.approx(limiter.window.terms()[0] * 1.01)
+
+
+def test_limit_of_another_kind_is_an_error_however_new_it_is(limiter):
+    toy = limiter.toy
+    other = [-1, b"limit", 0, 0, b"4294967296 3", 3]
+    with pytest.raises(ConfigurationError, match="has a semaphore on its nodes, not 3 per 1 s"):
+        limiter.play((ASK, toy.all_say(other)), UNDO)
+    assert limiter.pool.limit.version == 0
+    with pytest.raises(ConfigurationError, match="has 3 per 2 s on its nodes"):
+        limiter.retry_after(*[look(per_us=2_000_000)] * 3)

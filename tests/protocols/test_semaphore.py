@@ -1,0 +1,231 @@
+"""The semaphore: its limit, what looks tell, giving back, and what renewals say of slots."""
+
+import pytest
+
+from redsync._core.keys import SlotKeys
+from redsync._core.presence import ClientRecord
+from redsync._protocols.bids import Bid, Limit
+from redsync._protocols.lease import lose
+from redsync._protocols.renewal import renew
+from redsync._protocols.semaphore import (
+    SEMAPHORE,
+    Pool,
+    acquire,
+    available,
+    holdings,
+    limit_of,
+    release_latest,
+    resize,
+)
+from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
+
+V1, V2 = 1 << 32, 2 << 32
+ASK = "ask semaphore_acquire for a place"
+RECORD = ClientRecord("host", 7, "program", 1.0)
+
+
+def look(version=-1, permits=0, taken=(), holders=()):
+    bits = bytearray(2)
+    for slot in taken:
+        bits[slot // 8] |= 1 << (7 - slot % 8)
+    return [version, permits, bytes(bits), list(holders), 0, 0]
+
+
+@pytest.fixture
+def pool():
+    return Pool("x", SlotKeys.of(b"redsync:", b"x"), Limit(4))
+
+
+@pytest.fixture
+def take(toy, pool):
+    """Take a permit, on all nodes."""
+
+    def take(*slots, answers=None, **fields):
+        owner = toy.new_owner()
+        bid = Bid("x", owner, len(slots), pool.limit, toy.session.luck, waits=False)
+        options = {
+            "kind": SEMAPHORE,
+            "keys": pool.keys,
+            "owner": owner,
+            "timeout": 0.0,
+            "holds": len(slots),
+            "bid": bid,
+        }
+        demand = toy.demand(**{**options, **fields})
+        steps = acquire(toy.session, demand, pool.limit, toy.now)
+        granted = b",".join(b"%d" % slot for slot in slots)
+        return toy.play(steps, (ASK, answers or toy.all_say(granted)))
+
+    return take
+
+
+# The limit.
+
+
+def test_limit_is_the_newest_that_nodes_know(toy, pool):
+    looks = toy.answers(look(0, 4), look(V1, 7), look(0, 4), look(), None)
+    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 7
+    assert (pool.limit.version, pool.limit.permits) == (V1, 7)
+
+
+def test_limit_that_no_node_knows_is_ones_own(toy, pool):
+    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(look()))) == 4
+
+
+def test_limit_that_nodes_forgot_is_the_last_that_was_learnt(toy, pool):
+    pool.limit.learn(V1, 9)
+    looks = toy.all_say(look(0, 4))
+    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 9
+
+
+def test_resize_writes_a_version_above_all_that_are_known(toy, pool):
+    toy.luck = 0.25
+    wanted = V2 + (1 << 30)
+    script = [
+        ("ask semaphore_inspect", toy.answers(look(0, 4), look(V1 + 5, 7), look(0, 4), "down", None)),
+        ("ask semaphore_resize", toy.all_say([wanted, 9])),
+    ]
+    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    assert toy.commands[-1].args == (wanted, 9, 0)
+    assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
+
+
+def test_resize_that_was_overtaken_by_another_is_done(toy, pool):
+    script = [
+        ("ask semaphore_inspect", toy.all_say(look(0, 4))),
+        ("ask semaphore_resize", toy.all_say([V2, 3])),
+    ]
+    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    assert (pool.limit.version, pool.limit.permits) == (V2, 3)
+
+
+def test_resize_without_a_quorum_is_an_error(toy, pool):
+    looks = ("ask semaphore_inspect", toy.all_say(look(0, 4)))
+    script = looks, ("ask semaphore_resize", toy.answers([V2, 9], [V2, 9], "down", "down", "down"))
+    with pytest.raises(QuorumError, match="semaphore 'x': 3 of 5 nodes failed"):
+        toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    assert pool.limit.permits == 9, "it may come into force"
+    with pytest.raises(QuorumError):
+        toy.play(resize(toy.session, pool, toy.owner, 9), ("ask semaphore_inspect", toy.all_say("down")))
+
+
+# Looks.
+
+
+def test_slot_is_free_only_if_a_quorum_may_grant_it(toy, pool):
+    looks = toy.answers(look(0, 4, [0, 1]), look(0, 4, [0, 1]), look(0, 4, [0, 2]), look(0, 4, []), look(0, 4, []))
+    steps = available(toy.session, pool, toy.owner)
+    assert toy.play(steps, ("ask semaphore_inspect", looks)) == 3, "0 is taken on three; 1 and 2 on fewer"
+    looks = toy.answers(look(0, 4, [0, 1]), look(0, 4, [0, 1]), look(0, 4, [0, 2]), "down", "down")
+    assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 1
+
+
+def test_none_are_available_while_more_are_out_than_a_shrink_has_left(toy, pool):
+    looks = toy.all_say(look(V1, 1, [2, 3]))
+    assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 0
+
+
+def test_holdings_are_what_a_quorum_knows(toy, pool):
+    entry, rare = [b"c:1", b"3,0", 9_000, RECORD.pack()], [b"c:2", b"1", 9_000, b""]
+    looks = toy.answers(
+        look(0, 4, [], [entry, rare]),
+        look(0, 4, [], [[b"c:1", b"0,3", 8_000, b""], rare]),
+        look(0, 4, [], [[b"c:1", b"3,2", 7_000, b""], [b"c:2", b"2", 9_000, b""]]),
+        look(0, 4, [], [[b"c:1", b"0,3", 6_000, b""]]),
+        "down",
+    )
+    [holding] = toy.play(holdings(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
+    assert (holding.id, holding.slots, holding.remaining, holding.client) == ("c:1", (0, 3), 7.0, RECORD)
+
+
+def test_foreign_value_is_an_error_for_who_looks(toy, pool):
+    with pytest.raises(KeyTypeError, match="semaphore 'x'"):
+        toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(0)))
+
+
+def test_garbage_is_no_look(believed, pool):
+    assert believed(lambda toy: available(toy.session, pool, toy.owner)) == []
+
+
+# Giving back.
+
+
+def test_latest_permits_are_given_back_first_and_the_last_reduced(toy, pool, take):
+    first, second = take(0, 1), take(2)
+    release = ("ask semaphore_release", toy.all_say(1))
+    toy.play(release_latest(toy.session, pool, 2, toy.now), release, release)
+    assert (first.count, second.count) == (1, 0)
+    assert [command.args[1:] for command in toy.commands[-2:]] == [(0, b""), (1, b"0")]
+    assert toy.session.holds.permits(pool.keys.lock) == [first]
+
+
+def test_permit_of_a_with_is_given_back_last(toy, pool, take):
+    first, second = take(0), take(1)
+    second.entered = True
+    toy.play(release_latest(toy.session, pool, 1, toy.now), ("ask semaphore_release", toy.all_say(1)))
+    assert (first.count, second.count) == (0, 1)
+
+
+def test_too_many_to_give_back_are_an_error_and_nothing_happens(toy, pool, take):
+    state = take(0)
+    with pytest.raises(OverReleaseError, match="this client has 1"):
+        toy.play(release_latest(toy.session, pool, 2, toy.now))
+    assert state.count == 1
+
+
+def test_loss_of_one_is_told_when_all_have_been_given_back(toy, pool, take):
+    first, second = take(0), take(1)
+    toy.play(lose(second, "a reason"), "tell semaphore_abandon, leave", "notify HoldLost")
+    with pytest.raises(LeaseLostError, match="the permit of semaphore 'x' was lost: a reason"):
+        toy.play(release_latest(toy.session, pool, 2, toy.now), ("ask semaphore_release", toy.all_say(1)))
+    assert (first.count, second.count) == (0, 0)
+
+
+def test_interrupted_release_gives_back_the_rest_without_waiting(toy, pool, take):
+    take(0), take(1)
+    steps = release_latest(toy.session, pool, 2, toy.now)
+    cleaned_up = toy.interrupt(steps, [("ask semaphore_release", None)], 0)
+    assert cleaned_up == ["tell semaphore_abandon, leave", "tell semaphore_release"]
+    assert len(toy.session.holds) == 0
+
+
+# Renewal.
+
+
+def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, make_toy):
+    one, two = take(3, 1), take(2)
+    one.count = 1
+    toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
+    command = toy.commands[-1]
+    assert command.keys == pool.keys.held
+    assert command.args == (1, one.owner.wire, b"%d" % one.slots[0], 30_000, 1, two.owner.wire, b"2", 30_000)
+
+
+def test_permit_with_other_slots_somewhere_is_set_right_by_the_watchdog(toy, pool, take):
+    state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
+    tally = toy.tallies[0]
+    assert state.strays(tally) == 0
+    tally.record(3, b"3")
+    assert state.strays(tally) == 0b01000
+    tally.record(4, [20_000, b"full", 0, 0, b"", 4])
+    assert state.strays(tally) == 0b11000, "there a place may be left in the line"
+    steps = toy.run_watchdog(sleeps=2)
+    assert steps == ["wait", "ask semaphore_renew", "wait"]
+    assert toy.commands[-1].args[2] == b"2"
+
+
+def test_permit_that_all_nodes_keep_needs_no_further_command(toy, take):
+    state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
+    for node in (3, 4):
+        toy.tallies[0].record(node, b"2")
+    assert state.strays(toy.tallies[0]) == 0
+    assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
+
+
+def test_watchdog_renews_many_permits_with_one_command(toy, take):
+    states = [take(slot) for slot in range(4)]
+    for state in states:
+        state.fill_at = float("inf")
+    toy.now += 10.5
+    assert toy.run_watchdog(answer=lambda command: [2] * (len(command.args) // 4)) == ["ask semaphore_renew", "wait"]
+    assert len({state.renew_at for state in states}) == 1

@@ -1,0 +1,73 @@
+"""Windows: how long slots are kept, until when a success counts, and how the allowance follows what rounds take."""
+
+import pytest
+
+from redsync._core.timing import Timing
+from redsync._protocols.windows import Window
+
+TIMING = Timing(30.0, node_timeout=0.25, drift_factor=0.01, restart_guard=30.0)
+
+
+@pytest.mark.parametrize("per", [0.001, 0.1, 1.0, 60.0, 86_400.0, 366 * 86_400.0])
+def test_slot_is_kept_for_the_window_the_allowance_and_drift(per):
+    window = Window(per, TIMING)
+    for _ in range(50):
+        lease, useful = window.terms()
+        # By the clock of a client, beside which the node's runs fast; a node counts whole milliseconds.
+        assert (lease - 0.001) / 1.01 >= per + 2 * useful
+        window.note(0.001, late=False)
+
+
+@pytest.mark.parametrize(("per", "loss"), [(1.0, 0.023), (10.0, 0.021), (86_400.0, 0.0101)])
+def test_loss_of_throughput_is_a_percent_or_two(per, loss):
+    window = Window(per, TIMING)
+    for _ in range(20):
+        window.note(0.0005, late=False)
+    assert window.terms()[0] / per - 1 < loss
+
+
+def test_allowance_follows_what_rounds_take():
+    window = Window(1.0, TIMING)
+    for _ in range(20):
+        window.note(0.02, late=False)
+    assert window.terms()[1] == pytest.approx(0.04), "twice what they take"
+    window.note(0.06, late=True)
+    assert window.terms()[1] == pytest.approx(0.12)
+    for _ in range(5):
+        window.note(0.2, late=True)
+    assert window.terms()[1] == 0.5, "as long as two rounds may last"
+
+
+def test_round_that_is_not_too_long_for_the_client_can_always_count():
+    window = Window(0.001, TIMING)
+    for _ in range(5):
+        window.note(TIMING.node_timeout, late=True)
+    assert window.terms()[1] > TIMING.node_timeout == window.round_timeout
+
+
+def test_guard_covers_the_longest_time_for_which_a_slot_is_kept():
+    window = Window(3600.0, TIMING)
+    for _ in range(10):
+        window.note(9.0, late=True)
+    assert window.guard >= window.terms()[0]
+    assert Window(1.0, TIMING).guard == 30.0, "as everybody expects of everybody"
+    assert Window(3600.0, TIMING, 60.0).guard == 60.0
+    assert Window(3600.0, Timing(30.0)).guard == 0.0
+
+
+def test_retry_after_is_long_enough_by_a_clock_that_runs_slow():
+    assert Window(60.0, TIMING).retry_after(60.0) == pytest.approx(60.6)
+
+
+def test_who_waits_for_long_looks_while_its_place_is_kept_and_seldom():
+    for per, shortest in ((0.1, 1.2), (60.0, 3.4), (86_400.0, 34.0)):
+        window = Window(per, TIMING)
+        for luck in (0.0, 0.999):
+            assert shortest <= window.patience(luck) <= window.place_kept / 2
+            assert window.patience(luck, 1000.0) == window.patience(luck)
+
+
+def test_who_has_others_before_it_looks_the_more_often_the_fewer_they_are():
+    window = Window(1.0, TIMING)
+    assert [window.patience(1.0, ahead) for ahead in (0.0, 0.001, 1.0, 3.0, 9.0)] == [1.5, 0.25025, 0.5, 1.0, 1.5]
+    assert Window(0.01, TIMING).patience(1.0, 1.0) == 0.1

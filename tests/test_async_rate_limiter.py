@@ -1,0 +1,87 @@
+"""What is asyncio's own about the rate limiter: cancellation, and calls of coroutine functions."""
+
+import asyncio
+import time
+from functools import partial
+
+import pytest
+
+from redsync import AcquireTimeout
+from tests.aio_support import client_of, in_loop, turns, until
+
+DAY = 86_400
+
+
+def is_gone(raw, key):
+    return raw.count(key) == 0
+
+
+@in_loop
+async def test_acquire_that_is_cancelled_at_any_turn_takes_nothing_unless_it_succeeded(nodes, raw):
+    async with client_of(nodes) as client:
+        for turn in range(12):
+            limiter = client.get_rate_limiter(f"x{turn}", 1, DAY)
+            task = asyncio.create_task(limiter.acquire())
+            await turns(turn)
+            if task.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await until(partial(is_gone, raw, f"redsync:x{turn}"))
+                assert await limiter.acquire(False), "nothing was taken"
+            else:
+                assert task.result()
+            assert not await limiter.acquire(False)
+            assert len(client.runner.session.holds) == 0
+
+
+@in_loop
+async def test_waiter_that_is_cancelled_leaves_the_line(nodes, raw):
+    async with client_of(nodes) as client:
+        limiter = client.get_rate_limiter("x", 1, DAY)
+        await limiter.acquire()
+        waiting = asyncio.create_task(limiter.acquire())
+        await until(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
+        assert await limiter.available() == 0
+
+
+@in_loop
+async def test_many_tasks_wait_for_their_turns(nodes):
+    async with client_of(nodes) as client:
+        limiter = client.get_rate_limiter("x", 10, 0.4)
+        instants = []
+
+        async def call():
+            async with limiter:
+                instants.append(time.monotonic())
+
+        await asyncio.gather(*(call() for _ in range(35)))
+    assert all(later - sooner >= 0.4 for sooner, later in zip(instants, instants[10:], strict=False))
+    assert instants[-1] - instants[0] < 3.0
+
+
+@in_loop
+async def test_call_of_a_coroutine_function_takes_one(nodes):
+    async with client_of(nodes) as client:
+        limiter = client.get_rate_limiter("x", 3, DAY)
+
+        @limiter
+        async def call(number):
+            return number
+
+        @limiter(timeout=0, on_busy="skip")
+        async def skip(number):
+            return number
+
+        async def instead(number):
+            return -number
+
+        assert [await call(1), await call(2), await skip(3), await skip(4)] == [1, 2, 3, None]
+        assert await limiter(timeout=0, on_busy=instead)(call.__wrapped__)(5) == -5
+        with pytest.raises(AcquireTimeout):
+            await limiter(timeout=0.05)(call.__wrapped__)(6)
+        with pytest.raises(TypeError, match="is no coroutine function"):
+            limiter(lambda: 1)

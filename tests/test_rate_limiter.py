@@ -1,0 +1,339 @@
+"""The rate limiter as its users meet it: the public contract, on real nodes, in both flavours."""
+
+import pickle
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from redsync import (
+    AcquireTimeout,
+    ClientClosedError,
+    ConfigurationError,
+    KeyTypeError,
+    QuorumError,
+)
+
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
+
+DAY = 86_400
+
+
+@pytest.fixture
+def limiter(client):
+    """Three in 0.4 s."""
+    return client.get_rate_limiter("x", 3, 0.4)
+
+
+@pytest.fixture
+def daily(client):
+    return client.get_rate_limiter("x", 2, DAY)
+
+
+def narrowest(instants, rate):
+    """Return the shortest time in which more than `rate` succeeded."""
+    instants = sorted(instants)
+    return min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False))
+
+
+# Taking.
+
+
+def test_as_many_succeed_as_the_rate_allows_and_no_more(daily, make_client):
+    elsewhere = make_client().get_rate_limiter("x", 2, DAY)
+    assert daily.available() == 2
+    assert daily.acquire() is True
+    assert elsewhere.acquire(False) is True
+    assert daily.acquire(False) is False
+    assert elsewhere.acquire(timeout=0.05) is False
+    assert daily.available() == elsewhere.available() == 0
+
+
+def test_several_are_had_all_or_none(limiter):
+    assert limiter.acquire(n=2)
+    assert not limiter.acquire(False, n=2)
+    assert limiter.acquire(False)
+
+
+def test_who_waits_succeeds_when_the_window_has_passed(limiter):
+    instants = []
+    for _ in range(10):
+        assert limiter.acquire()
+        instants.append(time.monotonic())
+    assert narrowest(instants, 3) >= 0.4
+    assert instants[-1] - instants[0] < 3 * (0.4 + 0.3)
+
+
+def test_window_slides_and_is_not_set_back_at_any_instant(client):
+    limiter = client.get_rate_limiter("x", 2, 0.6)
+    assert limiter.acquire()
+    time.sleep(0.35)
+    assert limiter.acquire()
+    time.sleep(0.4)
+    assert limiter.acquire(False), "the first one is out of the window"
+    assert not limiter.acquire(False), "the second one is not"
+
+
+def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
+    one = make_client()
+    assert one.get_rate_limiter("x", 1, DAY).acquire()
+    one.close()
+    with pytest.raises(ClientClosedError):
+        one.get_rate_limiter("x", 1, DAY).acquire()
+    assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
+
+
+def test_first_come_is_first_served(limiter, make_client, make_worker, raw, eventually):
+    limiter.acquire(n=3)
+    served = []
+
+    def wait(number):
+        assert make_client().get_rate_limiter("x", 3, 0.4).acquire(n=3)
+        served.append(number)
+
+    def in_line(number):
+        return all(node.zcard("redsync_queue:{redsync:x}") > number for node in raw)
+
+    waiting = []
+    for number in range(3):
+        waiting.append(make_worker().start(wait, number))
+        eventually(partial(in_line, number))
+    for each in waiting:
+        each.result(10)
+    assert served == [0, 1, 2]
+
+
+def test_who_gives_up_leaves_nothing(daily, raw, eventually):
+    daily.acquire(n=2)
+    taken = [node.zcard("redsync:x") for node in raw]
+    assert not daily.acquire(timeout=0.1)
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
+    assert [node.zcard("redsync:x") for node in raw] == taken
+
+
+def test_waiters_sleep_until_their_turn(client, make_worker, raw):
+    limiter = client.get_rate_limiter("x", 2, 0.5)
+    limiter.acquire(n=2)
+    before = [node.info("commandstats")["cmdstat_evalsha"]["calls"] for node in raw]
+    working = [make_worker().start(limiter.acquire) for _ in range(8)]
+    assert all(each.result(10) for each in working)
+    after = [node.info("commandstats")["cmdstat_evalsha"]["calls"] for node in raw]
+    asked = max(late - early for late, early in zip(after, before, strict=True))
+    assert asked <= 8 * 10, "each asks, takes a place, looks when its turn may have come, and not again and again"
+
+
+# Looking.
+
+
+def test_retry_after_is_zero_while_one_is_free(limiter):
+    assert limiter.retry_after() == 0.0
+    limiter.acquire(n=2)
+    assert limiter.retry_after() == 0.0
+    assert limiter.retry_after(2) > 0.0
+    assert limiter.available() == 1, "nothing is taken by looking"
+
+
+def test_who_waits_for_retry_after_succeeds(limiter):
+    for n in (1, 2, 3, 1, 3):
+        while (left := limiter.retry_after(n)) > 0:
+            assert left < 0.4 + 0.2
+            time.sleep(left)
+        assert limiter.acquire(False, n=n)
+
+
+def test_retry_after_tells_the_first_of_many(client):
+    limiter = client.get_rate_limiter("x", 200, 2.0)
+    limiter.acquire()
+    time.sleep(0.5)
+    limiter.acquire(n=199)
+    assert 1.0 < limiter.retry_after() < 1.7
+    assert 1.6 < limiter.retry_after(2) < 2.3
+    assert 1.6 < limiter.retry_after(200) < 2.3
+
+
+def test_retry_after_counts_those_who_wait(daily, other, raw, eventually):
+    daily.acquire(n=2)
+    waiting = other.start(daily.acquire, timeout=0.6, n=2)
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
+    assert 2 * DAY < daily.retry_after() < 2 * 1.05 * DAY
+    assert waiting.result(5) is False
+
+
+def test_retry_after_of_a_day_is_about_a_day(daily):
+    daily.acquire(n=2)
+    assert DAY < daily.retry_after() < 1.03 * DAY
+
+
+def test_many_that_have_run_out_are_free_at_once(client):
+    limiter = client.get_rate_limiter("x", 1_000, 0.3)
+    for _ in range(10):
+        limiter.acquire(n=100)
+    time.sleep(0.4)
+    assert limiter.available() == 1_000
+    assert limiter.acquire(False, n=1_000)
+
+
+# With, and as a decorator.
+
+
+def test_with_takes_one_and_gives_nothing_back(daily):
+    with daily as entered:
+        assert entered.rate == 2
+        assert daily.available() == 1
+    assert daily.available() == 1
+
+
+def test_with_waits_for_its_timeout(client, daily):
+    daily.acquire(n=2)
+    limiter = client.get_rate_limiter("x", 2, DAY, timeout=0.05)
+    with pytest.raises(AcquireTimeout), limiter:
+        pytest.fail("the body must not run")
+
+
+def test_error_of_the_body_comes_out_of_with(limiter):
+    with pytest.raises(ZeroDivisionError), limiter:
+        1 / 0  # noqa: B018
+
+
+# Disagreement, strangers, outages.
+
+
+@pytest.mark.parametrize(("rate", "per"), [(3, DAY), (2, 60.0)])
+def test_programs_that_disagree_are_told(client, daily, rate, per):
+    daily.acquire()
+    other = client.get_rate_limiter("x", rate, per)
+    for look in (other.acquire, other.available, other.retry_after):
+        with pytest.raises(ConfigurationError, match=r"has 2 per 86400 s on its nodes, not .*: use one rate"):
+            look()
+    assert daily.acquire(False)
+
+
+def test_semaphore_of_the_same_name_is_told_apart(client, daily):
+    daily.acquire()
+    semaphore = client.get_semaphore("x", 2)
+    for use in (semaphore.acquire, semaphore.available, lambda: semaphore.resize(5)):
+        with pytest.raises(ConfigurationError, match="has a rate limiter on its nodes, not 2: choose another name"):
+            use()
+    client.get_semaphore("y", 2).acquire()
+    with pytest.raises(ConfigurationError, match="has a semaphore on its nodes, not 2 per 60 s"):
+        client.get_rate_limiter("y", 2, 60).acquire(False)
+
+
+def test_node_that_got_another_rate_is_set_right(client, raw, eventually):
+    limiter = client.get_rate_limiter("x", 1_000, DAY)
+    raw[0].set("redsync_limit:{redsync:x}", "0 7 1000000")
+
+    def is_right():
+        # Whoever hears of it; the other nodes may be quicker.
+        limiter.acquire()
+        return raw[0].get("redsync_limit:{redsync:x}") == b"0 1000 86400000000"
+
+    eventually(is_right)
+    assert raw[0].pttl("redsync_limit:{redsync:x}") > DAY * 1000
+
+
+def test_lock_of_the_same_name_is_refused(client, daily):
+    client.get_lock("x").acquire()
+    for use in (daily.acquire, daily.available, daily.retry_after):
+        with pytest.raises(KeyTypeError):
+            use()
+
+
+def test_without_a_quorum_nothing_succeeds(make_client, nodes):
+    limiter = make_client([*nodes.urls[:2], *(f"redis://127.0.0.1:{port}" for port in (1, 2, 3))]).get_rate_limiter(
+        "x", 3, 1
+    )
+    for use in (lambda: limiter.acquire(False), lambda: limiter.acquire(timeout=0.1), limiter.retry_after):
+        with pytest.raises(QuorumError, match="rate limiter 'x'"):
+            use()
+
+
+def test_dead_minority_costs_nothing(make_client, nodes):
+    urls = [*nodes.urls[:3], *(f"redis://127.0.0.1:{port}" for port in (1, 2))]
+    limiter = make_client(urls).get_rate_limiter("x", 50, DAY)
+    began = time.monotonic()
+    assert all(limiter.acquire(False) for _ in range(50))
+    assert not limiter.acquire(False)
+    assert time.monotonic() - began < 2.0
+
+
+def test_node_that_lost_its_memory_is_kept_out_for_a_window(make_client, raw):
+    limiter = make_client(n=3, restart_guard=0.001).get_rate_limiter("x", 1, DAY)
+    assert limiter._window.guard > DAY
+    trusted = make_client(n=3, restart_guard=0.001).get_rate_limiter("x", 1, DAY, restart_guard=0.0)
+    assert trusted.acquire(False), "whose nodes write everything to disk can tell so"
+    with pytest.raises(QuorumError, match="may have forgotten"):
+        limiter.acquire(False)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("rate", [0, -1, 10_001, 1.5, "3", None, True])
+def test_rate_that_can_not_be_is_refused(client, rate):
+    with pytest.raises(ValueError, match="a rate is a number from 1 to 10,000"):
+        client.get_rate_limiter("x", rate, 1)
+
+
+@pytest.mark.parametrize("per", [0, -1, float("inf"), float("nan"), 10**400, "1", None, True, 400 * DAY])
+def test_window_that_can_not_be_is_refused(client, per):
+    with pytest.raises(ValueError, match="a window"):
+        client.get_rate_limiter("x", 1, per)
+
+
+@pytest.mark.parametrize("guard", [-1, float("nan"), "1"])
+def test_guard_that_can_not_be_is_refused(client, guard):
+    with pytest.raises(ValueError, match="restart_guard is a number"):
+        client.get_rate_limiter("x", 1, 1, restart_guard=guard)
+
+
+@pytest.mark.parametrize("n", [0, -1, 4, 1.0, True, None])
+def test_number_at_once_that_can_not_be_is_refused(limiter, n):
+    for use in (lambda: limiter.acquire(n=n), lambda: limiter.retry_after(n)):
+        with pytest.raises(ValueError, match=r"allows 3 per 0.4 s: n is a number from 1 to 3"):
+            use()
+
+
+def test_timeouts_that_can_not_be_are_refused(client, limiter):
+    for arguments in ({"timeout": -2}, {"blocking": False, "timeout": 1}, {"timeout": float("nan")}):
+        with pytest.raises(ValueError, match="timeout"):
+            limiter.acquire(**arguments)
+    with pytest.raises(ValueError, match="timeout"):
+        client.get_rate_limiter("x", 1, 1, timeout=-3)
+
+
+def test_limiter_says_what_it_is(limiter):
+    assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, 0.4)
+    assert repr(limiter).endswith("RateLimiter 'x' of 3 per 0.4 s>")
+
+
+@pytest.mark.threads_only("an async client is unpickled without a loop")
+def test_limiter_is_pickled(daily):
+    daily.acquire()
+    copy = pickle.loads(pickle.dumps(daily))
+    assert type(copy).__name__ == type(daily).__name__
+    assert (copy.rate, copy.per) == (2, DAY)
+    assert copy.available() == 1
+
+
+# All at once.
+
+
+def test_no_window_has_more_successes_than_the_rate_among_threads(make_client, make_worker):
+    clients = [make_client() for _ in range(3)]
+    guard, instants = threading.Lock(), []
+    until = time.monotonic() + 3
+
+    def work(number):
+        limiter = clients[number % 3].get_rate_limiter("x", 20, 0.5)
+        while time.monotonic() < until:
+            n = 1 + number % 2
+            if limiter.acquire(timeout=max(until - time.monotonic(), 0), n=n):
+                with guard:
+                    instants.extend([time.monotonic()] * n)
+
+    for each in [make_worker().start(work, number) for number in range(6)]:
+        each.result(30)
+    assert narrowest(instants, 20) >= 0.5
+    assert len(instants) >= 20 * 4, "and it is made use of"

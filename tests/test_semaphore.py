@@ -1,0 +1,509 @@
+"""The semaphore as its users meet it: the public contract, on real nodes, in both flavours.
+
+Beside `threading.Semaphore`, whose contract it has.
+"""
+
+import pickle
+import threading
+import time
+
+import pytest
+
+from redsync import (
+    AcquireTimeout,
+    ClientClosedError,
+    ConfigurationError,
+    KeyTypeError,
+    LeaseLostError,
+    NotOwnedError,
+    OverReleaseError,
+    Permit,
+    QuorumError,
+    Semaphore,
+)
+
+pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
+
+LIMIT = b"redsync_limit:{redsync:x}"
+
+
+@pytest.fixture
+def semaphore(client):
+    return client.get_semaphore("x", 3)
+
+
+@pytest.fixture
+def elsewhere(make_client):
+    """The same semaphore in another process, as far as nodes can tell."""
+    return make_client().get_semaphore("x", 3)
+
+
+def is_free(raw):
+    return raw.keys() == [{LIMIT}] * len(raw)
+
+
+# Taking and giving back.
+
+
+def test_acquire_gives_a_permit_that_release_gives_back(semaphore, raw, eventually):
+    permit = semaphore.acquire()
+    assert permit
+    assert isinstance(permit, Permit)
+    assert semaphore.available() == 2
+    assert 25 < permit.remaining() < 30
+    assert not permit.lost
+    permit.check()
+    permit.release()
+    assert semaphore.available() == 3
+    eventually(lambda: is_free(raw))
+
+
+def test_no_more_permits_than_there_are(semaphore, elsewhere):
+    taken = [semaphore.acquire(), elsewhere.acquire(False), semaphore.acquire(timeout=0)]
+    assert all(taken)
+    assert len({permit.id for permit in taken}) == 3
+    assert semaphore.acquire(False) is None
+    assert elsewhere.acquire(timeout=0.05) is None
+    taken[1].release()
+    assert semaphore.acquire(False)
+    assert elsewhere.available() == 0
+
+
+def test_several_permits_are_had_all_or_none(semaphore, elsewhere):
+    two = semaphore.acquire(n=2)
+    assert elsewhere.acquire(False, n=2) is None
+    assert elsewhere.acquire(False, None, 1)
+    assert semaphore.available() == 0
+    two.release()
+    assert semaphore.available() == 2
+
+
+def test_release_gives_back_the_latest_first(semaphore, elsewhere):
+    first, second = semaphore.acquire(), semaphore.acquire()
+    semaphore.release()
+    assert first.remaining() > 0
+    assert second.remaining() == 0
+    with pytest.raises(NotOwnedError, match="permit of semaphore 'x' was released already"):
+        second.release()
+    with pytest.raises(OverReleaseError, match="this client has 0"):
+        elsewhere.release()
+    semaphore.release()
+    assert semaphore.available() == 3
+
+
+def test_release_reduces_a_permit_that_it_does_not_cover(semaphore, elsewhere):
+    first, several = semaphore.acquire(), semaphore.acquire(n=2)
+    semaphore.release()
+    assert several.remaining() > 0
+    assert semaphore.available() == 1
+    several.extend()
+    assert elsewhere.acquire(False)
+    semaphore.release(2)
+    assert semaphore.available() == 2
+    for permit in (first, several):
+        with pytest.raises(NotOwnedError):
+            permit.check()
+
+
+def test_release_of_too_many_gives_nothing_back(semaphore):
+    semaphore.acquire(n=2)
+    with pytest.raises(OverReleaseError, match="3 permits of semaphore 'x' can't be given back: this client has 2"):
+        semaphore.release(3)
+    assert semaphore.available() == 1
+    semaphore.release(2)
+    with pytest.raises(ValueError, match="this client has 0"):
+        semaphore.release()
+
+
+def test_any_thread_may_give_a_permit_back(semaphore, other):
+    permit = semaphore.acquire()
+    other.do(permit.release)
+    semaphore.acquire()
+    other.do(semaphore.release)
+    assert semaphore.available() == 3
+
+
+def test_permit_outlives_the_thread_that_took_it(semaphore, make_worker, eventually):
+    worker = make_worker()
+    permit = worker.do(semaphore.acquire)
+    worker.end()
+    time.sleep(0.1)
+    assert permit.remaining() > 0
+    assert semaphore.available() == 2
+    permit.release()
+
+
+def test_objects_of_one_name_are_one_semaphore(client, semaphore):
+    semaphore.acquire(n=2)
+    again = client.get_semaphore("x", 3)
+    assert again.available() == 1
+    again.release(2)
+    assert semaphore.available() == 3
+
+
+# with.
+
+
+def test_with_takes_a_permit_and_gives_it_back(semaphore):
+    with semaphore as permit:
+        assert permit.remaining() > 0
+        assert semaphore.available() == 2
+        with semaphore:
+            assert semaphore.available() == 1
+    assert semaphore.available() == 3
+    with pytest.raises(NotOwnedError):
+        permit.release()
+
+
+def test_with_waits_for_its_timeout(client, semaphore):
+    semaphore.acquire(n=3)
+    impatient = client.get_semaphore("x", 3, timeout=0.05)
+    with pytest.raises(AcquireTimeout, match=r"after 0\.05 s"), impatient:
+        pytest.fail("the body ran without a permit")
+
+
+def test_with_of_a_permit_gives_it_back(semaphore):
+    with semaphore.acquire(n=2) as permit:
+        assert semaphore.available() == 1
+        assert isinstance(permit, Permit)
+    assert semaphore.available() == 3
+    with semaphore.acquire() as permit:
+        permit.release()
+    assert semaphore.available() == 3
+
+
+def test_release_leaves_what_a_with_will_give_back_for_last(semaphore):
+    plain = semaphore.acquire()
+    with semaphore as permit:
+        semaphore.release()
+        assert permit.remaining() > 0
+        assert plain.remaining() == 0
+    assert semaphore.available() == 3
+
+
+def test_release_inside_of_the_only_permit_is_told_at_the_end(semaphore):
+    with pytest.raises(NotOwnedError), semaphore:
+        semaphore.release()
+    assert semaphore.available() == 3
+
+
+def test_error_of_the_body_comes_out_of_with(semaphore):
+    with pytest.raises(KeyError), semaphore:
+        raise KeyError
+    assert semaphore.available() == 3
+
+
+# Leases and loss.
+
+
+def test_permit_is_renewed_until_it_is_released(make_client):
+    semaphore = make_client(lease=0.6).get_semaphore("x", 1)
+    permit = semaphore.acquire()
+    time.sleep(1.3)
+    permit.check()
+    assert semaphore.available() == 0
+    permit.release()
+
+
+def test_permit_with_a_lease_comes_back_by_itself(semaphore, elsewhere):
+    permit = semaphore.acquire(n=3, lease=0.2)
+    assert elsewhere.acquire(timeout=2)
+    assert permit.lost
+    assert permit.remaining() == 0
+    with pytest.raises(LeaseLostError, match="the permit of semaphore 'x' was lost"):
+        permit.release()
+    with pytest.raises(OverReleaseError):
+        semaphore.release()
+
+
+def test_loss_inside_with_is_told(client, eventually):
+    lost = []
+    semaphore = client.get_semaphore("x", 2, lease=0.1, on_lost=lost.append)
+    with pytest.raises(LeaseLostError), semaphore as permit:
+        permit.wait_lost(2)
+    eventually(lambda: lost)
+    assert [type(permit) for permit in lost] in ([Permit], [type(permit)])
+
+
+def test_extend_lengthens_on_a_quorum(semaphore):
+    permit = semaphore.acquire(lease=1.0)
+    permit.extend(20.0)
+    assert permit.remaining() > 15
+    permit.release()
+
+
+def test_close_gives_all_back(make_client, semaphore, raw, eventually):
+    client = make_client()
+    held = client.get_semaphore("x", 3)
+    held.acquire(n=2)
+    held.acquire()
+    client.close()
+    assert semaphore.available() == 3
+    with pytest.raises(ClientClosedError):
+        held.acquire()
+
+
+# Waiting.
+
+
+def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
+    permit = semaphore.acquire(n=3)
+    waiting = other.start(elsewhere.acquire)
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
+    begun = time.monotonic()
+    permit.release()
+    assert waiting.result(5)
+    assert time.monotonic() - begun < 0.3
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
+
+
+def test_first_come_is_first_served(semaphore, make_client, make_worker, client, eventually):
+    permit = semaphore.acquire(n=3)
+    served, begun = [], []
+
+    def wait(number):
+        mine = make_client().get_semaphore("x", 3)
+        begun.append(number)
+        with mine:
+            served.append(number)
+            time.sleep(0.02)
+
+    waiting = []
+    for number in range(4):
+        waiting.append(make_worker().start(wait, number))
+        eventually(lambda: len(client.inspect("x").waiters) == len(waiting))
+    semaphore.release()
+    for each in waiting:
+        each.result(10)
+    assert served == [0, 1, 2, 3]
+    permit.release()
+
+
+def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, client, eventually):
+    singles = [semaphore.acquire() for _ in range(3)]
+    many = make_worker().start(elsewhere.acquire, n=3)
+    eventually(lambda: len(client.inspect("x").waiters) == 1)
+    for permit in singles[:2]:
+        permit.release()
+        assert semaphore.acquire(False) is None, "it would have to wait for ever"
+    singles[2].release()
+    assert many.result(5)
+
+
+def test_who_gives_up_leaves_no_place(semaphore, elsewhere, raw, eventually):
+    semaphore.acquire(n=3)
+    assert elsewhere.acquire(timeout=0.2) is None
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
+
+
+# The limit.
+
+
+def test_limit_of_an_unused_semaphore_is_its_own(semaphore):
+    assert semaphore.permits() == 3
+    assert semaphore.available() == 3
+    assert semaphore.holders() == ()
+
+
+def test_programs_that_disagree_are_told(client, semaphore, elsewhere):
+    semaphore.acquire().release()
+    other = client.get_semaphore("x", 4)
+    with pytest.raises(ConfigurationError, match=r"has 3 permits on its nodes, not 4: use one number .* resize\(4\)"):
+        other.acquire()
+    assert elsewhere.acquire(False)
+
+
+def test_resize_is_learnt_by_all(client, semaphore, elsewhere):
+    held = semaphore.acquire(n=3)
+    elsewhere.resize(5)
+    assert semaphore.permits() == 5
+    assert semaphore.available() == 2
+    assert semaphore.acquire(False, n=2)
+    assert client.get_semaphore("x", 3).acquire(False) is None
+    held.release()
+    assert client.get_semaphore("x", 7).acquire(False), "whatever it was made with"
+
+
+def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
+    semaphore.acquire(n=3)
+    waiting = other.start(elsewhere.acquire, timeout=5)
+    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
+    semaphore.resize(4)
+    assert waiting.result(5)
+
+
+def test_shrink_takes_effect_as_permits_come_back(semaphore, elsewhere):
+    held = [semaphore.acquire() for _ in range(3)]
+    elsewhere.resize(1)
+    assert elsewhere.available() == 0
+    for permit in held[:2]:
+        permit.check()
+        permit.release()
+        assert elsewhere.acquire(False) is None
+    held[2].release()
+    assert elsewhere.acquire(False)
+    assert semaphore.acquire(False) is None
+
+
+def test_more_at_once_than_a_shrink_has_left_is_an_error(semaphore, elsewhere):
+    elsewhere.resize(2)
+    with pytest.raises(ConfigurationError, match="was resized to 2 permits: 3 at once can't be had"):
+        semaphore.acquire(n=3)
+
+
+def test_node_that_lost_the_limit_is_taught_again(semaphore, elsewhere, raw, eventually):
+    semaphore.resize(4)
+    for node in raw[:2]:
+        node.flushall()
+    elsewhere.acquire()
+    eventually(lambda: raw.count(LIMIT) == 5)
+    assert len({node.get(LIMIT) for node in raw}) == 1
+
+
+def test_node_that_got_another_limit_is_set_right(semaphore, raw, eventually):
+    semaphore.acquire()
+    raw[0].set(LIMIT, "0 9")
+
+    def is_right():
+        # Whoever hears of it; the other nodes may be quicker.
+        semaphore.acquire().release()
+        return raw[0].get(LIMIT) == b"0 3"
+
+    eventually(is_right)
+
+
+# Looks.
+
+
+def test_holders_tell_who_has_permits(client, semaphore):
+    permit = semaphore.acquire(n=2)
+    [holder] = semaphore.holders()
+    assert holder.id == permit.id
+    assert holder.owner == client.id
+    assert len(holder.slots) == 2
+    assert 25 < holder.remaining <= 30
+    assert holder.pid is not None
+
+
+def test_inspect_of_the_client_tells_the_kind(client, semaphore):
+    semaphore.acquire()
+    info = client.inspect("x")
+    assert (info.kind, info.holders, info.waiters) == ("semaphore", (), ())
+
+
+def test_lock_of_the_same_name_is_refused(client, semaphore):
+    semaphore.acquire()
+    with pytest.raises(KeyTypeError):
+        client.get_lock("x").acquire(False)
+    client.get_lock("y").acquire()
+    with pytest.raises(KeyTypeError, match="the key of semaphore 'y'"):
+        client.get_semaphore("y", 1).acquire(False)
+    with pytest.raises(KeyTypeError):
+        client.get_semaphore("y", 1).available()
+
+
+def test_without_a_quorum_there_is_no_permit(make_client, nodes):
+    client = make_client()
+    semaphore = client.get_semaphore("x", 3)
+    permit = semaphore.acquire()
+    for i in range(3):
+        nodes.kill(i)
+    with pytest.raises(QuorumError, match="semaphore 'x'"):
+        semaphore.acquire(False)
+    with pytest.raises(QuorumError):
+        semaphore.available()
+    with pytest.raises(QuorumError):
+        semaphore.resize(4)
+    permit.release()
+
+
+def test_dead_minority_costs_nothing(make_client, nodes):
+    nodes.kill(0)
+    nodes.kill(1)
+    semaphore = make_client().get_semaphore("x", 2)
+    first, second = semaphore.acquire(), semaphore.acquire(False)
+    assert first
+    assert second
+    assert semaphore.acquire(False) is None
+    semaphore.release(2)
+    assert semaphore.available() == 2
+
+
+# At the edge.
+
+
+@pytest.mark.parametrize("permits", [0, -1, 10_001, 1.5, "3", None, True])
+def test_number_of_permits_that_can_not_be_is_refused(client, permits):
+    with pytest.raises(ValueError, match="1 to 10,000 permits"):
+        client.get_semaphore("x", permits)
+    with pytest.raises(ValueError, match="1 to 10,000 permits"):
+        client.get_semaphore("x", 3).resize(permits)
+
+
+@pytest.mark.parametrize("n", [0, -1, 4, 1.0, None, True])
+def test_number_at_once_that_can_not_be_is_refused(semaphore, n):
+    with pytest.raises(ValueError, match="n is a number from 1 to that"):
+        semaphore.acquire(n=n)
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.0, None])
+def test_number_to_give_back_that_can_not_be_is_refused(semaphore, n):
+    with pytest.raises(ValueError, match="from 1 on"):
+        semaphore.release(n)
+
+
+def test_timeouts_and_leases_that_can_not_be_are_refused(semaphore):
+    with pytest.raises(ValueError, match="non-blocking"):
+        semaphore.acquire(False, 1.0)
+    with pytest.raises(ValueError, match="timeout"):
+        semaphore.acquire(timeout=-2)
+    with pytest.raises(ValueError, match="lease"):
+        semaphore.acquire(lease=0)
+
+
+def test_semaphore_says_what_it_is(semaphore):
+    assert semaphore.name == "x"
+    assert repr(semaphore) == "<Semaphore 'x' of 3 permits>"
+    permit = semaphore.acquire()
+    assert repr(permit).startswith("<Permit of 'x' by ")
+    permit.release()
+
+
+@pytest.mark.threads_only("an async client is unpickled without a loop")
+def test_semaphore_is_pickled_without_its_permits(semaphore):
+    semaphore.acquire()
+    copy = pickle.loads(pickle.dumps(semaphore))
+    assert isinstance(copy, Semaphore)
+    assert copy.available() == 2
+    with pytest.raises(TypeError, match="pickle the semaphore instead"):
+        pickle.dumps(semaphore.acquire())
+
+
+# Many at once.
+
+
+def test_there_are_never_more_inside_than_permits(make_client, make_worker):
+    clients = [make_client() for _ in range(4)]
+    guard, inside, most, served = threading.Lock(), [0], [0], []
+    until = time.monotonic() + 2
+
+    def work(number):
+        semaphore = clients[number % 4].get_semaphore("x", 3)
+        while time.monotonic() < until:
+            wanted = 1 + (number + len(served)) % 3 // 2
+            with semaphore.acquire(n=wanted):
+                with guard:
+                    inside[0] += wanted
+                    most[0] = max(most[0], inside[0])
+                time.sleep(0.001)
+                with guard:
+                    inside[0] -= wanted
+                    served.append(number)
+
+    working = [make_worker().start(work, number) for number in range(8)]
+    for each in working:
+        each.result(30)
+    assert most[0] == 3
+    assert set(served) == set(range(8))
+    assert clients[0].get_semaphore("x", 3).available() == 3
+    print(len(served), "permits in 2 s")

@@ -1,0 +1,224 @@
+"""The checkers of permits: they find counters, slots without a quorum, and whatever else lets in one too many."""
+
+import asyncio
+
+import pytest
+
+from redsync._core.quorum import Verdict
+from redsync._drivers.nodes import Node
+from redsync._protocols import claim, renewal
+from redsync._protocols.bids import Bid
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Exclusion, Liveness, PermitBound, Renewal, Slots, Zombies
+from redsync.testing.simulator.checks.limits import Limits
+from redsync.testing.simulator.happenings import Executed
+from tests.support.hunting import break_script, hunt
+from tests.support.naive import NAIVE
+
+NO_MEMORY = break_script("semaphore_acquire", ("if guard ~= '0' then", "if false then"))
+
+
+def count_grants(self, tally):
+    """Judge by a majority of nodes with a free slot each, whichever."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    return Verdict.LOST if None not in tally.choices else Verdict.PENDING
+
+
+def contend(scripts):
+    """Let three want two permits, each of them cut off from another node of three; return how many got one."""
+    served = []
+
+    async def take(client, name):
+        if await client.get_semaphore("x", 2).acquire(False):
+            served.append(name)
+            await asyncio.sleep(1.0)
+
+    with Simulation(seed=1, scripts=scripts, checkers=[PermitBound], lease=2.0, restart_guard=0.0) as sim:
+        for node, name in enumerate("abc"):
+            machine = sim.machine(name)
+            sim.partition(machine, node)
+            machine.start(take(machine.client(), name))
+        sim.run()
+    return len(served)
+
+
+def test_checker_finds_counter_on_each_node():
+    with pytest.raises(
+        SimulationError, match=r"permit bound: at .* 3 permits of 'redsync:x' are held where there are 2"
+    ):
+        contend(NAIVE)
+
+
+def test_slots_keep_the_bound_where_counters_do_not():
+    assert contend(None) <= 2
+
+
+def test_checker_finds_slots_without_a_quorum(monkeypatch):
+    monkeypatch.setattr(Bid, "decide", count_grants)
+    complaint = hunt(Exclusion, range(40), kind="semaphore")
+    assert " slot " in complaint
+    assert "is held by" in complaint
+
+
+def test_checker_finds_renewal_of_permits_that_creates_and_counts(monkeypatch):
+    judge = renewal._Renewal.judge
+    monkeypatch.setattr(
+        renewal._Renewal, "judge", lambda this, reply: judge(this, [2 if code == 1 else code for code in reply])
+    )
+    assert "without a quorum of nodes that had it" in hunt(Renewal, range(100), kind="semaphore")
+
+
+def test_checker_finds_renewal_of_slots_that_were_given_back(monkeypatch):
+    of_permits = renewal._of_permits
+
+    def name_all(holds, lease_of):
+        keys, args = of_permits(holds, lease_of)
+        for i, state in enumerate(holds):
+            args[4 * i + 2] = semaphore_slots(state)
+        return keys, args
+
+    def semaphore_slots(state):
+        return b",".join(b"%d" % slot for slot in state.slots)
+
+    monkeypatch.setattr(renewal, "_of_permits", name_all)
+    assert ", and has " in hunt(Renewal, range(200), kind="semaphore")
+
+
+def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
+    monkeypatch.setattr(Node, "unfit", lambda *_: None)
+    assert "is held by" in hunt(Exclusion, range(1000), kind="semaphore", scripts=NO_MEMORY)
+
+
+def test_checker_finds_grants_under_limits_that_were_replaced():
+    """Each node believes in the limit that the asker brings along."""
+    condition = "if its_version and (its_version > version or its_version == version and its_limit ~= limit or "
+    other = break_script(
+        "semaphore_acquire",
+        (condition, "if its_version and ("),
+        ("if its_version ~= version then\n  redis.call('set'", "if not its_version then\n  redis.call('set'"),
+    )
+    assert "are held where there are" in hunt(PermitBound, range(100), kind="semaphore", scripts=other)
+
+
+def test_checker_finds_attempts_for_permits_that_are_not_undone(monkeypatch):
+    def undo(attempt, *, leave):
+        return
+        yield
+
+    monkeypatch.setattr(claim._Attempt, "undo", undo)
+    assert "keeps a claim for nobody" in hunt(Zombies, range(40), kind="semaphore")
+
+
+def test_checker_finds_places_in_line_that_are_not_given_up(monkeypatch):
+    undo = claim._Attempt.undo
+    monkeypatch.setattr(claim._Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
+    assert "keeps a place in the queue for nobody" in hunt(Zombies, range(40), kind="semaphore")
+
+
+def test_checker_finds_strange_slots_that_are_left_where_nodes_chose_differently(monkeypatch):
+    monkeypatch.setattr("redsync._core.holds.HoldState.strays", lambda state, tally: 0)
+    broken = break_script("semaphore_renew", ("if text ~= wanted then", "if not text then"))
+    assert "besides those it has" in hunt(Zombies, range(400), kind="semaphore", scripts=broken)
+
+
+@pytest.mark.parametrize("script", ["semaphore_release", "semaphore_abandon"])
+def test_checker_finds_scripts_that_leave_slots_marked(script):
+    broken = break_script(script, ("return mark(slots or '', 0)", "return 0"))
+    assert "are marked as taken" in hunt(Slots, range(40), kind="semaphore", scripts=broken)
+
+
+def test_checker_finds_permit_that_is_free_and_nobody_gets_it():
+    broken = break_script("semaphore_acquire", ("+ had - wants", "+ had - wants - 1"))
+    with Simulation(seed=1, scripts=broken, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a = sim.machine("a")
+        a.start(hold(a.client(), 1, 1.0))
+        with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 1\d\.\d+ s"):
+            sim.run()
+        a.crash()
+
+
+# By hand.
+
+
+async def hold(client, permits, seconds, n=1):
+    async with await client.get_semaphore("x", permits).acquire(n=n):
+        await asyncio.sleep(seconds)
+
+
+def test_permits_that_are_too_many_are_named_with_those_who_have_them():
+    with Simulation(seed=3, lease=2.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(hold(a.client(), 2, 5.0, n=2))
+        sim.run(until=1.0)
+        a.pause()
+        for node in sim.nodes:
+            node.jump(10.0)  # so its permits are gone, which it still believes in
+        sim.waived.clear()
+        sim.waive("exclusion", "it would complain as well")
+        b.start(hold(b.client(), 2, 1.0))
+        with pytest.raises(SimulationError, match=r"permit bound: .* there are 2: 2 by a:1 on a, 1 by b:1 on b"):
+            sim.run()
+
+
+def test_permits_on_crashed_machines_are_not_counted():
+    with Simulation(seed=3, lease=2.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(hold(a.client(), 1, 60.0))
+        sim.run(until=1.0)
+        a.crash(dark=True)
+        for node in sim.nodes:
+            node.jump(10.0)
+        sim.waived.clear()
+        b.start(hold(b.client(), 1, 1.0))
+        sim.run()
+
+
+LIMIT_KEYS = tuple(b"redsync:x redsync_queue redsync_places redsync_slots redsync_taken redsync_limit".split())
+
+
+@pytest.fixture
+def teach():
+    """Let nodes of a simulation know a limit."""
+    sim = Simulation(seed=1, nodes=3, checkers=())
+    limits = Limits(sim)
+
+    def teach(at, node, version, permits):
+        sim.timeline.now = at
+        sim.nodes[node].store.execute(b"set", LIMIT_KEYS[5], b"%d %d" % (version, permits))
+        limits.note(Executed(at, node, "a", "semaphore_resize", LIMIT_KEYS, (), None))
+        return limits
+
+    with sim:
+        yield teach
+
+
+def test_limit_is_possible_until_a_quorum_knows_a_newer_one(teach):
+    for node in range(3):
+        teach(0.0, node, 0, 4)
+    assert teach(1.0, 0, 7, 2).largest(b"redsync:x", 1.0) == 4
+    limits = teach(2.0, 1, 7, 2)
+    assert limits.largest(b"redsync:x", 2.0) == 2
+    assert limits.largest(b"redsync:x", 1.9) == 4, "who asked before may have been granted under it"
+    assert limits.smallest(b"redsync:x") == 2
+
+
+def test_limit_that_only_a_minority_knows_is_possible_too(teach):
+    for node in range(3):
+        teach(0.0, node, 0, 2)
+    limits = teach(1.0, 0, 7, 5)
+    assert limits.largest(b"redsync:x", 1.0) == 5
+    assert limits.largest(b"redsync:x", 0.5) == 5
+    assert limits.smallest(b"redsync:x") == 2
+
+
+def test_limit_comes_back_when_nodes_forget_the_newer_one(teach):
+    for node in range(3):
+        teach(0.0, node, 0, 4)
+    for node in range(2):
+        limits = teach(1.0, node, 7, 2)
+    sim = limits._sim
+    sim.timeline.now = 2.0
+    sim.nodes[0].store.flush()
+    limits.look()
+    assert limits.largest(b"redsync:x", 2.0) == 4

@@ -1,0 +1,152 @@
+"""The checkers of rate limiters: they find one success too many in a window, and promises of room that are not kept."""
+
+import asyncio
+import math
+
+import pytest
+
+from redsync._core.effects import Command, Tell, tell
+from redsync._drivers.nodes import Node
+from redsync._protocols import claim, rate
+from redsync._protocols.windows import Window
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Promised, SlidingWindow, Zombies
+from redsync.testing.simulator.happenings import Did
+from tests.support.hunting import break_script, hunt
+from tests.support.naive import NAIVE
+
+
+def contend(scripts):
+    """Let three want one of two successes, each of them cut off from another node of three; return how many had one."""
+    served = []
+
+    async def take(machine, client):
+        if await client.get_rate_limiter("x", 2, 5.0).acquire(False):
+            served.append(machine.name)
+            machine.tell("a program", "acquired", name="x", n=1, rate=2, per=5.0)
+
+    with Simulation(seed=1, scripts=scripts, checkers=[SlidingWindow], restart_guard=0.0) as sim:
+        for node, name in enumerate("abc"):
+            machine = sim.machine(name)
+            sim.partition(machine, node)
+            machine.start(take(machine, machine.client()))
+        sim.run()
+    return len(served)
+
+
+def test_checker_finds_counter_on_each_node():
+    with pytest.raises(SimulationError, match=r"sliding window: 3 successes of 'x', .* where there are 2 in any 5 s"):
+        contend(NAIVE)
+
+
+def test_slots_keep_the_rate_where_counters_do_not():
+    assert contend(None) <= 2
+
+
+def test_checker_finds_slots_that_are_kept_for_just_the_window(monkeypatch):
+    monkeypatch.setattr(Window, "_lease", lambda window, allowance: window.per)
+    assert "where there are" in hunt(SlidingWindow, range(60), kind="limiter")
+
+
+def stand_still_between_question_and_answer():
+    """Let two want one success after the other, of whom the first stands still while the nodes answer."""
+    instants = []
+
+    async def take(machine, client):
+        await client.get_rate_limiter("x", 1, 5.0).acquire()
+        instants.append(machine.sim.now)
+        machine.tell("a program", "acquired", name="x", n=1, rate=1, per=5.0)
+
+    with Simulation(seed=1, checkers=[SlidingWindow], restart_guard=0.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        client = a.client()
+        a.start(client.runner.connect())
+        sim.run()
+        sim.run(until=1.0)
+        a.start(take(a, client))
+        sim.run(until=1.000_01)
+        a.pause()
+        sim.run(until=4.0)
+        b.start(take(b, b.client()))
+        a.resume()
+        sim.run()
+    return instants
+
+
+def test_checker_finds_rounds_that_count_however_late(monkeypatch):
+    monkeypatch.setattr(Window, "terms", lambda window: (window._lease(window._allowance), math.inf))
+    with pytest.raises(SimulationError, match=r"sliding window: 2 successes of 'x', .* where there are 1 in any 5 s"):
+        stand_still_between_question_and_answer()
+
+
+def test_rounds_that_were_late_do_not_count():
+    first, second = stand_still_between_question_and_answer()
+    assert second - first > 5.0
+
+
+def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch):
+    acquire = rate.acquire
+
+    def give_back(session, demand, pool, now):
+        won = yield from acquire(session, demand, pool, now)
+        if won:
+            release = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, 0, b""))
+            yield from tell(Tell(release, demand.owner.lane, demand.owner))
+        return won
+
+    monkeypatch.setattr(rate, "acquire", give_back)
+    assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
+
+
+def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
+    monkeypatch.setattr(Node, "unfit", lambda *_: None)
+    broken = break_script("semaphore_acquire", ("if guard ~= '0' then", "if false then"))
+    assert "where there are" in hunt(SlidingWindow, range(300), kind="limiter", scripts=broken)
+
+
+def test_checker_finds_attempts_that_are_not_undone(monkeypatch):
+    def undo(attempt, *, leave):
+        return
+        yield
+
+    monkeypatch.setattr(claim._Attempt, "undo", undo)
+    assert "for nobody" in hunt(Zombies, range(40), kind="limiter")
+
+
+def test_checker_finds_promise_of_room_that_comes_too_early():
+    async def ask_when(machine, client):
+        limiter = client.get_rate_limiter("x", 1, 1.0)
+        for _ in range(2):
+            await asyncio.sleep(0.1)  # until the last node has heard of the one before
+            machine.tell("a program", "wonders", name="x", n=1)
+            seconds = await limiter.retry_after()
+            machine.tell("a program", "told", name="x", n=1, seconds=seconds)
+            await asyncio.sleep(seconds / 2)
+            machine.tell("a program", "asks", name="x", how="told", n=1)
+            what = "acquired" if await limiter.acquire(False) else "busy"
+            machine.tell("a program", what, name="x")
+
+    with Simulation(seed=1, checkers=[Promised]) as sim:
+        a = sim.machine("a")
+        client = a.client()
+        sim.run(until=3.0)
+        a.start(ask_when(a, client))
+        with pytest.raises(SimulationError, match=r"retry_after: a program on a was told at .* and was refused at"):
+            sim.run()
+        a.crash()
+
+
+# By hand.
+
+
+@pytest.mark.parametrize(
+    ("instants", "fine"), [((0.0, 0.5, 1.001), True), ((0.0, 0.5, 1.0), False), ((0.0,) * 3, False)]
+)
+def test_window_is_closed_and_begins_anywhere(instants, fine):
+    with Simulation(seed=1, checkers=()) as sim:
+        checker, a, b = SlidingWindow(sim), sim.machine("a"), sim.machine("b")
+        about = {"name": "x", "n": 1, "rate": 2, "per": 1.0}
+        whose = [a, b, a]
+        said = [checker.see(Did(at, m, "a program", "acquired", about)) for at, m in zip(instants, whose, strict=True)]
+    assert said[:2] == [None, None]
+    assert (said[2] is None) is fine
