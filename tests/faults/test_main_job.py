@@ -59,7 +59,8 @@ class Troublemaker:
             length = min(length, 0.4)
             self._troubles[i] = [(now, "kill"), (now + length, "restart"), (now + length + LEASE + 2.2, "forgive")]
         else:
-            self._troubles[i] = [(now, "pause"), (now + length, "resume"), (now + length + 0.1, "forgive")]
+            # On a busy machine it takes a moment until it has answered what it owes.
+            self._troubles[i] = [(now, "pause"), (now + length, "resume"), (now + length + 0.5, "forgive")]
 
     def _do(self, i, what):
         self.history.append(f"{what} {i}")

@@ -38,7 +38,7 @@ class Work:
             told_at = []
             lock = self.client.get_lock(name, on_lost=lambda hold, told_at=told_at: told_at.append(clock()))
             try:
-                granted = lock.acquire(timeout=0.5)
+                granted = lock.acquire(timeout=2.0)
             except QuorumError:
                 self.outcomes["no quorum"] += 1
                 continue
