@@ -12,11 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from redsync.cli.exits import SIGNALLED
 
-__all__ = ["Child"]
+__all__ = ["Child", "spawn"]
 
 _STDIN: Final = 0
 _POLL: Final = 0.01
@@ -41,7 +41,7 @@ class Child:
         self.stopped = False
         self._terminal = _in_foreground()
         # What was open for us beyond standard error was meant for it; what we have opened ourselves is not inherited.
-        self._process = subprocess.Popen(command, env=environment, process_group=0, close_fds=False)  # noqa: S603
+        self._process = spawn(command, env=environment, process_group=0, close_fds=False)
         self.group: Final = self._process.pid
         if self._terminal:
             _give_terminal(self.group)
@@ -111,6 +111,18 @@ class Child:
         except PermissionError:
             pass
         return True
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process, as `subprocess.Popen` does; signals that come meanwhile do no harm.
+
+    Raises:
+        OSError: It can't be executed.
+    """
+    # With vfork the new process is for a moment in our group, without our handlers: Ctrl-Z would stop it there, and us
+    # with it, who wait for it. With fork it has our handlers until it is in a group of its own.
+    subprocess._USE_VFORK = False  # type: ignore[misc]
+    return subprocess.Popen(command, **options)  # noqa: S603
 
 
 def _in_foreground() -> bool:

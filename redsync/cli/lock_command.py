@@ -21,6 +21,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,6 +143,14 @@ class _Section:
 
     def run(self, policy: Policy) -> int:
         """Run the command to its end; return the exit status."""
+        from redsync.cli.survivor import Survivor
+
+        if policy.on_lost == "ignore":
+            return self._run(policy, lambda _: None)
+        with Survivor(policy.kill_after if policy.on_lost == "term" else 0.0) as survivor:
+            return self._run(policy, survivor.watch)
+
+    def _run(self, policy: Policy, tell_group: Callable[[int], None]) -> int:
         from redsync.cli.child import Child
 
         try:
@@ -150,6 +159,7 @@ class _Section:
             self._voice.say(f"can't run {self._command[0]!r}: {getattr(error, 'strerror', error)}")
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         try:
+            tell_group(child.group)
             return self._guard(child, policy)
         except BaseException:
             # Whatever failed here: nothing may run without its lock.
@@ -159,14 +169,9 @@ class _Section:
 
     def _guard(self, child: Child, policy: Policy) -> int:
         from redsync.cli.guard import Guard
-        from redsync.cli.survivor import Survivor
 
         guard = Guard(child, self._hold, self._signals, policy)
-        if policy.on_lost == "ignore":
-            status = guard.run()
-        else:
-            with Survivor(child.group, policy.kill_after if policy.on_lost == "term" else 0.0):
-                status = guard.run()
+        status = guard.run()
         if guard.ended_for is None:
             return status
         self._voice.say(f"ended the command: {guard.ended_for}")
