@@ -88,21 +88,24 @@ class AnyClient(ABC, Generic[DriverT]):
     ) -> DriverT: ...
 
     @classmethod
-    def from_env(cls) -> Self:
+    def from_env(cls, nodes: Sequence[Any] = (), **options: Any) -> Self:
         """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
+
+        Args:
+            nodes: The nodes, if not those of the environment.
+            **options: As for the class; they take the place of what the environment says.
 
         Raises:
             ConfigurationError: No URLs, or a number that is none.
         """
-        urls = [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
+        urls = nodes or [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
         if not urls:
             raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
-        options: dict[str, Any] = {}
         if "REDSYNC_PREFIX" in os.environ:
-            options["prefix"] = os.environ["REDSYNC_PREFIX"]
+            options.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
         for option in ("lease", "restart_guard"):
             text = os.environ.get(f"REDSYNC_{option.upper()}")
-            if text is None:
+            if text is None or option in options:
                 continue
             try:
                 options[option] = float(text)

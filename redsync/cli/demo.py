@@ -30,17 +30,16 @@ from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
 from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.demo_view import NodeLine, Snapshot, View, choose_view
 from redsync.cli.demo_worker import PATIENCE, Order
+from redsync.cli.exits import BROKEN, UNAVAILABLE
 from redsync.exceptions import RedsyncError
 
 if TYPE_CHECKING:
     from redsync import Client, Lock
     from redsync.testing import LocalNodes
 
-__all__ = ["configure", "run"]
+__all__ = ["add_parsers", "run"]
 
 LEASE: Final = 2.0
-UNAVAILABLE: Final = 69
-BROKEN: Final = 1
 
 _INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[server,cli]"'
 
@@ -53,8 +52,11 @@ _END_PATIENCE = PATIENCE + 8.0
 _HEADSTART_NS = 50_000_000
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+def add_parsers(subparsers: Any) -> None:
+    """Add the command and its arguments."""
+    summary = "watch processes fight over locks while nodes fail, and check every acquisition"
+    parser = subparsers.add_parser("demo", help=summary, description=f"{summary.capitalize()}.")
+    parser.set_defaults(run=run)
     parser.add_argument("--processes", type=_count, default=4, metavar="N", help="worker processes (4)")
     parser.add_argument("--threads", type=_count, default=4, metavar="N", help="threads in each of them (4)")
     parser.add_argument("--names", type=_count, default=3, metavar="N", help="locks to fight over (3)")

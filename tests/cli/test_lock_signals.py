@@ -1,0 +1,249 @@
+"""Signals and `redsync lock`: while it waits, while the command runs, with a terminal, and when it is killed itself."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import RELUCTANT
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+TERMINATING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+
+# While it waits
+
+
+@pytest.mark.parametrize("kind", [[], ["--fair"], ["-x"]])
+@pytest.mark.parametrize("number", TERMINATING)
+def test_signal_while_waiting_leaves_no_place_in_the_queue(lock_command, client, eventually, kind, number):
+    lock = client.get_read_write_lock("x").write_lock if "-x" in kind else client.get_fair_lock("x")
+    with lock:
+        process = lock_command("x", *kind, "--", "echo", "ran")
+        eventually(lambda: client.inspect("x").waiters)
+        process.send_signal(number)
+        out, err = process.finish()
+        assert (process.returncode, out) == (128 + number, "")
+        assert err.endswith(f"redsync lock: ended by signal {number.value} before the command began\n")
+        eventually(lambda: not client.inspect("x").waiters)
+    assert lock.acquire(False)
+    lock.release()
+
+
+def test_second_interrupt_while_waiting_does_not_disturb_the_first(lock_command, client, eventually):
+    with client.get_fenced_lock("x"):
+        process = lock_command("x", "--", "true")
+        eventually(lambda: client.inspect("x").waiters)
+        for _ in range(5):
+            process.send_signal(signal.SIGINT)
+        _, err = process.finish()
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        eventually(lambda: not client.inspect("x").waiters)
+
+
+# While the command runs
+
+
+@pytest.mark.parametrize("number", TERMINATING)
+def test_signal_while_running_reaches_the_command_and_all_it_started(lock_command, client, number):
+    process = lock_command("x", "-c", "cat; echo never", stdin=subprocess.PIPE)
+    process.stdin.write("ready\n")
+    process.stdin.flush()
+    process.await_line("ready")
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert process.finish() == ("", "")
+    assert not client.get_fenced_lock("x").locked()
+
+
+def test_command_that_handles_a_signal_decides_its_status(lock_command):
+    process = lock_command("x", "-c", "trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
+    process.await_line("ready")
+    process.terminate()
+    assert process.finish()[0] == "tidy\n"
+    assert process.returncode == 5
+
+
+def test_signals_that_the_command_ignores_do_not_end_it(lock_command, client):
+    process = lock_command("x", "-c", RELUCTANT)
+    process.await_line("ready")
+    for _ in range(3):
+        process.terminate()
+    assert not client.get_fenced_lock("x").acquire(timeout=0.3)
+    os.killpg(process.command_group(), signal.SIGKILL)
+    process.finish()
+    assert process.returncode == 137
+
+
+def test_ignored_hangup_stays_ignored(lock_command):
+    ignore = [
+        sys.executable,
+        "-c",
+        "import os,signal,sys\nsignal.signal(1, signal.SIG_IGN)\nos.execv(*sys.argv[1:2], sys.argv[1:])",
+    ]
+    process = lock_command("x", "-c", "kill -HUP $$; echo survived", before=ignore)
+    assert process.finish()[0] == "survived\n"
+
+
+def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client):
+    process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", RELUCTANT)
+    process.await_line("ready")
+    process.finish()
+    assert process.returncode == 124
+    assert not client.get_fenced_lock("x").locked()
+
+
+def test_max_hold_ends_what_the_command_left_behind(lock_command):
+    # The leader goes when asked; its pipeline does not.
+    process = lock_command("x", "--max-hold", "0.5", "-k", "0.3", "-c", f'sh -c "{RELUCTANT}" & sleep 60')
+    process.await_line("ready")
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_stopped_command_is_ended_too(lock_command):
+    process = lock_command("x", "--max-hold", "0.5", "-c", "echo ready; kill -STOP $$")
+    process.await_line("ready")
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_command_ends_when_we_are_killed(lock_command, eventually):
+    process = lock_command("x", "-k", "0.2", "-c", RELUCTANT)
+    process.await_line("ready")
+    process.kill()
+    process.wait()
+    eventually(lambda: not process.family())
+
+
+# With a terminal
+
+
+def state_of(number):
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+SESSION = [
+    sys.executable,
+    "-c",
+    "import fcntl,os,sys,termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])",
+]
+
+
+class Terminal:
+    """The user's side of a pseudo-terminal."""
+
+    def __init__(self):
+        self._master, self.slave = pty.openpty()
+        self._seen = ""
+
+    def type(self, text):
+        os.write(self._master, text.encode())
+
+    def await_text(self, text):
+        while text not in self._seen:
+            try:
+                self._seen += os.read(self._master, 1024).decode()
+            except OSError:  # nobody has the other side open any more
+                break
+        assert text in self._seen, self._seen
+        self._seen = self._seen.partition(text)[2]
+
+    def hand_over(self):
+        """Leave the other side to those who were started with it."""
+        os.close(self.slave)
+        self.slave = -1
+
+    def close(self):
+        os.close(self._master)
+        if self.slave >= 0:
+            os.close(self.slave)
+
+
+@pytest.fixture
+def terminal():
+    terminal = Terminal()
+    yield terminal
+    terminal.close()
+
+
+@pytest.fixture
+def on_terminal(lock_command, terminal):
+    """Start `redsync lock` in the foreground of a terminal."""
+
+    def start(*arguments, before=()):
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
+        process = lock_command(*arguments, before=[*SESSION, *before], **streams)
+        terminal.hand_over()
+        return process
+
+    return start
+
+
+def test_command_reads_from_the_terminal(on_terminal, terminal):
+    process = on_terminal("x", "-c", "echo ready; read line; echo got $line")
+    terminal.await_text("ready")
+    terminal.type("words\n")
+    terminal.await_text("got words")
+    assert process.wait(20) == 0
+
+
+def test_interrupt_key_reaches_the_command_once(on_terminal, terminal):
+    process = on_terminal("x", "-c", "trap 'echo interrupted; exit 6' INT; echo ready; while :; do sleep 0.02; done")
+    terminal.await_text("ready")
+    terminal.type("\x03")
+    terminal.await_text("interrupted")
+    assert process.wait(20) == 6
+
+
+def test_interrupt_key_while_waiting_ends_with_130(on_terminal, terminal, client, eventually):
+    with client.get_fenced_lock("x"):
+        process = on_terminal("x", "--", "true")
+        eventually(lambda: client.inspect("x").waiters)
+        terminal.type("\x03")
+        assert process.wait(20) == 130
+        eventually(lambda: not client.inspect("x").waiters)
+
+
+def test_terminal_is_given_back(on_terminal, terminal):
+    # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
+    shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
+    process = on_terminal("x", "-c", "echo ran", before=shell)
+    terminal.await_text("back")
+    terminal.type("words\n")
+    terminal.await_text("got words")
+    assert process.wait(20) == 0
+
+
+def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(on_terminal, terminal):
+    shell = ["/bin/sh", "-c", 'set -m; "$@"; echo stopped; fg; echo over', "sh"]
+    process = on_terminal("x", "-c", "echo ready; read line; echo got $line", before=shell)
+    terminal.await_text("ready")
+    terminal.type("\x1a")
+    terminal.await_text("stopped")
+    terminal.type("words\n")
+    terminal.await_text("got words")
+    terminal.await_text("over")
+    assert process.wait(20) == 0
+
+
+def test_command_is_stopped_with_us_when_the_terminal_is_not_its_own(on_terminal, terminal, tmp_path):
+    shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
+    go = tmp_path / "go"
+    process = on_terminal("x", "-c", f"echo ready; until [ -e {go} ]; do sleep 0.02; done; echo went", before=shell)
+    terminal.await_text("ready")
+    terminal.type("\x1a")
+    terminal.await_text("stopped")
+    group = process.command_group()
+    assert state_of(group) == "T"
+    go.touch()
+    terminal.type("\n")
+    terminal.await_text("went")
+    terminal.await_text("over")
+    assert process.wait(20) == 0
