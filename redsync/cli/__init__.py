@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from redsync.cli.inspecting import add_parsers
+
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: Final = {
@@ -54,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parse(arguments)
     try:
-        status: int = _module(options.command).run(options)
+        run = getattr(options, "run", None) or _module(options.command).run
+        status: int = run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"redsync {options.command}: interrupted", file=sys.stderr)
@@ -80,6 +83,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         if name == chosen:
             _module(name).configure(command)
+    add_parsers(commands)
     return parser.parse_args(arguments)
 
 
