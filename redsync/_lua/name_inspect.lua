@@ -41,7 +41,7 @@ elseif kind == 'hash' and pttl >= 0 and redis.call('hlen', KEYS[1]) == 1 then
     kind = redis.call('exists', KEYS[6]) == 1 and 'fenced lock' or 'lock'
     tell_holder(claim[1], tonumber(claim[2]), '', pttl)
   end
-elseif kind == 'string' and pttl >= 0 and redis.call('strlen', KEYS[1]) <= 256 then
+elseif kind == 'string' and pttl >= 0 and string.len(redis.call('get', KEYS[1])) <= 256 then
   kind = 'mutex'
   tell_holder(redis.call('get', KEYS[1]), 1, '', pttl)
 elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '^[rw]:') then
