@@ -31,6 +31,18 @@ def add_parsers(subparsers: Any) -> None:
     break_.add_argument("name", help="the name, without the prefix")
     break_.add_argument("--owner", required=True, metavar="ID", help="whose claim to take away, as `show` tells it")
     break_.add_argument("--yes", action="store_true", help="do not ask")
+    watch = add("watch", "watching", "watch", "tell of each hold that begins or ends, until Ctrl-C")
+    top = add("top", "watching", "top", "show who holds what, drawn anew every moment")
+    for parser in (watch, top):
+        parser.add_argument("pattern", nargs="?", default="*", help="which names, as * ? [a-z] (default: all)")
+        parser.add_argument(
+            "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)"
+        )
+    summary = "run throwaway nodes on this machine until Ctrl-C, and print what to export"
+    dev = subparsers.add_parser("dev", help=summary, description=f"{summary.capitalize()}.")
+    dev.add_argument("-n", "--nodes", type=_count, default=3, metavar="N", help="how many (default: 3)")
+    dev.add_argument("--json", action="store_true", help="write JSON to standard output")
+    dev.set_defaults(run=_Late("dev", "dev"))
 
 
 class _Late:
@@ -58,6 +70,12 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive number of seconds, not {text!r}")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 def _common_options() -> argparse.ArgumentParser:
