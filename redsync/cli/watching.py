@@ -60,7 +60,7 @@ def settled(before: View, now: View) -> View:
 
 
 def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
-    """Yield what is different now: nodes that went or came back, holds that began or ended, lines that grew or shrank."""
+    """Yield what is different now: nodes that went or came back, holds that began or ended, waiters."""
     for old, new in zip(before["nodes"], now["nodes"], strict=True):
         if (old["error"] is None) is not (new["error"] is None):
             yield {"event": "node up" if new["error"] is None else "node down", **new}
