@@ -12,15 +12,13 @@ from typing import Any, Final
 
 from redsync._core.effects import Command
 from redsync._core.keys import LatchKeys, SlotKeys
-from redsync._core.presence import ClientRecord
+from redsync._core.presence import Claim, ClientRecord
 from redsync._core.scripts import Script
-from redsync._protocols.lock_survey import Claim
 
 __all__ = ["LatchLook", "NameLook", "Waiter", "break_commands", "key_patterns", "look_command", "name_of_key"]
 
 INSPECT: Final = Script.load("name_inspect")
 
-_MODES: Final = {b"r": "read", b"w": "write", b"": None}
 _RELEASES: Final = {
     "lock": ("lock_release",),
     "fenced lock": ("lock_release",),
@@ -102,10 +100,7 @@ class NameLook:
         kind, claims, held, waiters, waiting, permits, window_us, latch = reply
         return cls(
             kind.decode(),
-            tuple(
-                Claim(_text(owner), count, _MODES[mode], _seconds(ms), ClientRecord.unpack(record) if record else None)
-                for owner, count, mode, ms, record in claims
-            ),
+            tuple(map(Claim.read, claims)),
             held,
             tuple(Waiter(_text(owner), ClientRecord.unpack(record) if record else None) for owner, record in waiters),
             waiting,

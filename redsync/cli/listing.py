@@ -20,7 +20,7 @@ from redsync.cli.asking import (
 from redsync.cli.writing import complain, shown, table, told, who, write_json
 
 if TYPE_CHECKING:
-    from redsync._protocols.lock_survey import Claim
+    from redsync._core.presence import Claim
     from redsync._protocols.name_survey import NameLook
 
 __all__ = ["break_", "encoded", "list_rows", "listed", "ls", "show", "survey"]
