@@ -100,6 +100,7 @@ class Nodes:
     def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
         if not urls:
             raise SetupError("no nodes: give --url for each, or set REDSYNC_URLS", NOT_CONFIGURED)
+        self.urls: Final = list(urls)
         self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
         self.timeout: Final = timeout
         self.nodes: Final = [_node(url, timeout) for url in urls]

@@ -38,6 +38,10 @@ def add_parsers(subparsers: Any) -> None:
         parser.add_argument(
             "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)"
         )
+    bench = add("bench", "bench", "bench", "measure what a lock costs on these nodes, beside bare sockets")
+    bench.add_argument(
+        "--seconds", type=_seconds, default=3.0, metavar="SECONDS", help="how long to measure (default: 3)"
+    )
     summary = "run throwaway nodes on this machine until Ctrl-C, and print what to export"
     dev = subparsers.add_parser("dev", help=summary, description=f"{summary.capitalize()}.")
     dev.add_argument("-n", "--nodes", type=_count, default=3, metavar="N", help="how many (default: 3)")
