@@ -27,7 +27,9 @@ end
 local kind, pttl = redis.call('type', KEYS[1]).ok, redis.call('pttl', KEYS[1])
 local limit = redis.pcall('get', KEYS[5])
 local version, permits, window = string.match(type(limit) == 'string' and limit or '', '^(%d+) (%d+) ?(%d*)$')
-if version and (kind == 'none' or kind == 'zset') then
+-- A node that was healed may know of permits before it knows the limit.
+local counts = version or kind == 'zset' and redis.call('exists', KEYS[4]) == 1
+if counts and (kind == 'none' or kind == 'zset') then
   kind = tonumber(window) and 'rate limiter' or 'semaphore'
   local claims = redis.call('zrangebyscore', KEYS[1], string.format('%.0f', now + 1), '+inf', 'withscores')
   for i = 1, #claims, 2 do

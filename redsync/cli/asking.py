@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import redis
 
     from redsync._core.effects import Command
+    from redsync._core.scripts import Script
     from redsync._protocols.name_survey import NameLook
 
 __all__ = [
@@ -103,7 +104,7 @@ class Nodes:
         self.urls: Final = list(urls)
         self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
         self.timeout: Final = timeout
-        self.nodes: Final = [_node(url, timeout) for url in urls]
+        self.nodes: Final = [_node(number, url, timeout) for number, url in enumerate(urls, 1)]
 
     @classmethod
     def chosen(cls, options: Any) -> Nodes:
@@ -123,17 +124,25 @@ class Nodes:
 
     def ask(self, question: Callable[[redis.Redis], T]) -> list[Answer[T]]:
         """Ask all nodes at once, and return what each said, in their order."""
-        answers: list[Answer[T] | None] = [None] * len(self.nodes)
+        answers: list[Answer[T] | Exception] = [RuntimeError("not asked")] * len(self.nodes)
 
         def ask_one(index: int, node: Node) -> None:
-            answers[index] = _ask(node, question)
+            try:
+                answers[index] = _ask(node, question)
+            except Exception as error:
+                answers[index] = error
 
         threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(self.nodes)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return [answer for answer in answers if answer is not None]
+        heard = []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            heard.append(answer)
+        return heard
 
     def status(self, answers: Sequence[Answer[Any]]) -> int:
         """Return the exit status that the answers deserve: whether a quorum said something."""
@@ -153,7 +162,7 @@ class Nodes:
         self.close()
 
 
-def _node(url: str, timeout: float) -> Node:
+def _node(number: int, url: str, timeout: float) -> Node:
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -167,9 +176,9 @@ def _node(url: str, timeout: float) -> Node:
             protocol=2,
             decode_responses=False,
         )
-    except ValueError as error:
-        # The URL may have a password: only its kind is named.
-        raise SetupError(f"{url.partition(':')[0]!r}...: is no URL of a node: {error}", USAGE) from None
+    except ValueError:
+        # Neither the URL nor what is said of it is shown: it may have a password.
+        raise SetupError(f"node {number} is no URL such as redis://:password@host:6379/0", USAGE) from None
     kwargs = client.connection_pool.connection_kwargs
     return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
 
@@ -195,16 +204,30 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
     """
     from redis.exceptions import NoScriptError
 
-    for script in {command.script for command in commands}:
-        if not client.script_exists(script.sha.decode())[0]:
-            client.script_load(script.source.decode())
+    replies = _send(client, commands, known={command.script for command in commands})
+    unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    # Only those again: the others were executed, and what they changed they would not find a second time.
+    for index, reply in zip(unknown, _send(client, [commands[i] for i in unknown], known=set()), strict=True):
+        replies[index] = reply
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) -> list[Any]:
+    # With EVAL, and not SCRIPT LOAD, which fewer users are allowed.
+    if not commands:
+        return []
     pipeline = client.pipeline(transaction=False)
     for command in commands:
-        pipeline.evalsha(command.script.sha.decode(), len(command.keys), *command.keys, *command.args)
-    try:
-        return pipeline.execute()
-    except NoScriptError:
-        return execute(client, commands)
+        count, words = len(command.keys), (*command.keys, *command.args)
+        if command.script in known:
+            pipeline.evalsha(command.script.sha.decode(), count, *words)
+        else:
+            pipeline.eval(command.script.source.decode(), count, *words)
+            known.add(command.script)
+    return pipeline.execute(raise_on_error=False)
 
 
 def find_names(client: redis.Redis, prefix: bytes, pattern: bytes) -> set[bytes]:

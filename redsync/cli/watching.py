@@ -66,7 +66,7 @@ def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
             yield {"event": "node up" if new["error"] is None else "node down", **new}
     was, held = _holds(before), _holds(now)
     for begun, gone, event in ((was, held, "released"), (held, was, "acquired")):
-        for key in begun.keys() - gone.keys():
+        for key in sorted(begun.keys() - gone.keys()):
             yield {"event": event, "name": key[0], **begun[key]}
     waited = {entry["name"]: entry["waiting"] for entry in before["names"]}
     waiting = {entry["name"]: entry["waiting"] for entry in now["names"]}
@@ -75,9 +75,9 @@ def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
             yield {"event": "waiting", "name": name, "count": waiting.get(name, 0)}
 
 
-def _holds(view: View) -> dict[tuple[str, str, str | None], dict[str, Any]]:
+def _holds(view: View) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {
-        (entry["name"], holder["owner"], holder["mode"]): {"kind": entry["kind"], **holder}
+        (entry["name"], holder["owner"], holder["mode"] or ""): {"kind": entry["kind"], **holder}
         for entry in view["names"]
         for holder in entry["holders"]
         if holder["quorum"]

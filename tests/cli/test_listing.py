@@ -1,6 +1,8 @@
 """`redsync ls`, `show` and `break`, as a user runs them, on real nodes."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -219,6 +221,41 @@ def test_break_takes_every_kind_away(name, everything, redsync):
     assert sum(node["broken"] for node in done.json["nodes"]) >= 2
     left = [holder for each in redsync("ls", name, "--json").json["names"] for holder in each["holders"]]
     assert [holder for holder in left if holder["owner"] == owner and holder["quorum"]] == []
+
+
+def test_break_tells_what_it_took_from_nodes_that_know_no_scripts(make_client, redsync, raw):
+    client = make_client(n=3)
+    client.get_read_write_lock("x").read_lock.acquire(lease=60)
+    (entry,) = redsync("ls", "x", "--json").json["names"]
+    for node in raw[:3]:
+        node.script_flush()
+    done = redsync("break", "x", "--owner", entry["holders"][0]["owner"], "--yes", "--json")
+    assert done.status == 0
+    assert sum(node["broken"] for node in done.json["nodes"]) >= 2
+
+
+def test_ls_is_allowed_to_who_may_not_load_scripts(raw, redsync, nodes):
+    for node in raw[:3]:
+        node.script_flush()
+        rules = ["+@all", "-script"]
+        node.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+    urls = [url.replace("redis://", "redis://guest:right@") for url in nodes.urls[:3]]
+    raw[0].set("redsync:m", "me", px=60_000)
+    done = redsync("ls", "--json", REDSYNC_URLS=",".join(urls))
+    assert [entry["name"] for entry in done.json["names"]] == ["m"]
+    for node in raw[:3]:
+        node.acl_deluser("guest")
+
+
+def test_ls_loads_nothing_that_it_does_not_need(environment, three):
+    program = (
+        "import sys\n"
+        "from redsync.cli import main\n"
+        "main(['ls'])\n"
+        "print(sorted({'rich', 'redsync.client', 'redsync._drivers.nodes', 'redsync.testing'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_break_hands_over_to_who_waits(make_client, other, redsync, eventually):

@@ -53,6 +53,13 @@ def test_look_leaves_out_permits_that_have_expired(node, look):
     assert [(claim.owner, claim.count) for claim in found.claims] == [(ME, 2)]
 
 
+def test_look_knows_permits_where_the_limit_is_unknown(node, look):
+    node.redis.zadd(KEYS.lock, {ME: now_ms(node) + 60_000})
+    node.redis.hset(KEYS.slots, ME, "2")
+    found = look()
+    assert (found.kind, found.permits, found.claims[0].owner) == ("semaphore", 0, ME)
+
+
 def test_look_tells_of_no_more_holders_than_asked_for(node, look):
     node.redis.set(KEYS.limit, "1 10 60000000")
     node.redis.zadd(KEYS.lock, {f"client:{number}": now_ms(node) + 60_000 for number in range(10)})
