@@ -134,11 +134,14 @@ def page(view: View, width: int, height: int) -> list[str]:
 @contextlib.contextmanager
 def _screen() -> Iterator[None]:
     """Take the whole terminal, and give it back as it was."""
+    import signal
     import termios
     import tty
 
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
+    # Else whoever ends us would leave a terminal without echo.
+    end = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         tty.setcbreak(terminal)
         sys.stdout.write(_ENTER)
@@ -147,6 +150,7 @@ def _screen() -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
+        signal.signal(signal.SIGTERM, end)
 
 
 def _draw(lines: list[str]) -> None:

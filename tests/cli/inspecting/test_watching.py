@@ -98,6 +98,14 @@ def test_top_gives_the_terminal_back_at_ctrl_c(nodes, start):
     assert command.end() == 0
 
 
+def test_top_gives_the_terminal_back_when_it_is_terminated(nodes, start):
+    command = start("top", "--interval", "30", terminal=True)
+    command.read_until("(q: leave)")
+    command.process.terminate()
+    command.read_until("\x1b[?25h\x1b[?1049l")
+    assert command.end() == 143
+
+
 def test_top_shows_nodes_that_are_down(nodes, start):
     command = start("top", "--interval", "0.05", terminal=True)
     command.read_until("3 of 3 nodes answer")
