@@ -23,6 +23,7 @@ __all__ = ["FAMILIES", "WRAPPING", "main"]
 
 FAMILIES: Final = {
     "lock_command": ("lock",),
+    "inspecting": ("doctor", "ls", "show", "break", "watch", "top", "bench", "dev"),
     "demo": ("demo",),
 }
 """The modules that add commands, with the names of these."""

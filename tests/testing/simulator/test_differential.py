@@ -306,6 +306,21 @@ class Chance:
         lock = self.of([self.lock, SHELF, POOL])
         return (lock.lock, lock.queue, lock.token), ()
 
+    def inspect_name(self):
+        lock = self.of([self.lock, SHELF])
+        name = self.of([POOL, SlotKeys.of(b"", lock.lock)])
+        everything = (
+            name.lock,
+            name.queue,
+            name.places,
+            name.slots,
+            name.limit,
+            name.token,
+            LATCH.latch,
+            LATCH.waiters,
+        )
+        return everything, (self.of([0, 1, 100]),)
+
     def announce(self):
         return (b"redsync:client:" + self.of(OWNERS).partition(b":")[0],), (b"a \x00 record", self.of(LEASES))
 
@@ -417,6 +432,7 @@ ARGUMENTS = {
     "mutex_acquire": Chance.acquire,
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
+    "name_inspect": Chance.inspect_name,
     "node_christen": Chance.christen,
     "read_lock_abandon": Chance.abandon,
     "read_lock_acquire": Chance.mode_acquire,
