@@ -156,6 +156,17 @@ def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, m
         assert ended(members)
 
 
+def count_when_nodes_answer(latch, within=5.0):
+    """Return how much is left; nodes that hung are suspect until their replies have been read."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return latch.count()
+        except QuorumError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(nodes, make_client):
     """Nobody waits, so nobody tells the nodes what they have forgotten."""
     knows = make_client(restart_guard=LEASE).get_count_down_latch("x")
@@ -174,7 +185,7 @@ def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(n
         with pytest.raises(QuorumError):
             latch.wait(0.05)
     mend()
-    assert knows.count() == 1, "who has counted knows, and tells the nodes"
+    assert count_when_nodes_answer(knows) == 1, "who has counted knows, and tells the nodes"
     latch = newcomer.get_count_down_latch("x")
     assert latch.count() == 1
     latch.count_down()

@@ -10,13 +10,15 @@ less what was repeated; at *least* all that has succeeded since it was establish
 unless a majority of nodes forgot.
 
 When the last node forgets what it has heard of the established one, or when no round has succeeded for as long as nodes
-keep a latch, it is *void*: then who comes new may find that it was never set.
+keep a latch, it is *void*: then who comes new may find that it was never set. A command that was under way for so long
+may even bring back what its client knew, which can be less than was known later.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.quorum import quorum_of
@@ -48,6 +50,7 @@ class Generation:
         established: Since when everybody finds it who asks; infinity if it is not so, or all have forgotten it.
         confirmed: When its program was told that it has set it; infinity if it was not.
         void: It may have been forgotten, and no quorum of nodes has heard of it again since.
+        forgotten: Until when what was counted down may have been forgotten by all nodes.
     """
 
     def __init__(self, number: int, size: int, sent: Sent, turn: int) -> None:
@@ -58,6 +61,7 @@ class Generation:
         self.turn: Final = turn
         self.established = self.confirmed = math.inf
         self.void = False
+        self.forgotten = -math.inf
 
 
 class Call:
@@ -155,17 +159,17 @@ class PastOfLatch:
         self.nodes[node], self._forgot[node] = 0, now
         highest = max((each.number for each in self.generations.values() if each.established <= now), default=0)
         if max(self.nodes) < highest:
-            self._void()
+            self._void(now)
 
     def use(self, sent_at: float, keep: float) -> None:
         """Take note of a round that has succeeded."""
         if sent_at > self._used + keep * _KEPT_AT_LEAST:
-            self._void()
+            self._void(sent_at)
         self._used = sent_at
 
-    def _void(self) -> None:
+    def _void(self, now: float) -> None:
         for generation in self.generations.values():
-            generation.established, generation.void = math.inf, True
+            generation.established, generation.void, generation.forgotten = math.inf, True, now
 
     # What may be told.
 
@@ -200,14 +204,16 @@ class PastOfLatch:
     def least(self, generation: Generation, until: float) -> int:
         """Return how much has certainly been counted down in a generation by an instant."""
         later = min((each.began for each in self.generations.values() if each.number > generation.number), default=1e9)
-        succeeded = [call for what, call in self._turns if what == "succeeds" and self._is_known(call, until)]
+        known = partial(self._is_known, since=generation.forgotten, until=until)
+        succeeded = [call for what, call in self._turns if what == "succeeds" and known(call)]
         counted = sum(call.n for call in succeeded if generation.established <= call.began and call.ended <= later)
-        told = [down for call, found, down in self._told if found is generation and self._is_known(call, until)]
+        told = [down for call, found, down in self._told if found is generation and known(call)]
         return max(counted, *told, 0)
 
-    def _is_known(self, call: Call, until: float) -> bool:
-        """Whether what came of a call by that instant has been known to nodes since."""
-        return call.ended <= until and sum(forgot >= call.began for forgot in self._forgot) < self._quorum
+    def _is_known(self, call: Call, since: float, until: float) -> bool:
+        """Whether what came of a call in that time has been known to nodes since."""
+        forgot = sum(forgot >= call.began for forgot in self._forgot)
+        return since <= call.began and call.ended <= until and forgot < self._quorum
 
     def may_be_open(self, generation: Generation, turn: int | None = None) -> bool:
         """Whether enough may have been counted down, by now or by that turn."""
