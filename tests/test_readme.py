@@ -31,5 +31,7 @@ def test_links_lead_somewhere(name):
 
 def test_dead_links_are_found(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# A title\n[a](page.md#a-title) [b](page.md#gone) [c](gone.md) [d](#a-title) [e](https://example.org)\n")
+    page.write_text(
+        "# A title\n[a](page.md#a-title) [b](page.md#gone) [c](gone.md) [d](#a-title) [e](https://example.org)\n"
+    )
     assert dead_links(page) == ["page.md#gone", "gone.md#"]
