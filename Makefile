@@ -25,7 +25,7 @@ test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
 soak: $(READY)  ## run the test of random faults for MINUTES=5
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
 
-simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds of KIND=lock, fair, spin, semaphore or limiter
+simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds of KIND=lock, or any other (see docs/testing.md)
 	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)
 
 check: $(READY)  ## style, types, architecture, documentation

@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import contended, held, pairs, permits, report, startup, tasks, threads
+from bench import contended, held, latches, pairs, permits, readers, report, startup, tasks, threads
 from bench.measure import Figure, say
 
 _BENCHES = {
@@ -25,6 +25,9 @@ _BENCHES = {
     "contended": contended.run,
     "permits": permits.run,
     "held": held.run,
+    "readers": readers.run,
+    "fenced": pairs.run_fenced,
+    "latch": latches.run,
     "startup": startup.run,
 }
 

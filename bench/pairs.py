@@ -1,4 +1,4 @@
-"""Uncontended acquire and release in one thread: all nodes well, one down, one hung."""
+"""Uncontended acquire and release in one thread: all nodes well, one down, one hung; and with fencing tokens."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def run(*, quick: bool) -> list[Figure]:
         compare("pairs", "p50", "us", _p50(ours), _p50(bare), at_most=1.15),
         compare("pairs", "p99", "us", _p99(ours), _p99(bare)),
         compare("pairs", "client CPU", "us", [s.cpu for s in ours], [s.cpu for s in bare], at_most=1.3),
+    ]
+
+
+def run_fenced(*, quick: bool) -> list[Figure]:
+    """Measure a fenced lock's pair beside the plain lock's, which is the floor here."""
+    rounds = 16 if quick else 60
+    with LocalNodes(5) as nodes, nodes.client() as client:
+        fenced, plain = interleave(_sides([client.get_fenced_lock("fenced"), client.get_lock("plain")], 300), rounds)
+    return [
+        compare("fenced", "pair p50 (floor: plain lock)", "us", _p50(fenced), _p50(plain), at_most=1.15),
+        compare("fenced", "pair p99 (floor: plain lock)", "us", _p99(fenced), _p99(plain)),
+        compare("fenced", "client CPU (floor: plain lock)", "us", [s.cpu for s in fenced], [s.cpu for s in plain]),
     ]
 
 

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
         OverReleaseError,
         QuorumError,
         RedsyncError,
+        UpgradeError,
     )
     from redsync.fair_lock import AsyncFairLock, FairLock
+    from redsync.fenced_lock import AsyncFencedLock, FencedLock
     from redsync.hold import AsyncHold, Hold
+    from redsync.latch import AsyncCountDownLatch, CountDownLatch
     from redsync.lock import AsyncLock, Lock
     from redsync.lock_info import Holder, LockInfo
     from redsync.multi_hold import AsyncMultiHold, MultiHold
@@ -43,13 +46,23 @@ if TYPE_CHECKING:
     from redsync.mutex import AsyncMutex, Mutex
     from redsync.permit import AsyncPermit, Permit, PermitHolder
     from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
+    from redsync.read_write_lock import (
+        AsyncReadLock,
+        AsyncReadWriteLock,
+        AsyncWriteLock,
+        ReadLock,
+        ReadWriteLock,
+        WriteLock,
+    )
     from redsync.semaphore import AsyncSemaphore, Semaphore
     from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncCountDownLatch",
     "AsyncFairLock",
+    "AsyncFencedLock",
     "AsyncHold",
     "AsyncLock",
     "AsyncMultiHold",
@@ -57,13 +70,18 @@ __all__ = [
     "AsyncMutex",
     "AsyncPermit",
     "AsyncRateLimiter",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
     "AsyncSemaphore",
     "AsyncSpinLock",
+    "AsyncWriteLock",
     "Choice",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
+    "CountDownLatch",
     "FairLock",
+    "FencedLock",
     "Hold",
     "HoldLost",
     "HoldOrphaned",
@@ -83,15 +101,21 @@ __all__ = [
     "PermitHolder",
     "QuorumError",
     "RateLimiter",
+    "ReadLock",
+    "ReadWriteLock",
     "RedsyncError",
     "Semaphore",
     "SpinLock",
+    "UpgradeError",
     "Vote",
+    "WriteLock",
 ]
 
 _HOMES = {
     "AsyncClient": "redsync.client_async",
+    "AsyncCountDownLatch": "redsync.latch",
     "AsyncFairLock": "redsync.fair_lock",
+    "AsyncFencedLock": "redsync.fenced_lock",
     "AsyncHold": "redsync.hold",
     "AsyncLock": "redsync.lock",
     "AsyncMultiHold": "redsync.multi_hold",
@@ -99,11 +123,16 @@ _HOMES = {
     "AsyncMutex": "redsync.mutex",
     "AsyncPermit": "redsync.permit",
     "AsyncRateLimiter": "redsync.rate_limiter",
+    "AsyncReadLock": "redsync.read_write_lock",
+    "AsyncReadWriteLock": "redsync.read_write_lock",
     "AsyncSemaphore": "redsync.semaphore",
     "AsyncSpinLock": "redsync.spin_lock",
+    "AsyncWriteLock": "redsync.read_write_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
+    "CountDownLatch": "redsync.latch",
     "FairLock": "redsync.fair_lock",
+    "FencedLock": "redsync.fenced_lock",
     "Hold": "redsync.hold",
     "HoldLost": "redsync._core.events",
     "HoldOrphaned": "redsync._core.events",
@@ -118,9 +147,12 @@ _HOMES = {
     "Permit": "redsync.permit",
     "PermitHolder": "redsync.permit",
     "RateLimiter": "redsync.rate_limiter",
+    "ReadLock": "redsync.read_write_lock",
+    "ReadWriteLock": "redsync.read_write_lock",
     "Semaphore": "redsync.semaphore",
     "SpinLock": "redsync.spin_lock",
     "Vote": "redsync._core.quorum",
+    "WriteLock": "redsync.read_write_lock",
 }
 
 

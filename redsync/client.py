@@ -20,13 +20,16 @@ from redsync.any_client import AnyClient
 from redsync.decorator import locked_decorator
 from redsync.exclusive import ExclusiveLock
 from redsync.fair_lock import FairLock
+from redsync.fenced_lock import FencedLock
 from redsync.hold import Hold
+from redsync.latch import CountDownLatch
 from redsync.lock import Lock
 from redsync.lock_info import LockInfo
 from redsync.multi_lock import MultiLock
 from redsync.mutex import Mutex
 from redsync.permit import Permit
 from redsync.rate_limiter import RateLimiter
+from redsync.read_write_lock import ReadWriteLock
 from redsync.semaphore import Semaphore
 from redsync.spin_lock import SpinLock
 
@@ -146,6 +149,24 @@ class Client(AnyClient[ThreadRunner]):
         """
         return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
+    def get_fenced_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> FencedLock:
+        """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
+
+        The options are those of `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
     def get_spin_lock(
         self,
         name: str | bytes,
@@ -172,6 +193,29 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: A `backoff` that is no function.
         """
         return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> ReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -221,6 +265,21 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: A name or a number that can't be.
         """
         return RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+
+    def get_count_down_latch(
+        self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
+    ) -> CountDownLatch:
+        """Return the count-down latch of that name; all objects of one name are the same latch.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: For how many seconds `count_down` goes on while too few nodes answer.
+            keep: For how many seconds after its last use the nodes keep it.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return CountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

@@ -17,13 +17,16 @@ from redsync.any_client import AnyClient
 from redsync.decorator import async_locked_decorator
 from redsync.exclusive_async import AsyncExclusiveLock
 from redsync.fair_lock import AsyncFairLock
+from redsync.fenced_lock import AsyncFencedLock
 from redsync.hold import AsyncHold
+from redsync.latch import AsyncCountDownLatch
 from redsync.lock import AsyncLock
 from redsync.lock_info import LockInfo
 from redsync.multi_lock_async import AsyncMultiLock
 from redsync.mutex import AsyncMutex
 from redsync.permit import AsyncPermit
 from redsync.rate_limiter import AsyncRateLimiter
+from redsync.read_write_lock import AsyncReadWriteLock
 from redsync.semaphore import AsyncSemaphore
 from redsync.spin_lock import AsyncSpinLock
 
@@ -135,6 +138,24 @@ class AsyncClient(AnyClient[AioRunner]):
         """
         return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
+    def get_fenced_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncFencedLock:
+        """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
+
+        The options are those of `get_lock`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+
     def get_spin_lock(
         self,
         name: str | bytes,
@@ -163,6 +184,29 @@ class AsyncClient(AnyClient[AioRunner]):
         return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
+
+    def get_read_write_lock(
+        self,
+        name: str | bytes,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncReadWriteLock:
+        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: As for `get_lock`, and so all options; they are those of both locks.
+            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -212,6 +256,18 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: A name or a number that can't be.
         """
         return AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+
+    def get_count_down_latch(
+        self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
+    ) -> AsyncCountDownLatch:
+        """Return the count-down latch of that name; all objects of one name are the same latch.
+
+        The options are those of `Client.get_count_down_latch`.
+
+        Raises:
+            ValueError: A name or a number that can't be.
+        """
+        return AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.

@@ -5,6 +5,7 @@ RedsyncError
 ├── AcquireTimeout        (TimeoutError)      others hold it: try later, or wait longer
 ├── NotOwnedError         (RuntimeError)      the code released or extended what it does not hold: fix the code
 │   └── LeaseLostError                        the hold ended before its release: stop the protected work
+├── UpgradeError          (RuntimeError)      a reader asked for the write lock: release the read lock first
 ├── QuorumError           (ConnectionError)   too few nodes answered: look at `.votes`, mend the nodes
 ├── OverReleaseError      (ValueError)        more permits given back than taken: fix the code
 ├── KeyTypeError          (TypeError)         the key is in use for something else: choose another name or prefix
@@ -33,6 +34,7 @@ __all__ = [
     "OverReleaseError",
     "QuorumError",
     "RedsyncError",
+    "UpgradeError",
 ]
 
 
@@ -108,6 +110,14 @@ class LeaseLostError(NotOwnedError):
 
     A lost hold never becomes valid again. Stop the protected work; what it wrote is only safe where the written
     resource checked a fencing token.
+    """
+
+
+class UpgradeError(_NamedError, RuntimeError):
+    """An owner that has the read lock asked for the write lock; nothing was changed.
+
+    It would wait for its own release, or for that of another reader that waits for the same. Release the read lock,
+    acquire the write lock, and look again at what was read: another writer may have come first.
     """
 
 

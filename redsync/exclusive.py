@@ -21,8 +21,9 @@ from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._protocols import lock_survey
-from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
+from redsync._protocols.tokens import Fence
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
@@ -82,6 +83,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
     _HOLD: type[HoldT]
+    _fence: Fence | None = None
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
     ) -> None:
         self._host = host
         self._name = name
-        self._keys = LockKeys.of(host.prefix, encode_name(name))
+        self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
         self._timeout = check_timeout(True, timeout)
         self._runner = host.runner
         timing = self._runner.session.timing
@@ -160,6 +162,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
             self._tell_lost,
             count,
             self._crowded,
+            fence=self._fence,
         )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:

@@ -117,6 +117,8 @@ class AnyHold(Generic[RunnerT_co]):
 
     def __repr__(self) -> str:
         condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
+        if self.fencing_token is not None:
+            condition += f", token {self.fencing_token}"
         return f"<{type(self).__name__} of {self._state.name!r} by {self._state.owner}, {condition}>"
 
 

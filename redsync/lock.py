@@ -19,14 +19,16 @@ from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import RunnerT_co, Session
 from redsync._protocols import lock as protocol
-from redsync._protocols.claim import Demand
+from redsync._protocols.demands import Demand
 from redsync.exclusive import Exclusive, ExclusiveLock, HoldT
 from redsync.exclusive_async import AsyncExclusiveLock
 
-__all__ = ["AsyncLock", "Lock"]
+__all__ = ["AsyncLock", "Lock", "Reentrant"]
 
 
-class _Reentrant(Exclusive[RunnerT_co, HoldT]):
+class Reentrant(Exclusive[RunnerT_co, HoldT]):
+    """What one owner may hold several times over, and release as often."""
+
     _KIND = protocol.LOCK
 
     def _claimant(self) -> Owner:
@@ -37,13 +39,13 @@ class _Reentrant(Exclusive[RunnerT_co, HoldT]):
 
     def _state(self) -> HoldState | None:
         runner = self._runner
-        return runner.session.holds.get(self._keys.lock, runner.owner())
+        return runner.session.holds.get(self._keys.hold, runner.owner())
 
     def _may_release(self, hold: Any) -> bool:  # noqa: ARG002  (whatever is held now is this owner's)
         return True
 
 
-class Lock(_Reentrant[Any, Any], ExclusiveLock):
+class Lock(Reentrant[Any, Any], ExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the thread that acquired it.
 
     At any instant at most one owner believes to hold it, as long as clocks run at rates within `drift_factor`; an
@@ -76,7 +78,7 @@ class Lock(_Reentrant[Any, Any], ExclusiveLock):
             hold._state = state or hold._state
 
 
-class AsyncLock(_Reentrant[Any, Any], AsyncExclusiveLock):
+class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
     The guarantees are those of `Lock`. What a task acquired only that task releases; its `AsyncHold` can be handed on.

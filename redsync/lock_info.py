@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from redsync._core.quorum import Choice, Tally, Vote
-from redsync._protocols.lock_survey import Look
+from redsync._protocols.lock_survey import Claim, Look
 from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
 
-_KINDS = {"hash": "lock", "string": "mutex", "zset": "semaphore"}
+_KINDS = {"hash": "lock", "fenced": "fenced lock", "string": "mutex", "zset": "semaphore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Holder:
         pid: Its process, None if unknown.
         program: What that process runs, None if unknown.
         since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
+        mode: "read" or "write" for a read-write lock, else None. Who does both is listed twice.
         hold_count: How many acquisitions it has to release.
         remaining: For how many seconds a quorum of nodes keeps its claim unless it is renewed; None: no expiry.
     """
@@ -36,6 +37,7 @@ class Holder:
     remaining: float | None
     program: str | None = None
     since: float | None = None
+    mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,10 @@ class LockInfo:
 
     Attributes:
         name: The lock's name.
-        kind: "lock", "mutex", "semaphore", "none" if nothing is at its key, or the type of a foreign value.
-        holders: Who holds it on a quorum of nodes; of a semaphore `Semaphore.holders` tells them.
+        kind: "lock", "fenced lock" (if grants of that name have had tokens within a day), "mutex", "read-write lock",
+            "semaphore", "none" if nothing is at its key, or the type of a foreign value.
+        holders: Who holds it on a quorum of nodes; of many readers 63 at most, who have it for longest; of a semaphore
+            `Semaphore.holders` tells them.
         waiters: Who waits on any node, longest first.
         votes: What each node said.
     """
@@ -70,12 +74,16 @@ class LockInfo:
             for reply, choice in zip(tally.replies, tally.choices, strict=True)
             if choice is not None and choice is not Choice.FAILED
         ]
-        by_owner: dict[str, list[Look]] = {}
+        by_owner: dict[tuple[str, str | None], list[Claim]] = {}
         for look in looks:
-            if look.owner is not None:
-                by_owner.setdefault(look.owner, []).append(look)
-        holders = [_holder(owner, held, tally) for owner, held in by_owner.items() if len(held) >= tally.quorum]
-        kinds = Counter(_KINDS.get(look.kind, look.kind) for look in looks if look.kind != "none")
+            for claim in _claims(look):
+                by_owner.setdefault((claim.owner, claim.mode), []).append(claim)
+        holders = [_holder(held, tally) for held in by_owner.values() if len(held) >= tally.quorum]
+        kinds = Counter(
+            "read-write lock" if look.claims else _KINDS.get(look.kind, look.kind)
+            for look in looks
+            if look.kind != "none"
+        )
         kind = kinds.most_common(1)[0][0] if kinds else "none"
         # Who holds a fair lock keeps its place in the queue.
         served = [holder.owner for holder in holders]
@@ -83,9 +91,16 @@ class LockInfo:
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)
 
 
-def _holder(owner: str, held: list[Look], tally: Tally) -> Holder:
-    lasting = sorted((float("inf") if look.remaining is None else look.remaining for look in held), reverse=True)
+def _claims(look: Look) -> tuple[Claim, ...]:
+    if look.owner is None:
+        return look.claims
+    return (Claim(look.owner, look.count, None, look.remaining, look.client),)
+
+
+def _holder(held: list[Claim], tally: Tally) -> Holder:
+    owner, mode = held[0].owner, held[0].mode
+    lasting = sorted((float("inf") if claim.remaining is None else claim.remaining for claim in held), reverse=True)
     remaining = lasting[tally.quorum - 1]
-    count = max(look.count for look in held)
-    host, pid, program, since = next((look.client for look in held if look.client), (None,) * 4)
-    return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since)
+    count = max(claim.count for claim in held)
+    host, pid, program, since = next((claim.client for claim in held if claim.client), (None,) * 4)
+    return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since, mode)

@@ -21,7 +21,7 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.runner import Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync._protocols.claim import Receipt
+from redsync._protocols.demands import Receipt
 from redsync.exceptions import AcquireTimeout, RedsyncError
 from redsync.exclusive import Enterable, Exclusive, ExclusiveLock, HoldT, ThreadEnterable
 from redsync.hold import Hold

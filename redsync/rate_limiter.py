@@ -18,12 +18,13 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import SlotKeys, encode_name
+from redsync._core.limits import Limit
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
-from redsync._protocols.bids import Bid, Limit
-from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.bids import Bid
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 from redsync.wrapping import OnBusy, wrap, wrap_async

@@ -16,7 +16,7 @@ from typing import Any
 
 from redsync._core.runner import AnyHost, RunnerT_co
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import Demand
+from redsync._protocols.demands import Demand
 from redsync.exclusive import Exclusive, HoldT
 from redsync.lock import AsyncLock, Lock
 

@@ -14,7 +14,9 @@ from inspect import isawaitable
 
 from redsync import (
     AsyncClient,
+    AsyncCountDownLatch,
     AsyncFairLock,
+    AsyncFencedLock,
     AsyncHold,
     AsyncLock,
     AsyncMultiHold,
@@ -22,10 +24,15 @@ from redsync import (
     AsyncMutex,
     AsyncPermit,
     AsyncRateLimiter,
+    AsyncReadLock,
+    AsyncReadWriteLock,
     AsyncSemaphore,
     AsyncSpinLock,
+    AsyncWriteLock,
     Client,
+    CountDownLatch,
     FairLock,
+    FencedLock,
     Hold,
     Lock,
     MultiHold,
@@ -33,13 +40,18 @@ from redsync import (
     Mutex,
     Permit,
     RateLimiter,
+    ReadLock,
+    ReadWriteLock,
     Semaphore,
     SpinLock,
+    WriteLock,
 )
 
 TWINS = {
     AsyncClient: Client,
+    AsyncCountDownLatch: CountDownLatch,
     AsyncFairLock: FairLock,
+    AsyncFencedLock: FencedLock,
     AsyncHold: Hold,
     AsyncLock: Lock,
     AsyncMultiHold: MultiHold,
@@ -48,7 +60,10 @@ TWINS = {
     AsyncPermit: Permit,
     AsyncRateLimiter: RateLimiter,
     AsyncSemaphore: Semaphore,
+    AsyncReadLock: ReadLock,
+    AsyncReadWriteLock: ReadWriteLock,
     AsyncSpinLock: SpinLock,
+    AsyncWriteLock: WriteLock,
 }
 
 

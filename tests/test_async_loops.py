@@ -442,6 +442,24 @@ def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nod
     gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loop's own, of the connection that was being made
+def test_loop_that_is_closed_while_a_client_connects_makes_it_raise_nothing(nodes, raw):
+    client = client_of(nodes)
+    own = asyncio.new_event_loop()
+    own.set_exception_handler(lambda *_: None)
+    own.run_until_complete(_take_and_keep(client))
+    maintenance = client.runner._maintenance
+    nodes.pause(0)
+    maintenance.lane.links[0].shut()
+    own.run_until_complete(until(functools.partial(maintenance._connecting.get, 0)))
+    for task in asyncio.all_tasks(own):
+        task._log_destroy_pending = False
+    own.close()
+    run(client.close)
+    del client, maintenance, task
+    gc.collect()
+
+
 async def _take_and_keep(client):
     assert await client.get_mutex("x").acquire()
 

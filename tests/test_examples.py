@@ -31,6 +31,14 @@ SAYS = {
         Eve is done
         free again
         """,
+    "fenced_write.py": r"""
+        Ada reads 100 and is paused
+        Bob has a higher token: True
+        Bob writes: True
+        Ada goes on and writes: False
+        Ada is told that the lock was lost, too late for her write
+        the balance is 70
+        """,
     "watch_a_hold.py": r"""
         copying file 1
         (copying file \d+
@@ -58,6 +66,10 @@ SAYS = {
         the next call is allowed in [01]\.\d s
         24 calls; at most (9|10) in any second
         """,
+    "read_mostly_cache.py": r"""
+        20 readers missed it, 1 computed it
+        4 updates between the reads of 4 readers, 0 of them seen half done
+        """,
     "own_unit_test_with_fakeredis.py": r"""
         test_shop_sells_what_it_has: passed
         test_shop_never_sells_more_to_many_customers: passed
@@ -80,7 +92,9 @@ def test_example_says_what_it_promises_and_warns_of_nothing(name):
     output = re.sub(r"(?m)^ +", "", done.stdout)
     assert re.fullmatch(pattern, output), done.stdout
     # Where logging is not configured, a loss is told there.
-    assert all(re.match("lost the hold of '(files|report)'", line) for line in done.stderr.splitlines()), done.stderr
+    assert all(re.match("lost the hold of '(files|report|account:7)'", line) for line in done.stderr.splitlines()), (
+        done.stderr
+    )
 
 
 def test_every_example_is_run():

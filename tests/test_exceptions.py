@@ -17,6 +17,7 @@ from redsync import (
     OverReleaseError,
     QuorumError,
     RedsyncError,
+    UpgradeError,
     Vote,
     exceptions,
 )
@@ -33,6 +34,7 @@ ERRORS = [
     AcquireTimeout(b"\xff", 0.0),
     NotOwnedError("x", "lock 'x' is not held by this thread"),
     LeaseLostError("x", "the hold of lock 'x' was lost", VOTES),
+    UpgradeError("x", "lock 'x': a reader can't become a writer"),
     QuorumError("x", "lock 'x': 3 of 5 nodes failed", VOTES),
     QuorumError(b"x", "nobody was asked"),
     OverReleaseError("4 permits given back, 3 taken"),
@@ -56,6 +58,7 @@ def spell(error):
         (NotOwnedError, [RedsyncError, RuntimeError]),
         (LeaseLostError, [NotOwnedError, RedsyncError, RuntimeError]),
         (QuorumError, [RedsyncError, ConnectionError]),
+        (UpgradeError, [RedsyncError, RuntimeError]),
         (OverReleaseError, [RedsyncError, ValueError]),
         (KeyTypeError, [RedsyncError, TypeError]),
         (ConfigurationError, [RedsyncError, ValueError]),

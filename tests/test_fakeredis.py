@@ -159,3 +159,14 @@ def test_instance_is_refused_when_listed_twice():
     fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
     with pytest.raises(ConfigurationError):
         Client([fake, fake])
+
+
+def test_read_write_lock_works_on_instances(client, make_worker, fakes):
+    lock, reader = client.get_read_write_lock("x"), make_worker()
+    reader.do(lock.read_lock.acquire)
+    with lock.read_lock:
+        assert not make_worker().do(lock.write_lock.acquire, False)
+    waiting = make_worker().start(lambda: lock.write_lock.acquire(timeout=10) and lock.write_lock.release())
+    reader.do(lock.read_lock.release)
+    waiting.result(15)
+    assert not lock.write_lock.locked()

@@ -6,7 +6,9 @@ import pytest
 
 from redsync import (
     AsyncClient,
+    AsyncCountDownLatch,
     AsyncFairLock,
+    AsyncFencedLock,
     AsyncHold,
     AsyncLock,
     AsyncMultiHold,
@@ -14,10 +16,15 @@ from redsync import (
     AsyncMutex,
     AsyncPermit,
     AsyncRateLimiter,
+    AsyncReadLock,
+    AsyncReadWriteLock,
     AsyncSemaphore,
     AsyncSpinLock,
+    AsyncWriteLock,
     Client,
+    CountDownLatch,
     FairLock,
+    FencedLock,
     Hold,
     Lock,
     MultiHold,
@@ -25,25 +32,35 @@ from redsync import (
     Mutex,
     Permit,
     RateLimiter,
+    ReadLock,
+    ReadWriteLock,
     Semaphore,
     SpinLock,
+    WriteLock,
 )
 
 LOCKS = [
     (Lock, AsyncLock),
     (FairLock, AsyncFairLock),
+    (FencedLock, AsyncFencedLock),
     (SpinLock, AsyncSpinLock),
     (Mutex, AsyncMutex),
     (MultiLock, AsyncMultiLock),
+    (ReadLock, AsyncReadLock),
+    (WriteLock, AsyncWriteLock),
 ]
 HOLDS = [(Hold, AsyncHold), (MultiHold, AsyncMultiHold), (Permit, AsyncPermit)]
 COUNTED = [(Semaphore, AsyncSemaphore), (RateLimiter, AsyncRateLimiter)]
-TWINS = [(Client, AsyncClient), *LOCKS, *HOLDS, *COUNTED]
+OTHERS = [(CountDownLatch, AsyncCountDownLatch)]
+PAIRS = [(ReadWriteLock, AsyncReadWriteLock)]
+TWINS = [(Client, AsyncClient), *PAIRS, *LOCKS, *HOLDS, *COUNTED, *OTHERS]
 
 AWAITED = {
     AsyncClient: {"close", "inspect"},
+    AsyncReadWriteLock: set(),
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
+    AsyncCountDownLatch: {"count", "count_down", "delete", "try_set_count", "wait"},
     AsyncSemaphore: {"acquire", "available", "holders", "permits", "release", "resize"},
     AsyncRateLimiter: {"acquire", "available", "retry_after"},
 }
@@ -103,7 +120,8 @@ def test_with_becomes_async_with(plain, awaited):
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_client_makes_each_kind_of_lock(client):
     makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    assert makers >= {"semaphore", "ratelimiter", *(plain.__name__.lower() for plain, _ in LOCKS)}
+    made = {plain.__name__.lower() for plain, _ in LOCKS + PAIRS + COUNTED + OTHERS} - {"readlock", "writelock"}
+    assert makers >= made
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MultiLock, Lock), (AsyncMultiLock, AsyncLock), (MultiHold, Hold)])

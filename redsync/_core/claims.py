@@ -2,13 +2,15 @@
 
 All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
 
-* `acquire`: KEYS claim, and from who waits queue and places; ARGV owner, hold count, lease in ms, guard in ms, and from
-  who waits for how long to keep its place in ms, its rank (waited so far in ms, or ticket), wake channel, mark. Reply 1
-  new, 2 was ours already, [remaining ms or -1, holder, its or the highest ticket if by ticket, how many wait before it
-  if it has a place] held, 0 foreign type, or the error FORGETFUL.
+* `acquire`: KEYS claim, and from who waits queue and places (if there are modes, from whoever asks anew); ARGV owner,
+  hold count, lease in ms, guard in ms, and from who waits for how long to keep its place in ms, its rank (waited so
+  far in ms, or ticket), wake channel, mark. Reply 1 new, 2 was ours already, [remaining ms or -1, holder, its or the
+  highest ticket if by ticket, how many wait before it if it has a place] held, 0 foreign type, or the error FORGETFUL.
 * `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
   What gets free is handed over to the head of the queue.
 * `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
+  With fencing tokens: one more key, the node's latest token, and one more argument, the highest token that is known;
+  reply [1, token] or [2, token] for a grant. A re-entry has neither, as it keeps its token.
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 
@@ -37,6 +39,8 @@ class ClaimKind(NamedTuple):
         renew: Lengthens many claims.
         by_ticket: Those who wait are served by tickets, first come, first served.
         label: What messages call it.
+        mode: Tells it from the others that share the lock's keys; empty if there are none. Who only tries then heeds
+            the queue as well.
     """
 
     noun: str
@@ -47,12 +51,20 @@ class ClaimKind(NamedTuple):
     renew: Script
     by_ticket: bool = False
     label: str = "lock"
+    mode: bytes = b""
 
     @classmethod
     def of(
-        cls, noun: str, value_type: bytes, *, renew: str | None = None, by_ticket: bool = False, label: str = "lock"
+        cls,
+        noun: str,
+        value_type: bytes,
+        *,
+        renew: str | None = None,
+        by_ticket: bool = False,
+        label: str = "lock",
+        mode: bytes = b"",
     ) -> ClaimKind:
         """Return the kind whose scripts are called `<noun>_acquire` and so on; `renew` may be another kind's."""
         acquire, release, abandon = (Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon"))
         renewal = Script.load(renew or f"{noun}_renew")
-        return cls(noun, value_type, acquire, release, abandon, renewal, by_ticket, label)
+        return cls(noun, value_type, acquire, release, abandon, renewal, by_ticket, label, mode)

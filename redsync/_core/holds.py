@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from redsync._core.claims import ClaimKind
-from redsync._core.keys import LockKeys
+from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally
 
@@ -203,7 +203,7 @@ class HoldTable:
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # By owner first: that an owner has ended, and most have without any hold, is seen at a glance.
-        self._holds: dict[Owner, dict[bytes, HoldState]] = {}
+        self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
         # Permits again by key: any thread may give back the latest.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
         self._alarm = alarm
@@ -216,8 +216,8 @@ class HoldTable:
     def __iter__(self) -> Iterator[HoldState]:
         return iter([state for held in self._holds.values() for state in held.values()])
 
-    def get(self, key: bytes, owner: Owner) -> HoldState | None:
-        """Return the hold of that key by that owner, lost or not."""
+    def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
+        """Return the hold that `LockKeys.hold` names, by that owner, lost or not."""
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
@@ -227,7 +227,7 @@ class HoldTable:
 
     def add(self, state: HoldState) -> None:
         """Take up a new hold."""
-        self._holds.setdefault(state.owner, {})[state.keys.lock] = state
+        self._holds.setdefault(state.owner, {})[state.keys.hold] = state
         if state.slots:
             self._permits.setdefault(state.keys.lock, {})[state] = None
         self.watch(state)
@@ -259,7 +259,7 @@ class HoldTable:
         state.live = False
         held = self._holds.get(state.owner)
         if held is not None:
-            held.pop(state.keys.lock, None)
+            held.pop(state.keys.hold, None)
             if not held:
                 self._holds.pop(state.owner, None)
         if state.slots and (permits := self._permits.get(state.keys.lock)) is not None:

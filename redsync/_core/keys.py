@@ -8,12 +8,16 @@ The queue of `{x}` is spelled apart from that of `x`: two names never share a ke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["LockKeys", "SlotKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["HoldKey", "LatchKeys", "LockKeys", "SlotKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
+
+HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
+"""No name, whatever its bytes, makes of a lock's key the pair of another."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -64,31 +68,61 @@ class LockKeys:
     """The keys of one lock.
 
     Attributes:
-        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout.
+        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout. Other kinds keep theirs there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
         places: Hash waiting owner -> "expiry mark guard channel": until when its place is kept, and how to
             hand over to it.
         channel: Redisson's channel for releases of this lock.
+        token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
         held: Those that a renewal takes, in its order.
+        hold: What tells an owner's hold from its others: the lock, and the mode of one that is held in several.
     """
 
     lock: bytes
     queue: bytes
     places: bytes
     channel: bytes
+    token: bytes
     all: tuple[bytes, ...]
     held: tuple[bytes, ...]
+    hold: HoldKey
 
     @classmethod
-    def of(cls, prefix: bytes, name: bytes) -> LockKeys:
-        """Return the keys of the lock with that name."""
+    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
+        """Return the keys of the lock with that name; `mode` tells apart what one owner may hold of it at once."""
         lock = prefix + name
         tagged = b"{" in lock
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         redissons = lock if tagged else b"{" + lock + b"}"
         queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-        return cls(lock, queue, places, b"redisson_lock__channel:" + redissons, (lock, queue, places), (lock,))
+        channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
+        return cls(lock, queue, places, channel, token, (lock, queue, places), (lock,), (lock, mode) if mode else lock)
+
+
+@dataclass(frozen=True, slots=True)
+class LatchKeys:
+    """The keys of one count-down latch; a lock may have the same name.
+
+    Attributes:
+        latch: Hash: generation, size, and what each client has counted down.
+        waiters: Sorted set of those who wait, "channel owner", by when their places end, node time in ms.
+        setting: The fenced lock of whoever sets or deletes it.
+        all: The keys in the order in which the latch's scripts take them.
+    """
+
+    latch: bytes
+    waiters: bytes
+    setting: LockKeys
+    all: tuple[bytes, bytes]
+
+    @classmethod
+    def of(cls, prefix: bytes, name: bytes) -> LatchKeys:
+        """Return the keys of the latch with that name."""
+        full = prefix + name
+        ours = b":" + full if b"{" in full else b"{" + full + b"}"
+        latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
+        return cls(latch, waiters, LockKeys.of(b"redsync_latch_setting:", ours), (latch, waiters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +140,12 @@ class SlotKeys(LockKeys):
     limit: bytes
 
     @classmethod
-    def of(cls, prefix: bytes, name: bytes) -> SlotKeys:
+    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> SlotKeys:
         """Return the keys of the semaphore with that name."""
-        base = LockKeys.of(prefix, name)
+        base = LockKeys.of(prefix, name, mode)
         ours = base.queue.removeprefix(b"redsync_queue:")
         slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
         everything = (*base.all, slots, taken, limit)
         held = (base.lock, slots, taken, base.queue, base.places)
-        return cls(base.lock, base.queue, base.places, base.channel, everything, held, slots, taken, limit)
+        common = base.lock, base.queue, base.places, base.channel, base.token
+        return cls(*common, everything, held, base.hold, slots, taken, limit)

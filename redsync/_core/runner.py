@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
+from redsync._core.latches import Arrivals
 from redsync._core.ownership import Owner
 from redsync._core.timing import Timing
 
@@ -32,6 +33,7 @@ class Session:
         record_key: Where the nodes keep the record of this client.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
         marks: Numbers that this client has not used before, to tell what belongs to which of its asks.
+        arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
     """
 
     nodes: int
@@ -41,6 +43,7 @@ class Session:
     record_key: bytes = b""
     record: bytes = b""
     marks: Iterator[int] = field(default_factory=lambda: count(1), compare=False)
+    arrivals: dict[bytes, Arrivals] = field(default_factory=dict, compare=False)
 
     @property
     def quorum(self) -> int:

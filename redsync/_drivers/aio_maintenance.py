@@ -159,7 +159,8 @@ class AioMaintenance:
         self._wake()
 
     def _wake(self) -> None:
-        if self._napping is not None and not self._napping.done():
+        # Tasks of a loop that was closed under them come by here when they are thrown away.
+        if self._napping is not None and not self._napping.done() and not self._loop.is_closed():
             self._napping.set_result(None)
 
     async def _nap(self, seconds: float) -> None:

@@ -6,14 +6,12 @@ arithmetic only, never over a system call. Where all is done in one thread it is
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import hiredis
 
-from redsync._core.memory import Birth
 from redsync._drivers.boards import Board
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import NOTHING, Node, describe_error
@@ -26,9 +24,6 @@ __all__ = ["Exchange"]
 
 _GIVE_UP = 10.0
 """Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
-
-_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
-"""What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
@@ -130,19 +125,13 @@ class Exchange:
             parcel.healed |= bit
             self._outbox.resend(link, parcel)
             return True
-        if (forgetful := _FORGETFUL.fullmatch(text)) is not None:
-            text = self._doubt(link.node, parcel.guard, int(forgetful[1])) or text
+        if (reason := link.node.note_forgetful(text, parcel.guard, self._clock())) is not None:
+            self._board.recount_at = 0.0
+            self._on_change()
+            text = reason
         link.node.last_error = text[:200]
         self._board.fail(link.node, parcel, text[:200])
         return False
-
-    def _doubt(self, node: Node, guard: float, age_ms: int) -> str | None:
-        """Take note of a node that does not remember for as long as a claim needs; return why it is out, if it is."""
-        now = self._clock()
-        node.remember(None if age_ms < 0 else Birth(True, age_ms / 1000), now)
-        self._board.recount_at = 0.0
-        self._on_change()
-        return node.unfit(now, guard)
 
     def _look_for_suspects(self, now: float | None = None) -> None:
         """Find links that have owed replies for too long, at the instant since which the sockets have been read."""

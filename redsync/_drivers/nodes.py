@@ -9,6 +9,7 @@ socket is ours.
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ __all__ = [
     "reply_error",
     "subscribe",
 ]
+
+_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
+"""What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
 
 T = TypeVar("T")
 
@@ -199,6 +203,16 @@ class Node:
         self.birth = birth
         newborn_at = now - birth.age if birth is not None and birth.newborn else -math.inf
         self.remembers_since = math.inf if birth is None else max(self.started_at, newborn_at)
+
+    def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
+        """Take note of an error reply; return what it means if the node forgets too much, None for all others."""
+        forgetful = _FORGETFUL.fullmatch(text)
+        if forgetful is None:
+            return None
+        age = int(forgetful[1]) / 1000
+        self.remember(None if age < 0 else Birth(True, age), now)
+        since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
+        return self.unfit(now, guard) or f"restarted or emptied, may have forgotten what it is asked for: {since}"
 
     def unfit(self, now: float, guard: float) -> str | None:
         """Return why the node takes no part in new grants with that guard at that instant, None if it does."""

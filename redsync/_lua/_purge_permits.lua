@@ -1,10 +1,11 @@
 -- Purpose: take away permits that have expired, by this node's clock alone; so many at a time that a script stays quick, unless
 -- `all` are to go. What is left keeps its slots a little longer, which harms nobody. Where nothing else is left the keys
--- go as a whole, however many there are. Uses at_most, all and what _slots.lua defines. Sets foreign: the key holds another type.
+-- go as a whole, however many there are. Uses at_most, all and what _slots.lua defines. Sets foreign: the key holds another type,
+-- or readers and writers.
 local foreign, expired
 repeat
   expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, at_most)
-  foreign = expired.err ~= nil
+  foreign = expired.err ~= nil or string.match(expired[1] or redis.call('zrange', KEYS[1], 0, 0)[1] or '', '^[rw]:') ~= nil
   if not foreign and #expired > 0 then
     if #expired == at_most and tonumber(redis.call('zrange', KEYS[1], -1, -1, 'withscores')[2]) <= now then
       freed = freed + redis.call('bitcount', KEYS[5])

@@ -15,33 +15,30 @@ are believed from the instant of that ask. An undo may take away what was handed
 that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
 the watchdog has to lengthen it; else we ask, and find our claims there.
 
-Who is served first is a matter of the place, see `places`.
+Who is served first is a matter of the place, see `places`; whether grants carry tokens, of the kind, see `tokens`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from redsync._core.claims import ClaimKind
 from redsync._core.effects import Broadcast, Command, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
-from redsync._core.keys import LockKeys
-from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
-from redsync._protocols.bids import Bid
+from redsync._protocols.demands import Demand
 from redsync._protocols.lease import abandon, milliseconds, renew_at
 from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
 from redsync.exceptions import RedsyncError
 
-__all__ = ["Demand", "Receipt", "acquire_new", "is_granted", "listen"]
+__all__ = ["acquire_new", "is_granted", "listen"]
 
 _FOREIGN = 0
 _CODES = (1, 2, 0)
+_GRANTS = (1, 2)
 
 _REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
 
@@ -67,55 +64,13 @@ def is_granted(reply: Any) -> bool:
     return False
 
 
-class Receipt:
-    """What tells an interrupted caller whether its acquire had succeeded.
-
-    The interruption may come when the protocol has ended and its result is on the way. It is written in the very step
-    in which the claim is counted: between the two stores, and until the protocol has ended, the interpreter does not
-    look for signals.
-
-    Attributes:
-        state: The hold that was acquired, None if there is none.
-    """
-
-    __slots__ = ("state",)
-
-    def __init__(self) -> None:
-        self.state: HoldState | None = None
-
-
-class Demand(NamedTuple):
-    """What an acquire wants.
-
-    Attributes:
-        name: The lock's name, for messages.
-        kind: What is claimed.
-        keys: The lock's keys.
-        owner: For whom.
-        receipt: Where success is noted.
-        lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
-        timeout: Seconds to wait; 0.0 for one try, None for ever.
-        max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
-        on_lost: What to call when the hold is lost.
-        holds: How many holds to take at once.
-        crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
-        backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
-        bid: What asks for slots; None for what is claimed as a whole.
-    """
-
-    name: str | bytes
-    kind: ClaimKind
-    keys: LockKeys
-    owner: Owner
-    receipt: Receipt
-    lease: float | None = None
-    timeout: float | None = None
-    max_hold: float | None = None
-    on_lost: Callable[[HoldState], object] | None = None
-    holds: int = 1
-    crowded: bool = False
-    backoff: Callable[[int, float], float] | None = None
-    bid: Bid | None = None
+def _is_granted_with_token(reply: Any) -> bool:
+    """Judge a reply to an acquire whose grants carry tokens."""
+    if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
+        return True
+    if is_granted(reply):
+        raise ValueError("a grant that lacks its fencing token")
+    return False
 
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
@@ -125,7 +80,8 @@ def _place(session: Session, demand: Demand, lease: float, started: float) -> Pl
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
     crowded = demand.crowded and waits
-    if demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
+    untold = demand.fence is not None  # a hand-over tells no token
+    if not untold and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
         # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
         waiting = Waiting(demand.owner, waits, crowded, session.marks, min(PLACE_KEPT, lease))
     else:
@@ -139,9 +95,11 @@ class _Attempt:
     Attributes:
         lease: Seconds that the nodes shall keep the claim.
         deadline: When the caller's timeout is over.
+        fence: As the demand's.
         hurried: The latest round had less time than rounds have.
         mark: What nodes say that hand the lock over, if that counts; else None.
         state: The hold, once it was won.
+        token: Its fencing token.
     """
 
     __slots__ = (
@@ -163,10 +121,12 @@ class _Attempt:
         "_useful",
         "_window",
         "deadline",
+        "fence",
         "hurried",
         "lease",
         "mark",
         "state",
+        "token",
     )
 
     def __init__(self, session: Session, demand: Demand, started: float) -> None:
@@ -189,6 +149,8 @@ class _Attempt:
         self._useful = math.inf
         self._guard = session.timing.guard(self.lease) if self._window is None else self._window.guard
         self._guard_ms = milliseconds(self._guard)
+        self.fence = demand.fence
+        self.token: int | None = None
         self.deadline = math.inf if timeout is None else started + timeout
 
     @property
@@ -207,10 +169,8 @@ class _Attempt:
         if window is not None:
             self.lease, self._useful = window.terms()
         owner, keys, lease = demand.owner, demand.keys, self.lease
-        usual = patience = self._session.timing.round_timeout(lease) if window is None else window.round_timeout
-        if demand.timeout:
-            patience = min(usual, max(self.deadline - now, _LAST_TRY))
-        self.hurried = patience < usual
+        patience = self.patience(now)
+        self.hurried = patience < self._round_timeout
         self._asking, self._left = True, False
         self._tries += 1
         place = self._place.ask(now)
@@ -218,12 +178,15 @@ class _Attempt:
         kept = max(lease, self._place.kept) if self._place.taken else lease
         self._kept_until = max(self._kept_until, now + patience + kept)
         claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
-        command = Command(demand.kind.acquire, keys.all if place else (keys.lock,), claim + place)
+        command = Command(demand.kind.acquire, keys.all if place or demand.kind.mode else (keys.lock,), claim + place)
+        judge = is_granted if demand.bid is None else demand.bid.judge
+        if self.fence is not None:
+            command, judge = self.fence.ask(command), _is_granted_with_token
         return Broadcast(
             command,
             owner.lane,
             owner,
-            is_granted if demand.bid is None else demand.bid.judge,
+            judge,
             patience,
             self._guard,
             decide=None if demand.bid is None else demand.bid.decide,
@@ -231,6 +194,15 @@ class _Attempt:
             thorough=self._place.enough,
             late=True,
         )
+
+    @property
+    def _round_timeout(self) -> float:
+        return self._session.timing.round_timeout(self.lease) if self._window is None else self._window.round_timeout
+
+    def patience(self, now: float) -> float:
+        """Return for how many seconds a round that begins now may wait for nodes."""
+        usual = self._round_timeout
+        return min(usual, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else usual
 
     def note(self, tally: Tally) -> None:
         """Take note of which nodes were asked."""
@@ -269,6 +241,19 @@ class _Attempt:
         believed = self._session.timing.valid_until(tally.sent_at, self.lease)
         max_hold = self._demand.max_hold
         return believed if max_hold is None else min(believed, tally.sent_at + max_hold)
+
+    def is_level(self, tally: Tally) -> bool:
+        """Take note of the token of a round that was won; return whether a quorum stands at it."""
+        assert self.fence is not None, "it is asked for tokens"
+        self.token, stand = self.fence.read(tally)
+        return stand >= tally.quorum
+
+    def level(self, tally: Tally) -> Steps[Tally]:
+        """Raise a quorum to the token; return the round that was won, or the one in which that failed."""
+        self.note(tally)
+        assert self.fence is not None, "it is asked for tokens"
+        assert self.token is not None, "it is known"
+        return (yield from self.fence.level(tally, self._demand.owner, self.token, self.patience(tally.at)))
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if what the nodes said rules the claim out for good."""
@@ -318,6 +303,7 @@ class _Attempt:
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
         state.queued = self._place.taken and tally.sent_at - self._started > _CROWDED
+        state.fencing_token = self.token
         if self._demand.bid is not None:
             self._demand.bid.take(state, tally)
         if self._window is None:
@@ -380,6 +366,8 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
     try:
         while True:
             tally = yield from broadcast(attempt.ask(now))
+            if tally.won and attempt.fence is not None and not attempt.is_level(tally):
+                tally = yield from attempt.level(tally)
             now = tally.at
             if tally.won and now < attempt.valid_until(tally):
                 state = attempt.hold(tally)

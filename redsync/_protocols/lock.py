@@ -15,7 +15,8 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import Demand, acquire_new, is_granted, listen
+from redsync._protocols.claim import acquire_new, is_granted, listen
+from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lease import forsake, lose, milliseconds
 from redsync._protocols.rounds import no_quorum
@@ -39,7 +40,7 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    state = session.holds.get(demand.keys.lock, demand.owner)
+    state = session.holds.get(demand.keys.hold, demand.owner)
     started = now
     if state is not None:
         now = yield from _reenter(session, demand, state, now)

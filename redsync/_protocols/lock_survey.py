@@ -30,16 +30,46 @@ def _not_foreign(reply: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """One holder's claim on one node.
+
+    Attributes:
+        owner: The holder.
+        count: The hold count.
+        mode: "read" or "write" of a read-write lock; None of what is held in one way only.
+        remaining: Seconds until the node forgets the claim; None when it never does.
+        client: Who is behind the holder, None if unknown.
+    """
+
+    owner: str
+    count: int
+    mode: str | None
+    remaining: float | None
+    client: ClientRecord | None
+
+    @classmethod
+    def read(cls, words: Any) -> Claim:
+        """Return what `lock_inspect` says of one claim on a read-write lock."""
+        owner, count, mode, remaining_ms, record = words
+        client = ClientRecord.unpack(record) if record else None
+        return cls(owner.decode("utf-8", "replace"), count, _MODES[mode], remaining_ms / 1000, client)
+
+
+_MODES = {b"r": "read", b"w": "write"}
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What one node knows of a lock.
 
     Attributes:
-        kind: The type of the value at the key, "none" if there is none.
+        kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
         remaining: Seconds until the node forgets the claim; None when it never does or has none.
-        owner: The holder, None if it is free or neither a lock nor a mutex.
+        owner: The holder, None if it is free, or not held by one at a time.
         count: The hold count.
         waiters: The waiting owners, longest first; 100 at most.
         client: Who is behind the holder, None if unknown.
+        claims: The claims on a read-write lock, 64 at most; of others none.
     """
 
     kind: str
@@ -48,11 +78,15 @@ class Look:
     count: int
     waiters: tuple[str, ...]
     client: ClientRecord | None
+    claims: tuple[Claim, ...] = ()
 
     @classmethod
     def read(cls, reply: Any) -> Look:
         """Return what a reply of `lock_inspect` says."""
         kind, remaining_ms, holder, waiters, *record = reply
+        claims: tuple[Claim, ...] = ()
+        if kind == b"zset":
+            claims, holder = tuple(map(Claim.read, holder)), []
         owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
         return cls(
             kind.decode(),
@@ -61,6 +95,7 @@ class Look:
             count,
             tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
             ClientRecord.unpack(record[0]) if record else None,
+            claims,
         )
 
 
@@ -71,7 +106,7 @@ def look(
     return (
         yield from broadcast(
             Broadcast(
-                Command(INSPECT, (keys.lock, keys.queue), ()),
+                Command(INSPECT, (keys.lock, keys.queue, keys.token), ()),
                 owner.lane,
                 owner,
                 lambda reply: Look.read(reply).owner is not None,

@@ -11,7 +11,8 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
-from redsync._protocols.claim import Demand, acquire_new
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check, give_back
 from redsync._protocols.lease import lose
 

@@ -15,7 +15,7 @@ from redsync._core.holds import write_slots
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
 from redsync._protocols import semaphore
-from redsync._protocols.claim import Demand
+from redsync._protocols.demands import Demand
 from redsync._protocols.semaphore import Look, Pool, survey
 from redsync._protocols.windows import Window
 

@@ -21,13 +21,14 @@ from redsync._core.claims import ClaimKind
 from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, read_slots
 from redsync._core.keys import SlotKeys
+from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
-from redsync._protocols.bids import Limit
-from redsync._protocols.claim import Demand, acquire_new
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error

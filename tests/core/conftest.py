@@ -140,7 +140,7 @@ class Claims:
         return self.node.run("lock_force_release", keys.all, keys.channel, value_type)
 
     def inspect(self, keys=KEYS):
-        return self.node.run("lock_inspect", (keys.lock, keys.queue))
+        return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
 
     def put(self, owner):
         """Write a claim without an end, as nobody of ours does."""

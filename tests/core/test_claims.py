@@ -7,12 +7,14 @@ import pytest
 from redsync._core.claims import ClaimKind
 from redsync._core.scripts import Script
 from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.read_write_lock import READ, WRITE
 from redsync._protocols.semaphore import SEMAPHORE
 
 VERBS = ("acquire", "release", "abandon", "renew")
-KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE]
+KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE, READ, WRITE]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
 
 
@@ -26,7 +28,13 @@ def test_kind_is_made_of_the_scripts_of_its_noun(kind):
 def test_each_script_that_makes_claims_belongs_to_a_kind():
     """So that a kind which is added is tested here too."""
     nouns = {script.name.removesuffix("_acquire") for script in Script.shipped() if script.name.endswith("_acquire")}
-    assert nouns == {kind.noun for kind in KINDS}
+    assert nouns == {kind.noun for kind in (*KINDS, FENCED_LOCK)}
+
+
+def test_fenced_lock_differs_from_the_lock_in_what_grants():
+    """So what is given back, renewed or undone is handed over and kept alike."""
+    assert FENCED_LOCK._replace(noun=LOCK.noun, acquire=LOCK.acquire) == LOCK
+    assert FENCED_LOCK.acquire.name == "fenced_lock_acquire"
 
 
 def test_kinds_share_no_script_and_no_type_of_value():
@@ -45,7 +53,7 @@ def test_kind_without_scripts_can_not_be_made():
 def test_kind_does_not_change(kind):
     with pytest.raises(AttributeError):
         kind.noun = "other"
-    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label}
+    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label, "mode": kind.mode}
     assert ClaimKind.of(kind.noun, kind.value_type, **options) == kind
 
 

@@ -81,8 +81,10 @@ def test_keys_are_spelled_as_documented():
         queue=b"redsync_queue:{redsync:x}",
         places=b"redsync_places:{redsync:x}",
         channel=b"redisson_lock__channel:{redsync:x}",
+        token=b"redsync_token:{redsync:x}",
         all=(b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
         held=(b"redsync:x",),
+        hold=b"redsync:x",
     )
 
 
@@ -168,3 +170,10 @@ def test_wake_channels_of_lanes_and_clients_differ():
 def test_records_of_clients_differ():
     assert client_key("285475da-9152-4c83-822a-67ee2f116a79") == b"redsync:client:285475da-9152-4c83-822a-67ee2f116a79"
     assert client_key("a") != client_key("b")
+
+
+def test_hold_of_one_mode_is_told_from_that_of_another_and_of_every_lock():
+    reading, writing = (LockKeys.of(b"", b"x", mode) for mode in (b"r:", b"w:"))
+    assert reading.all == writing.all == LockKeys.of(b"", b"x").all
+    names = [b"x", b"r:x", b"xr:", b"x r:"]
+    assert len({reading.hold, writing.hold, *(LockKeys.of(b"", name).hold for name in names)}) == 6

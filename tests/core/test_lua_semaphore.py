@@ -675,6 +675,17 @@ def test_foreign_value_is_told_and_left_as_it_is(sem):
     assert sem.node.dump() == before
 
 
+@pytest.mark.parametrize("claim", [(b"r:" + B, 1), (b"r:" + B, 9e12), (b"w:" + B, -1), (b"w:" + B, -9e12)])
+def test_readers_and_writers_of_that_name_are_left_as_they_are(sem, claim):
+    sem.redis.zadd(KEYS.lock, dict([claim]))
+    before = sem.node.dump()
+    assert sem.ask(A) == 0
+    assert sem.release(A) == 0
+    assert sem.abandon(A) == 0
+    assert sem.look() == 0
+    assert sem.node.dump() == before
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_books_are_sound_after_any_sequence(sem, seed):
     rng = random.Random(seed)

@@ -27,7 +27,8 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._protocols.claim import Demand, Receipt, acquire_new
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
 from redsync._protocols.watchdog import watchdog
@@ -146,7 +147,7 @@ class Toy:
                 if command is None:
                     return "ask nothing"
                 text = f"{'ask' if isinstance(effect, Broadcast) else 'tell'} {command.script.name}"
-                if command.script.name.endswith("_acquire") and len(command.keys) > 1:
+                if command.script.name.endswith("_acquire") and len(command.keys) > 2:
                     text += " for a place"
                 if command.script.name.endswith("_abandon") and command.args[1]:
                     text += ", leave"

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.effects import Broadcast
 from redsync._core.quorum import Choice
-from redsync._protocols.claim import Receipt
+from redsync._protocols.demands import Receipt
 from redsync._protocols.mutex import MUTEX
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, won

@@ -74,7 +74,7 @@ def test_survey_hears_everybody_who_answers(toy):
 def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
     toy.play(survey(toy.session, toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*[look()] * 5)))
     assert toy.asked[0].guard == 0.0
-    assert toy.commands[0].keys == toy.keys.all[:2]
+    assert toy.commands[0].keys == (toy.keys.lock, toy.keys.queue, toy.keys.token)
 
 
 def test_look_reads_what_a_node_knows():

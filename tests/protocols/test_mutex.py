@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from redsync._protocols.claim import Receipt
+from redsync._protocols.demands import Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.lease import lose
 from redsync._protocols.mutex import MUTEX, Possession, acquire

@@ -3,8 +3,9 @@
 import pytest
 
 from redsync._core.keys import SlotKeys
+from redsync._core.limits import Limit
 from redsync._protocols import rate as protocol
-from redsync._protocols.bids import Bid, Limit
+from redsync._protocols.bids import Bid
 from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, QuorumError

@@ -11,12 +11,13 @@ import pytest
 
 from redsync._core.effects import Broadcast, Wait
 from redsync._core.keys import SlotKeys
+from redsync._core.limits import Limit
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._protocols import rate as protocol
 from redsync._protocols import windows
-from redsync._protocols.bids import Bid, Limit
-from redsync._protocols.claim import Demand, Receipt
+from redsync._protocols.bids import Bid
+from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window
 from redsync.exceptions import QuorumError

@@ -17,11 +17,11 @@ from redsync.testing.simulator.runner import SimRunner
 
 __all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
 
-LockKind: TypeAlias = Literal["lock", "fair", "spin"]
-"""Which kind of lock programs contend for: the reentrant lock, the fair one, the spinning one."""
+LockKind: TypeAlias = Literal["lock", "fair", "fenced", "spin"]
+"""Which kind of lock programs contend for: the reentrant lock, the fair, the fenced, the spinning one."""
 
-Kind: TypeAlias = Literal[LockKind, "semaphore", "limiter"]
-"""What programs contend for: locks of some kind, the permits of a semaphore, the successes of a rate limiter."""
+Kind: TypeAlias = Literal[LockKind, "read-write", "semaphore", "limiter", "latch"]
+"""What programs use: locks of some kind, to read or write, permits of a semaphore, successes of a limiter, latches."""
 
 LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -41,7 +41,8 @@ class SimulatedClient(AsyncClient):
 
     def locks(self, kind: LockKind) -> Callable[..., Any]:
         """Return what makes locks of that kind, by their names."""
-        return {"lock": self.get_lock, "fair": self.get_fair_lock, "spin": self.get_spin_lock}[kind]
+        makers = {"fair": self.get_fair_lock, "fenced": self.get_fenced_lock, "spin": self.get_spin_lock}
+        return makers.get(kind, self.get_lock)
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
         return SimRunner(

@@ -8,14 +8,12 @@ longer than `node_timeout` is suspect: its votes fail at once, and it gets nothi
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
 from redsync._core.effects import Command
-from redsync._core.memory import Birth
 from redsync._drivers.nodes import Node, NodeInfo
 from redsync._drivers.parcels import Owed, Parcel
 from redsync.testing.simulator.happenings import Answered, Connected, Disconnected
@@ -29,8 +27,6 @@ __all__ = ["Letter", "Line", "finish"]
 
 _GIVE_UP = 10.0
 """Seconds of silence after which a connection is replaced, as in the other drivers."""
-
-_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 
 
 class Letter(Parcel):
@@ -131,11 +127,9 @@ class Line:
             runner.sim.saw(Answered(runner.sim.now, runner.name, index, letter.number, reply))
         if reply.__class__ is hiredis.ReplyError:
             text = str(reply)
-            if (forgetful := _FORGETFUL.fullmatch(text)) is not None:
-                age_ms = int(forgetful[1])
-                self.node.remember(None if age_ms < 0 else Birth(True, age_ms / 1000), now)
+            if (reason := self.node.note_forgetful(text, letter.guard, now)) is not None:
                 runner.upkeep.look()
-                text = self.node.unfit(now, letter.guard) or text
+                text = reason
             self.node.last_error = text
             self._fail(letter, text)
         elif tally is not None and (tally.late or not letter.done) and tally.record(index, reply):

@@ -12,12 +12,13 @@ Besides the words of all workers (see `workers`) they say:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from redsync.testing.simulator.workers import Way, Worker
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import LockKind, SimulatedClient
+    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.workload import Workload
 
@@ -25,11 +26,13 @@ __all__ = ["LockWorker"]
 
 
 class LockWorker(Worker):
-    """Takes locks of one kind, each time as another owner."""
+    """Takes locks, each time as another owner; `make_lock` makes them by their names."""
 
-    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: LockKind) -> None:
+    def __init__(
+        self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, make_lock: Callable[..., Any]
+    ) -> None:
         super().__init__(workload, machine, client, who)
-        self._make_lock = client.locks(kind)
+        self._make_lock = make_lock
         self._kept: dict[str, Any] = {}
 
     @property

@@ -28,6 +28,9 @@ _LONG = 1000
 _BEYOND = 0.1
 """How many of the runs have clocks that are too wrong for any promise but those about liveness."""
 
+_SETTING = 5.0
+"""Seconds of the lease under which a latch is set: faults of some runs last longer than that."""
+
 
 @dataclass
 class Outcome:
@@ -86,9 +89,10 @@ def simulate(
     length = 1.0 if seed < _LONG else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
     until = length * _FAULTS_UNTIL
     workload = Workload(sim, kind, until=until + (1 + length) / 2 * _CALM, lease=lease)
-    nemesis = Nemesis(
-        sim, until=until, every=luck.choice([0.4, 0.7, 1.5]), lasting=2 * lease, beyond=luck.random() < _BEYOND
-    )
+    every, beyond = luck.choice([0.4, 0.7, 1.5]), luck.random() < _BEYOND
+    outlast = kind == "latch" and sim.luck("lasting").random() < 0.3
+    lasting = 2 * (max(_SETTING, lease) if outlast else lease)
+    nemesis = Nemesis(sim, until=until, every=every, lasting=lasting, beyond=beyond)
     with _no_logs(), sim:
         workload.start()
         nemesis.start()

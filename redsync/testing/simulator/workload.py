@@ -1,6 +1,7 @@
-"""What the programs of a run by seed do: workers on several machines contend for a few locks, permits or successes.
+"""What the programs of a run by seed do: workers on several machines contend for a few things, or wait for each other.
 
-What a worker does with them is in `lock_workers`, `permit_workers` and `rate_workers`.
+What a worker does with them is in `lock_workers`, `read_write_workers`, `permit_workers`, `rate_workers` and
+`latch_workers`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from redsync.testing.simulator.latch_workers import LatchWorker
 from redsync.testing.simulator.lock_workers import LockWorker
 from redsync.testing.simulator.permit_workers import PermitWorker
 from redsync.testing.simulator.rate_workers import RateWorker
+from redsync.testing.simulator.read_write_workers import ReadWriteWorker
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import Kind, SimulatedClient
@@ -39,6 +42,8 @@ class Workload:
         resizes: Whether they change that.
         rate: How many successes a rate limiter allows in each window.
         per: Its window in seconds.
+        keep: For how many seconds nodes keep a latch after its last use.
+        deletes: Whether the programs delete latches.
         acquisitions: How often something was acquired.
         losses: How often a worker was told that it lost something.
     """
@@ -51,12 +56,15 @@ class Workload:
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
         # It is in long queues that the order matters, and where few have to share that a bound is put to the test.
-        self._names: Final = ["x", "y"][: 1 if kind in {"fair", "semaphore"} else names]
+        self._names: Final = ["x", "y"][: 1 if kind in {"fair", "read-write", "semaphore"} else names]
         counted = sim.luck("counted")
         self.permits: Final = counted.choice([1, 2, 2, 3, 3, 4])
         self.resizes: Final = counted.random() < 0.5
         self.rate: Final = counted.choice([1, 2, 3, 5])
         self.per: Final = lease * counted.choice([0.1, 0.3, 1.0, 1.0, 1.5])
+        latches = sim.luck("latches")
+        self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
+        self.deletes: Final = latches.random() < 0.2
         self.acquisitions = self.losses = 0
 
     def start(self) -> None:
@@ -64,10 +72,11 @@ class Workload:
         luck = self._luck
         for number in range(luck.choice([2, 2, 2, 3, 4])):
             machine = self._sim.machine("abcd"[number])
-            client = machine.client(lease=self.lease * luck.choice([1.0, 1.0, 0.7]), restart_guard=self.lease)
-            count = luck.choice([1, 1, 1, 2, 3])
+            client = self.client(machine, self.lease * luck.choice([1.0, 1.0, 0.7]))
+            # Readers are let in several at a time.
+            count = luck.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
             workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
-            if self.kind in {"semaphore", "limiter"}:
+            if self.kind in {"read-write", "semaphore", "limiter", "latch"}:
                 machine.start(self._serve(machine, client, workers), name="workers")
             else:
                 for serial, worker in enumerate(workers):
@@ -75,21 +84,30 @@ class Workload:
 
     def _worker(self, machine: Machine, client: SimulatedClient, who: str) -> Worker:
         match self.kind:
+            case "read-write":
+                return ReadWriteWorker(self, machine, client, who)
             case "semaphore":
                 return PermitWorker(self, machine, client, who)
             case "limiter":
                 return RateWorker(self, machine, client, who)
+            case "latch":
+                return LatchWorker(self, machine, client, who)
             case kind:
-                return LockWorker(self, machine, client, who, kind)
+                return LockWorker(self, machine, client, who, client.locks(kind))
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""
         await asyncio.sleep(max(machine.random.uniform(-self.until, self.until / 2), 0.0))
         async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(worker.work())
+            working = [group.create_task(worker.work()) for worker in workers]
+            if self.kind == "latch":
+                group.create_task(LatchWorker(self, machine, client, "finisher").finish(self._names, working))
         if machine.random.random() < 0.5:
             await client.close()
+
+    def client(self, machine: Machine, lease: float) -> SimulatedClient:
+        """Return a new client for programs on a machine."""
+        return machine.client(lease=lease, restart_guard=self.lease)
 
     @property
     def over(self) -> bool:

@@ -115,3 +115,17 @@ def test_program_is_told_the_count_of_its_own_acquisitions(sim, runner):
     assert "has acquired 'x' 3 times, which counts 2" in do("acquired", count=2)
     assert do("lost") is None
     assert do("acquired", count=1) is None
+
+
+def test_acquisitions_to_read_and_to_write_are_counted_apart(sim, runner):
+    checker = Reentrancy(sim)
+
+    def do(what, mode, **about):
+        words = {"name": "x", "owner": "a:1", "mode": mode, **about}
+        return checker.see(Did(0.0, runner.machine, "a program", what, words))
+
+    assert do("acquired", "write", count=1) is None
+    assert do("acquired", "read", count=1) is None
+    assert do("released", "write") is None
+    assert do("acquired", "read", count=2) is None
+    assert "has acquired 'x' 1 times, which counts 2" in do("acquired", "write", count=2)

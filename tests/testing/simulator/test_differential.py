@@ -14,7 +14,7 @@ import time
 import hiredis
 import pytest
 
-from redsync._core.keys import LockKeys, SlotKeys
+from redsync._core.keys import LatchKeys, LockKeys, SlotKeys
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
@@ -25,6 +25,9 @@ SLACK = 2_000
 SHIPPED = {script.name: script for script in Script.shipped()}
 LOCKS = [LockKeys.of(b"redsync:", name) for name in (b"x", b"y")]
 POOL = SlotKeys.of(b"redsync:", b"z")
+LATCH = LatchKeys.of(b"redsync:", b"z")
+SHELF = LockKeys.of(b"redsync:", b"w")
+"""What is read and written."""
 OWNERS = [b"a0-f:1", b"b1-e:22", b"c2-d:3", b"no client"]
 HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 """The channels that have one subscriber."""
@@ -185,7 +188,7 @@ def alike(real, virtual):
             for a, b in zip(one, two, strict=True)
         )
     if isinstance(real, int | float):
-        return real == virtual or (min(real, virtual) > LEASES[0] - SLACK and abs(real - virtual) < SLACK)
+        return real == virtual or (min(abs(real), abs(virtual)) > LEASES[0] - SLACK and abs(real - virtual) < SLACK)
     return real == virtual
 
 
@@ -215,6 +218,7 @@ class Chance:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.lock = LOCKS[0]
+        self.since = b"18"
 
     def of(self, choices):
         return self.rng.choice(choices)
@@ -243,6 +247,27 @@ class Chance:
             return (lock.lock,), args
         return lock.all, (*args, self.of([0, *LEASES]), self.of([0, 1, 2, 3, 17]), self.of(CHANNELS))
 
+    def acquire_with_token(self):
+        """The asker always knows of a token that is far beyond all clocks, so that they do not matter."""
+        lock, args, known = self.lock, self.acquire()[1][:4], 2**52 + self.of([0, 5])
+        if self.rng.random() < 0.4:
+            return self.of([((lock.lock,), args), ((lock.lock, lock.token), (*args, known))])
+        place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), 0
+        return (*lock.all, lock.token), (*args, *place, known)
+
+    def write_back(self):
+        return (self.lock.lock, self.lock.token), (self.of(OWNERS), 2**52 + self.of([1, 9, 20]))
+
+    def exchange(self):
+        who = self.of([b"", self.of(CHANNELS) + b" " + self.of(OWNERS[:3])])
+        arrivals = [word for client in self.some([b"a0-f", b"b1-e"], 2) for word in (client, self.rng.randint(1, 3))]
+        generation = self.of([0, 1, 2, self.rng.randint(3, 60), 2**52])
+        words = self.of([0, 0, 3_600_000]), self.of([b"", b"", b"17 " + self.since]), generation, self.rng.randint(0, 6)
+        return LATCH.all, (self.of(LEASES), who, self.of(LEASES), *words, *(arrivals if generation else ()))
+
+    def leave(self):
+        return LATCH.all, (self.of(CHANNELS) + b" " + self.of(OWNERS[:3]),)
+
     def release(self):
         lock = self.lock
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
@@ -259,9 +284,27 @@ class Chance:
         lock = self.lock
         return lock.all, (lock.channel, self.of([b"hash", b"string"]), self.of([0, 1]))
 
+    def mode_acquire(self):
+        lock, args = self.lock, self.acquire()[1][:4]
+        if self.rng.random() < 0.4:
+            return self.of([(lock.lock,), lock.all]), args
+        place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), self.of([0, b"7.1"])
+        return lock.all, (*args, *place)
+
+    def mode_renew(self):
+        keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, LOCKS[0], POOL]))
+        words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
+        return keys, (*words, *self.of([(), (1,)]))
+
+    def mode_look(self):
+        return (self.lock.lock,), (self.of([b"r:", b"w:"]),)
+
+    def mode_force_release(self):
+        return self.lock.all, (self.of([b"r:", b"w:"]),)
+
     def inspect(self):
-        lock = self.lock
-        return (lock.lock, lock.queue), ()
+        lock = self.of([self.lock, SHELF, POOL])
+        return (lock.lock, lock.queue, lock.token), ()
 
     def announce(self):
         return (b"redsync:client:" + self.of(OWNERS).partition(b":")[0],), (b"a \x00 record", self.of(LEASES))
@@ -315,7 +358,10 @@ class Chance:
     def shipped(self):
         name = self.of(sorted(ARGUMENTS))
         # Each kind has its own name, mostly: where they meet, all that there is to see is a refusal.
-        self.lock = LOCKS[name.startswith("mutex") ^ (self.rng.random() < 0.1)]
+        elsewhere = self.rng.random() < 0.1
+        self.lock = LOCKS[name.startswith("mutex") ^ elsewhere]
+        if name.startswith(("read_", "write_")):
+            self.lock = self.of([LOCKS[0], POOL]) if elsewhere else SHELF
         return name, SHIPPED[name], *ARGUMENTS[name](self)
 
     # Commands that bring about what scripts seldom see. What blocks a lock for good goes sooner than it comes.
@@ -331,12 +377,18 @@ class Chance:
                 (b"zadd", lock.lock, b"1", owner),
                 (b"zadd", POOL.lock, b"XX", b"1", owner),  # expires
                 (b"del", POOL.limit),
+                (b"zadd", SHELF.lock, b"XX", b"1", b"r:" + owner),  # expires
+                (b"zadd", SHELF.lock, b"XX", b"-1", b"w:" + owner),
+                *[(b"del", SHELF.lock), (b"del", SHELF.queue, SHELF.places)],
                 (b"hset", lock.places, owner, b"%d %s" % (self.of([1, now + hour_ms]), self.of(CHANNELS))),
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
                 (b"set", b"redsync_birth", b"newborn %d" % (now + self.of([-2 * hour_ms, -1000, hour_ms]))),
                 (b"del", b"redsync_birth"),
+                (b"del", LATCH.latch),
             ]
         )
+        if words[:2] == (b"set", b"redsync_birth"):
+            self.since = words[2].split()[1]
         return words[0].decode(), CALL, (), words
 
     def single(self):
@@ -349,6 +401,10 @@ ARGUMENTS = {
     "fair_lock_abandon": Chance.abandon,
     "fair_lock_acquire": Chance.acquire_by_ticket,
     "fair_lock_release": Chance.release,
+    "fenced_lock_acquire": Chance.acquire_with_token,
+    "fenced_lock_write_back": Chance.write_back,
+    "latch_exchange": Chance.exchange,
+    "latch_leave": Chance.leave,
     "client_announce": Chance.announce,
     "client_withdraw": Chance.withdraw,
     "lock_abandon": Chance.abandon,
@@ -362,12 +418,22 @@ ARGUMENTS = {
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
     "node_christen": Chance.christen,
+    "read_lock_abandon": Chance.abandon,
+    "read_lock_acquire": Chance.mode_acquire,
+    "read_lock_release": Chance.release,
+    "read_lock_renew": Chance.mode_renew,
+    "read_write_lock_force_release": Chance.mode_force_release,
+    "read_write_lock_look": Chance.mode_look,
     "semaphore_abandon": Chance.permit_abandon,
     "semaphore_acquire": Chance.permit_acquire,
     "semaphore_inspect": Chance.permit_inspect,
     "semaphore_release": Chance.permit_release,
     "semaphore_renew": Chance.permit_renew,
     "semaphore_resize": Chance.permit_resize,
+    "write_lock_abandon": Chance.abandon,
+    "write_lock_acquire": Chance.mode_acquire,
+    "write_lock_release": Chance.release,
+    "write_lock_renew": Chance.mode_renew,
 }
 
 KEYS = [b"k", b"l", b"m", b"n"]

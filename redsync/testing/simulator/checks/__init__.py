@@ -4,8 +4,9 @@ A checker is one small module with one class. To add one: derive from `Checker`,
 wants to be shown (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
 broken, or from `finish` when the run is over, and add it to the lists below.
 
-Some helpers are for several of them: `rounds` knows what was asked and what came of it, `queues` who waits for a fair
-lock, `limits` how many permits a semaphore has, `calm` since when all is well.
+Some helpers are for several of them: `rounds` knows what was asked and what came of it, `kept` what nodes keep,
+`queues` who waits for a fair lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch,
+`vacancy` what is free, `calm` since when all is well.
 
 It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
@@ -13,9 +14,13 @@ hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 
 from typing import Final
 
+from redsync.testing.simulator.checks.admission import Admission
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.exclusion import Exclusion
+from redsync.testing.simulator.checks.expiry import Expiry
 from redsync.testing.simulator.checks.fairness import Fairness
+from redsync.testing.simulator.checks.latch_early import LatchNeverEarly
+from redsync.testing.simulator.checks.latch_opens import LatchOpens
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
 from redsync.testing.simulator.checks.permits import PermitBound
@@ -23,6 +28,7 @@ from redsync.testing.simulator.checks.promised import Promised
 from redsync.testing.simulator.checks.reentrancy import Reentrancy
 from redsync.testing.simulator.checks.renewal import Renewal
 from redsync.testing.simulator.checks.slots import Slots
+from redsync.testing.simulator.checks.tokens import Tokens
 from redsync.testing.simulator.checks.turns import Turns
 from redsync.testing.simulator.checks.window import SlidingWindow
 from redsync.testing.simulator.checks.zombies import Zombies
@@ -30,9 +36,13 @@ from redsync.testing.simulator.checks.zombies import Zombies
 __all__ = [
     "ALL",
     "OF_KIND",
+    "Admission",
     "Checker",
     "Exclusion",
+    "Expiry",
     "Fairness",
+    "LatchNeverEarly",
+    "LatchOpens",
     "Liveness",
     "LossTold",
     "PermitBound",
@@ -41,22 +51,29 @@ __all__ = [
     "Renewal",
     "SlidingWindow",
     "Slots",
+    "Tokens",
     "Turns",
     "Zombies",
 ]
 
-_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, Zombies, Liveness, Turns, Fairness)
-_PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, Zombies, Liveness)
-_RATES: Final = (SlidingWindow, Promised, Slots, Zombies, Liveness)
+_LEFT: Final = (Zombies, Expiry, Liveness)
+_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT, Turns, Fairness, Tokens)
+_READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
+_PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
+_RATES: Final = (SlidingWindow, Promised, Slots, *_LEFT)
+_LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, *_LEFT, Tokens)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_PERMITS, *_RATES)))
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_READ_WRITE, *_PERMITS, *_RATES, *_LATCHES)))
 """The checkers of every simulation that is not told otherwise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     "lock": _LOCKS,
     "fair": _LOCKS,
+    "fenced": _LOCKS,
     "spin": _LOCKS,
+    "read-write": _READ_WRITE,
     "semaphore": _PERMITS,
     "limiter": _RATES,
+    "latch": _LATCHES,
 }
 """Those that have something to see when programs contend for one kind of thing alone."""

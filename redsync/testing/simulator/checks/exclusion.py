@@ -1,4 +1,6 @@
-"""Exclusion: at no instant do two owners of live machines believe to hold the same key, or a semaphore's same slot.
+"""Exclusion: at no instant do two owners believe to hold the same key, or a semaphore's same slot.
+
+Only live machines count; who only reads may do so beside others who only read.
 
 Who believes is asked by its own clock, and compared in true time: beliefs change only when a protocol makes a step, or
 a clock jumps, and both are looked at when they have happened.
@@ -22,7 +24,7 @@ _Thing: TypeAlias = tuple[bytes, int | None]
 
 
 class Exclusion(Checker):
-    """At most one owner at a time. A crashed machine's owners believe nothing any more."""
+    """At most one owner at a time, or only readers. A crashed machine's owners believe nothing any more."""
 
     name = "exclusion"
     watches = (Stepped,)
@@ -30,7 +32,7 @@ class Exclusion(Checker):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._believers: dict[_Thing, tuple[Machine, HoldState]] = {}
+        self._believers: dict[_Thing, dict[HoldState, Machine]] = {}
 
     def see(self, happening: Stepped) -> str | None:
         """Look at all that the owners on the machine believe to hold."""
@@ -45,13 +47,15 @@ class Exclusion(Checker):
         return None
 
     def _look_at(self, thing: _Thing, machine: Machine, state: HoldState) -> str | None:
-        known = self._believers.get(thing)
-        if known is not None and known[1] is state:
+        known = self._believers.setdefault(thing, {})
+        if state in known or not state.valid(machine.clock.now()):
             return None
-        if state.valid(machine.clock.now()):
-            if known is not None and self._believes(thing[1], *known):
-                return self._describe(thing, known, (machine, state))
-            self._believers[thing] = machine, state
+        for other, where in list(known.items()):
+            if not self._believes(thing[1], where, other):
+                del known[other]
+            elif _exclude(state, other):
+                return self._describe(thing, (where, other), (machine, state))
+        known[state] = machine
         return None
 
     @staticmethod
@@ -67,3 +71,9 @@ class Exclusion(Checker):
         key, slot = thing
         what = f"slot {slot} of " if slot is not None else ""
         return f"at {self.sim.now:.6f} {what}{key.decode(errors='replace')!r} is held by {who}"
+
+
+def _exclude(one: HoldState, other: HoldState) -> bool:
+    """Whether two must not be believed at once: who writes may read too, and any number may read."""
+    modes = one.kind.mode, other.kind.mode
+    return not (all(modes) and (modes == (b"r:", b"r:") or one.owner is other.owner))

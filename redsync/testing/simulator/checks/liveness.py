@@ -2,11 +2,12 @@
 
 While all is well (see `calm`), for each lock that somebody on a running machine waits for:
 
-* it is not free for longer than `bound`: within that somebody wins it. The bound is the longest lease that anybody
-  asked for, or the time for which a place in a fair lock's queue is kept, if that is longer: after it all that faults
-  have left on nodes has expired, also the dead heads of queues, however many. Add two restart guards, for a node that
-  forgot is noticed only when it is asked, and five seconds to connect and to look again. Where a fault may have left a
-  connection silent, of whose end nobody tells, also the ten seconds by the slowest clock until it is given up;
+* it is not free (see `vacancy`) for longer than `bound`: within that somebody wins it. The bound is the longest lease
+  that anybody asked for, or the time for which a place in a queue that dead waiters may head is kept, if that is
+  longer: after it all that faults have left on nodes has expired, however many heads were dead. Add two restart guards,
+  for a node that forgot is noticed only when it is asked, and five seconds to connect and to look again. Where a fault
+  may have left a connection silent, of whose end nobody tells, also the ten seconds by the slowest clock until it is
+  given up;
 * who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
@@ -14,9 +15,9 @@ While all is well (see `calm`), for each lock that somebody on a running machine
 * whoever asks for a fair lock, a permit or a success has a place in the queue within the same bound, if it does not
   have it by then.
 
-A semaphore is *free* while so many permits are not believed by anybody as the one of its waiters wants who wants the
-most: less would not have to be granted to anybody, for who comes first may be that one. A rate limiter is always free,
-as what was taken runs out within the bound. So from one success to the next it takes no longer than that.
+A rate limiter is always free, so from one success to the next it takes no longer than that. Somebody who waits to
+write is served within the bound after those who read when it queued have stopped, and writers that came between, of
+however many readers that come later.
 
 So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
 whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
@@ -33,9 +34,9 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.limits import Limits
 from redsync.testing.simulator.checks.queues import asked_ticket
-from redsync.testing.simulator.checks.rounds import PERMIT, Rounds, claims, parse
+from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
+from redsync.testing.simulator.checks.vacancy import Vacancy, Whose
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ _SILENCE = 10.0
 _OVER = 0.5
 """Seconds that a timeout may be exceeded by: a last round of votes, on the way there and back."""
 
+_WITHOUT_PLACE = 4
+"""So many arguments has an ask that takes no place."""
+
+_FOR: Final = {b"": "", MODES["read_lock"]: " to read", MODES["write_lock"]: " to write"}
+
 
 class Liveness(Checker):
     """Waiters are served."""
@@ -67,10 +73,9 @@ class Liveness(Checker):
         super().__init__(sim)
         self._rounds: Final = Rounds()
         self._calm: Final = Calm(sim)
-        self._limits: Final = Limits(sim)
-        self._wants: Final[dict[bytes, int]] = {}
-        self._waiting: Final[dict[tuple[str, bytes, bytes], float]] = {}
-        self._free_since: Final[dict[bytes, float]] = {}
+        self._vacancy: Final = Vacancy(sim)
+        self._waiting: Final[dict[tuple[str, bytes, bytes], tuple[float, bytes]]] = {}
+        self._free_since: Final[dict[tuple[bytes, bytes], float]] = {}
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
         self._newcomers: Final[dict[tuple[str, bytes, bytes], tuple[float, float]]] = {}
         self._longest = self._kept = self._looked = 0.0
@@ -93,16 +98,16 @@ class Liveness(Checker):
             case Decided():
                 for outcome in self._rounds.decide(happening):
                     if happening.verdict == "won":
-                        self._free_since.pop(outcome.claim.key, None)
+                        self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
                         self._newcomers.pop((happening.client, *outcome.claim[:2]), None)
             case Did():
                 self._note_did(happening)
             case Executed():
-                self._limits.note(happening)
+                self._vacancy.note_executed(happening)
             case Faulted():
                 self._faulted = True
                 self._calm.stir()
-                self._limits.look()
+                self._vacancy.note_faulted()
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
                 return next(iter(self.finish()), None)
@@ -122,24 +127,26 @@ class Liveness(Checker):
                 yield f"{who} on {machine.name} was to have an answer {late:.6f} s ago, and has none"
 
     def _note_sent(self, sent: Sent) -> None:
-        if sent.script.endswith("_acquire"):
+        verb = parse(sent.script)[1]
+        if verb == "acquire":
             self._rounds.ask(sent, self.sim.now)
-            for key, owner, count, lease, _slots in claims(sent.script, sent.keys, sent.args):
-                self._longest = max(self._longest, lease)
-                self._waiting[sent.client, key, owner] = sent.at
-                self._wants[owner] = count
-                self._note_ticket(sent, (sent.client, key, owner))
+            for claim in claims(sent.script, sent.keys, sent.args):
+                self._longest = max(self._longest, claim.lease)
+                self._waiting[sent.client, claim.key, claim.owner] = sent.at, claim.mode
+                self._vacancy.note_asked(claim, sent, self)
+                self._note_ticket(sent, (sent.client, claim.key, claim.owner))
+        elif sent.args[1:2] == ({"release": 0, "abandon": 1}.get(verb),):
+            for claim in claims(sent.script, sent.keys, sent.args):
+                self._vacancy.note_left(claim)
 
     def _note_ticket(self, sent: Sent, who: tuple[str, bytes, bytes]) -> None:
-        of_permit = parse(sent.script)[0] == PERMIT
-        ticket = sent.args[5] if of_permit else asked_ticket(sent.script, sent.keys, sent.args)
-        kept_ms = sent.args[4] if ticket is not None else 0
-        if not kept_ms:
-            return
+        noun = parse(sent.script)[0]
+        ticket = sent.args[5] if noun == PERMIT else asked_ticket(sent.script, sent.keys, sent.args)
+        kept_ms = sent.args[4] if ticket is not None or (noun in MODES and len(sent.args) > _WITHOUT_PLACE) else 0
         self._kept = max(self._kept, int(kept_ms) / 1000)
         if ticket:
             self._newcomers.pop(who, None)
-        else:
+        elif ticket is not None and kept_ms:
             since, last = self._newcomers.get(who, (sent.at, sent.at))
             # Who has not asked for so long had given up, and begins anew.
             self._newcomers[who] = (since if sent.at <= last + _POLL else sent.at), sent.at
@@ -153,7 +160,7 @@ class Liveness(Checker):
             self._due.pop(whose, None)
 
     def _look_at_waiters(self, calm: float) -> Iterator[str]:
-        for (client, key, owner), asked_at in list(self._waiting.items()):
+        for (client, key, owner), (asked_at, _) in list(self._waiting.items()):
             runner = self.runner(client)
             if runner.machine.crashed or not runner.wakeups.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
@@ -169,30 +176,15 @@ class Liveness(Checker):
                 yield f"{owner.decode()} has asked for {name!r} since {since:.6f}, and has no place in the queue"
 
     def _look_at_locks(self, calm: float) -> Iterator[str]:
-        awaited = {key: None for _, key, _ in self._waiting}
-        for key in list(self._free_since):
-            if key not in awaited or not calm or self._is_taken(key):
-                del self._free_since[key]
-        for key in awaited:
-            if calm and not self._is_taken(key):
-                free = self.sim.now - self._free_since.setdefault(key, self.sim.now)
+        waiters: list[Whose] = [(key, owner, mode) for (_, key, owner), (_, mode) in self._waiting.items()]
+        self._vacancy.look(waiters)
+        awaited = {(key, mode): None for key, _, mode in waiters}
+        for thing in list(self._free_since):
+            if thing not in awaited or not calm or self._vacancy.is_taken(*thing, waiters):
+                del self._free_since[thing]
+        for key, mode in awaited:
+            if calm and not self._vacancy.is_taken(key, mode, waiters):
+                free = self.sim.now - self._free_since.setdefault((key, mode), self.sim.now)
                 if free > self.bound:
-                    yield f"{key.decode(errors='replace')!r} has been free for {free:.3f} s, and nobody gets it"
-
-    def _is_taken(self, key: bytes) -> bool:
-        limit = self._limits.smallest(key)
-        if limit is None:
-            return self._believed(key) > 0
-        wanted = max(self._wants[owner] for _, awaited, owner in self._waiting if awaited == key)
-        return self._believed(key) + wanted > limit
-
-    def _believed(self, key: bytes) -> int:
-        """Return how many locks or permits of that key are believed to be held."""
-        return sum(
-            state.count
-            for machine in self.sim.machines
-            if not machine.crashed
-            for runner in machine.runners
-            for state in runner.session.holds
-            if state.keys.lock == key and state.valid(machine.clock.now())
-        )
+                    name = f"{key.decode(errors='replace')!r}{_FOR[mode]}"
+                    yield f"{name} has been free for {free:.3f} s, and nobody gets it"

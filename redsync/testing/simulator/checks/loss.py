@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, describe, whose
 from redsync.testing.simulator.happenings import Faulted, Stepped, Told
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ class LossTold(Checker):
 
 
 def _hold(state: HoldState) -> str:
-    return describe(state.keys.lock, state.owner.wire)
+    return describe(*whose(state))

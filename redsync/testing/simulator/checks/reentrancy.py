@@ -6,8 +6,9 @@
   more at least. The count 0 travels only when the last acquisition is given back; no release of an inner one frees it.
 * A re-entry wins only with a quorum of nodes that *had* the claim, and is not even tried by whoever has been told that
   it lost the lock: it never wins back what was lost meanwhile.
-* Where programs tell of what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, and "released"),
-  the count is that of their own acquisitions.
+* A node that has the claim refuses it to nobody who re-enters, whoever waits; nor the read lock to who writes.
+* Where programs tell of what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, perhaps `mode`,
+  and "released"), the count is that of their own acquisitions.
 
 It holds at every instant, for locks; a mutex is not re-entrant.
 
@@ -20,16 +21,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.rounds import REENTRANT, Outcome, Rounds, claims, parse
+from redsync.testing.simulator.checks.checker import Checker, describe, whose
+from redsync.testing.simulator.checks.kept import kept_claims
+from redsync.testing.simulator.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
-from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Reentrancy"]
+
+_WRITE: Final = b"w:"
 
 
 class Reentrancy(Checker):
@@ -43,7 +46,7 @@ class Reentrancy(Checker):
         self._rounds: Final = Rounds()
         self._fresh: Final[list[Outcome]] = []
         self._counts: Final[dict[HoldState, int]] = {}
-        self._said: Final[dict[tuple[str, str], int]] = {}
+        self._said: Final[dict[tuple[str, str], dict[str, int]]] = {}
 
     def see(self, happening: Executed | Sent | Decided | Stepped | Did) -> str | None:
         """Look at the counts."""
@@ -65,18 +68,34 @@ class Reentrancy(Checker):
         noun, verb = parse(executed.script)
         if noun not in REENTRANT:
             return None
-        node, replies = self.sim.nodes[executed.node], executed.reply
         for i, claim in enumerate(claims(executed.script, executed.keys, executed.args)):
-            code = replies[i] if verb == "renew" and isinstance(replies, list) else replies
+            code = code_of(executed.reply, verb, i)
             # 1 and 2: it made the claim, or had it already.
+            complaint = None
             if claim.holds and code in (1, 2):
-                found = node.store.peek(claim.key)
-                kept = found[0].get(claim.owner) if found is not None and isinstance(found[0], Hash) else None
-                if kept != b"%d" % claim.holds:
-                    return (
-                        f"{node.name} was told by {executed.script} that {describe(claim.key, claim.owner)} counts "
-                        f"{claim.holds}, and keeps {'nothing' if kept is None else kept.decode()}"
-                    )
+                complaint = self._look_at_count(executed, claim)
+            elif verb == "acquire" and isinstance(code, list):
+                complaint = self._look_at_refusal(executed, claim)
+            if complaint is not None:
+                return complaint
+        return None
+
+    def _look_at_count(self, executed: Executed, claim: Claim) -> str | None:
+        node = self.sim.nodes[executed.node]
+        kept = next((kept for kept in kept_claims(node, claim.key) if kept[:2] == claim.whose[1:]), None)
+        if kept is not None and kept.holds == claim.holds:
+            return None
+        return (
+            f"{node.name} was told by {executed.script} that {describe(*claim.whose)} counts {claim.holds}, "
+            f"and keeps {'nothing' if kept is None else kept.holds}"
+        )
+
+    def _look_at_refusal(self, executed: Executed, claim: Claim) -> str | None:
+        node = self.sim.nodes[executed.node]
+        for kept in kept_claims(node, claim.key):
+            # Who reads must not write; but who writes may read.
+            if kept.owner == claim.owner and kept.mode in (claim.mode, _WRITE):
+                return f"{node.name} refused {describe(*claim.whose)}, who has it there already"
         return None
 
     def _see_sent(self, sent: Sent) -> str | None:
@@ -85,10 +104,10 @@ class Reentrancy(Checker):
             return None
         runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
-        for key, owner, count, *_ in claims(sent.script, sent.keys, sent.args):
-            state = self.hold(runner, key, owner)
+        for claim in claims(sent.script, sent.keys, sent.args):
+            state, count = self.hold(runner, *claim.whose), claim.holds
             has = 0 if state is None else state.count
-            what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(key, owner)}"
+            what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(*claim.whose)}"
             if verb == "acquire" and state is not None and state.lost is not None:
                 return f"{what}: re-enters what it has lost"
             if verb == "acquire" and count <= has:
@@ -102,12 +121,13 @@ class Reentrancy(Checker):
             before = self._counts.get(state)
             self._counts[state] = state.count
             if before is not None and state.count > before and not self._is_founded(runner, state):
-                yield f"{describe(state.keys.lock, state.owner.wire)} was re-entered without a quorum that had it"
+                yield f"{describe(*whose(state))} was re-entered without a quorum that had it"
 
     def _is_founded(self, runner: SimRunner, state: HoldState) -> bool:
-        wanted = state.keys.lock, state.owner.wire, state.count
         return state.lost is None and any(
-            outcome.claim[:3] == wanted and outcome.verb == "acquire" and outcome.existing >= runner.session.quorum
+            outcome.verb == "acquire"
+            and (outcome.claim.whose, outcome.claim.holds) == (whose(state), state.count)
+            and outcome.existing >= runner.session.quorum
             for outcome in self._fresh
         )
 
@@ -115,15 +135,14 @@ class Reentrancy(Checker):
         about: dict[str, Any] = did.about
         if "owner" not in about or "name" not in about:
             return None
-        whose = about["owner"], about["name"]
-        said = self._said.get(whose, 0)
+        said, mode = self._said.setdefault((about["owner"], about["name"]), {}), about.get("mode", "")
         if did.what == "acquired":
-            self._said[whose] = said = said + 1
-            if about.get("count", said) != said:
-                return f"{about['owner']} has acquired {about['name']!r} {said} times, which counts {about['count']}"
-        elif did.what == "released" and said:
-            self._said[whose] = said - 1
+            said[mode] = count = said.get(mode, 0) + 1
+            if about.get("count", count) != count:
+                return f"{about['owner']} has acquired {about['name']!r} {count} times, which counts {about['count']}"
+        elif did.what == "released" and said.get(mode):
+            said[mode] -= 1
         elif did.what in {"asks", "lost", "cancelled", "leaves"}:
             # Whatever ended it, what follows begins anew.
-            self._said.pop(whose, None)
+            said.clear()
         return None

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, describe, whose
 from redsync.testing.simulator.checks.rounds import Outcome, Rounds, claims
 from redsync.testing.simulator.happenings import Decided, Sent, Stepped
 
@@ -65,8 +65,8 @@ class Renewal(Checker):
         self._rounds.ask(sent, runner.machine.clock.now())
         if sent.script.endswith("_renew"):
             for claim in claims(sent.script, sent.keys, sent.args):
-                state = self.hold(runner, claim.key, claim.owner)
-                what = f"#{sent.number} of {sent.client} renews {describe(claim.key, claim.owner)}"
+                state = self.hold(runner, *claim.whose)
+                what = f"#{sent.number} of {sent.client} renews {describe(*claim.whose)}"
                 if state is None or not state.live or not state.count:
                     return f"{what}, which was released"
                 if state.lost is not None:
@@ -82,14 +82,14 @@ class Renewal(Checker):
                 self._believed[state] = state.valid_until
                 if believed is not None and not self._is_founded(runner, state):
                     yield (
-                        f"{describe(state.keys.lock, state.owner.wire)} was lengthened by "
+                        f"{describe(*whose(state))} was lengthened by "
                         f"{state.valid_until - believed:.6f} s, without a quorum of nodes that had it"
                     )
 
     def _is_founded(self, runner: SimRunner, state: HoldState) -> bool:
         session = runner.session
         return any(
-            outcome.claim[:2] == (state.keys.lock, state.owner.wire)
+            outcome.claim.whose == whose(state)
             and outcome.existing >= session.quorum
             and state.valid_until <= session.timing.valid_until(outcome.sent_at, outcome.claim.lease) + _ROUNDING
             for outcome in self._fresh

@@ -8,9 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "parse"]
+__all__ = ["MODES", "PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "code_of", "parse"]
 
-REENTRANT: Final = ("lock", "fair_lock")
+MODES: Final = {"read_lock": b"r:", "write_lock": b"w:"}
+"""The kinds of claim that share the keys of one read-write lock, and how nodes tell them apart."""
+
+REENTRANT: Final = ("lock", "fair_lock", "fenced_lock", *MODES)
 """The kinds of claim that count."""
 
 PERMIT: Final = "semaphore"
@@ -35,6 +38,7 @@ class Claim(NamedTuple):
         holds: The hold count that it carries; of a permit, how many slots.
         lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
         slots: Of a permit that is renewed, its slots.
+        mode: Which of the claims that an owner may have at that key: to read, or to write; empty if there is but one.
     """
 
     key: bytes
@@ -42,11 +46,18 @@ class Claim(NamedTuple):
     holds: int
     lease: float
     slots: bytes = b""
+    mode: bytes = b""
+
+    @property
+    def whose(self) -> tuple[bytes, bytes, bytes]:
+        """What tells it from all other claims: key, owner, mode."""
+        return self.key, self.owner, self.mode
 
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
     """Return the claims that a command makes, lengthens or gives back; none for one that does none of that."""
     noun, verb = parse(script)
+    mode = MODES.get(noun, b"")
     if verb == "renew" and noun == PERMIT:
         for i in range(0, len(args) - 3, 4):
             # One semaphore has five keys, however many of its permits are renewed.
@@ -54,13 +65,23 @@ def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Itera
             yield Claim(keys[5 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
     elif verb == "renew":
         for i, key in enumerate(keys):
-            yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
+            yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000, mode=mode)
     elif verb == "acquire":
-        yield Claim(keys[0], args[0], args[1], args[2] / 1000)
+        yield Claim(keys[0], args[0], args[1], args[2] / 1000, mode=mode)
     elif verb == "release":
-        yield Claim(keys[0], args[0], args[1], 0.0)
-    elif verb == "abandon":
-        yield Claim(keys[0], args[0], 0, 0.0)
+        yield Claim(keys[0], args[0], args[1], 0.0, mode=mode)
+    elif verb in {"abandon", "write_back"}:
+        yield Claim(keys[0], args[0], 0, 0.0, mode=mode)
+
+
+def code_of(reply: Any, verb: str, i: int = 0) -> Any:
+    """Return what a node says of the claim of that index in a command."""
+    if isinstance(reply, list):
+        if verb == "renew":
+            return reply[i]
+        if [word.__class__ for word in reply] == [int, int]:  # granted, with a token
+            return reply[0]
+    return reply
 
 
 class Outcome(NamedTuple):
@@ -101,14 +122,15 @@ class Rounds:
         verb = parse(sent.script)[1]
         outcomes = []
         for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
-            codes = [reply[i] if isinstance(reply, list) and verb == "renew" else reply for reply in decided.replies]
+            codes = [code_of(reply, verb, i) for reply in decided.replies]
             outcomes.append(Outcome(sent_at, verb, claim, codes.count(1), codes.count(2)))
         return outcomes
 
     def asks(self, client: str, key: bytes, owner: bytes, since: float) -> bool:
         """Whether an owner waits for a vote about a lock that it asked for at `since` or later."""
         return any(
-            sent_at >= since and any(claim[:2] == (key, owner) for claim in claims(sent.script, sent.keys, sent.args))
+            sent_at >= since
+            and any(claim.whose[:2] == (key, owner) for claim in claims(sent.script, sent.keys, sent.args))
             for (name, _), (sent_at, sent) in self._open.items()
             if name == client
         )

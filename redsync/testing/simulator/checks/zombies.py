@@ -3,8 +3,10 @@
 Whenever a node has answered all that a live client has sent it over a connection that is still in use:
 
 * each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
-  still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it;
+  still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it (who
+  waits for a read-write lock has no place any more by then);
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
+* each place of a latch there that has not expired belongs to one who waits for it;
 * each permit of a semaphore there that has not expired has no slots that it has not; those that a node gave besides,
   when the permit was won, may stay until they have been exchanged, which a lease without faults is enough for;
 * each permit of a rate limiter there belongs to a success: to an acquire that was won and not undone;
@@ -32,12 +34,15 @@ from typing import TYPE_CHECKING, Final
 from redsync._core.holds import HoldState, read_slots
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.rounds import PERMIT, Rounds, claims, parse
+from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.latches import EXCHANGE
+from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.lines import Line
+    from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimRunner
     from redsync.testing.simulator.simulation import Simulation
 
@@ -72,6 +77,7 @@ class Zombies(Checker):
         self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._slots: Final[dict[bytes, bytes]] = {}
+        self._latches: Final[dict[bytes, bytes]] = {}
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
         self._left: dict[str, float] = {}
@@ -124,18 +130,20 @@ class Zombies(Checker):
                             yield from self._look_at(runner, line)
 
     def _note_sent(self, sent: Sent) -> None:
+        if sent.script == EXCHANGE:
+            self._latches[sent.keys[0]] = sent.keys[1]
         for claim in claims(sent.script, sent.keys, sent.args):
             self._longest = max(self._longest, claim.lease)
-            if sent.script.endswith("_acquire"):
+            if sent.script.endswith(("_acquire", "_write_back")):
                 self._rounds.ask(sent, self.sim.now)
                 if len(sent.args) == _OF_LIMITER:
                     self._limiters[claim.key] = None
             elif sent.script.endswith("_abandon"):
-                self._spent.pop(claim[:2], None)
+                self._spent.pop((claim.key, claim.owner), None)
             noun, verb = parse(sent.script)
             if noun == PERMIT and verb != "renew":
                 self._names[sent.keys[0]], self._slots[sent.keys[0]] = (sent.keys[1], sent.keys[2]), sent.keys[3]
-            elif len(sent.keys) == 3 and sent.script != "lock_renew":
+            elif len(sent.keys) >= 3 and verb != "renew":
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
                 self._names.setdefault(claim.key, (b"", b""))
@@ -143,7 +151,7 @@ class Zombies(Checker):
     def _note_decided(self, decided: Decided) -> None:
         for outcome in self._rounds.decide(decided):
             if decided.verdict == "won" and outcome.claim.key in self._limiters:
-                self._spent[outcome.claim[:2]] = None
+                self._spent[outcome.claim.key, outcome.claim.owner] = None
 
     def _note_executed(self, executed: Executed) -> None:
         for claim in claims(executed.script, executed.keys, executed.args):
@@ -158,21 +166,46 @@ class Zombies(Checker):
         if self._is_confused(node.name):
             return
         for key, (queue, places) in self._names.items():
-            waiting = self._places(node.index, queue, places)
-            for what, owner in [*self._claims(node.index, key), *waiting]:
+            waiting = kept_places(node, queue, places)
+            for claim in kept_claims(node, key):
+                if claim.owner.startswith(prefix) and (node.index, key, claim.owner) not in self._strays:
+                    yield from self._look_at_claim(runner, node, key, claim, claim.owner in waiting)
+            for owner in waiting:
                 if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
-                    state = self.hold(runner, key, owner)
-                    if state is not None and state.lost is None:
-                        if what == "claim" and key in self._slots:
-                            yield from self._look_at_slots(node.index, key, state)
-                        continue
-                    waits = runner.wakeups.listens(owner + b" " + key)
-                    handed = waits and ("place", owner) in waiting
-                    spent = what == "claim" and (key, owner) in self._spent
-                    if what == "claim" and not handed and not spent and not self._may_be_won(runner, key, owner):
-                        yield f"{node.name} keeps a claim for nobody: {describe(key, owner)}"
-                    if what == "place" and not waits:
-                        yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+                    yield from self._look_at_place(runner, node, key, owner)
+        yield from self._look_at_latches(runner, node, prefix)
+
+    def _look_at_claim(
+        self, runner: SimRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
+    ) -> Iterator[str]:
+        state = self.hold(runner, key, claim.owner, claim.mode)
+        if state is not None and state.lost is None:
+            if key in self._slots:
+                yield from self._look_at_slots(node.index, key, state)
+            return
+        # Who is handed a read-write lock loses its place with that.
+        handed = runner.wakeups.listens(claim.owner + b" " + key) and (has_place or claim.mode)
+        spent = (key, claim.owner) in self._spent
+        if not handed and not spent and not self._may_be_won(runner, key, claim.owner):
+            yield f"{node.name} keeps a claim for nobody: {describe(key, claim.owner, claim.mode)}"
+
+    def _look_at_place(self, runner: SimRunner, node: VirtualNode, key: bytes, owner: bytes) -> Iterator[str]:
+        held = [self.hold(runner, key, owner, mode) for mode in (b"", *MODES.values())]
+        if any(state is not None and state.lost is None for state in held):
+            return
+        if not runner.wakeups.listens(owner + b" " + key):
+            yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+
+    def _look_at_latches(self, runner: SimRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
+        for key, waiters in self._latches.items():
+            found = node.store.peek(waiters)
+            if found is None or not isinstance(found[0], SortedSet):
+                continue
+            for place, until_ms in found[0].items():
+                owner = place.rpartition(b" ")[2]
+                is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
+                if is_ours and not runner.wakeups.listens(owner + b" " + key):
+                    yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[str]:
         found = self.sim.nodes[index].store.peek(self._slots[key])
@@ -190,37 +223,18 @@ class Zombies(Checker):
         since = self.sim.now - _UNDECIDED
         return self._disturbed > since or self._rounds.asks(runner.name, key, owner, since)
 
-    def _claims(self, node: int, key: bytes) -> list[tuple[str, bytes]]:
-        found = self.sim.nodes[node].store.peek(key)
-        if found is None:
-            return []
-        if isinstance(found[0], SortedSet):
-            now_ms = self.sim.nodes[node].clock.now() * 1000
-            return [("claim", permit) for permit, until_ms in found[0].items() if until_ms > now_ms]
-        # A lock is a hash of owners, a mutex the owner itself.
-        owners = found[0] if isinstance(found[0], Hash) else [found[0]]
-        return [("claim", owner) for owner in owners if isinstance(owner, bytes)]
-
-    def _places(self, node: int, queue: bytes, places: bytes) -> list[tuple[str, bytes]]:
-        store, now_ms = self.sim.nodes[node].store, self.sim.nodes[node].clock.now() * 1000
-        kept, waiting = store.peek(places), store.peek(queue)
-        if kept is None or waiting is None or not isinstance(kept[0], Hash):
-            return []
-        return [("place", owner) for owner, place in kept[0].items() if int(place.split()[0]) > now_ms]
-
     def _look_at_expiries(self) -> Iterator[str]:
         for node in self.sim.nodes:
             allowed = (self._longest + self._calm.lag(node.clock)) * 1000 + 2
-            now_ms = node.clock.now() * 1000
             for key in self._names:
                 found = node.store.peek(key)
                 if found is None:
                     continue
-                permits = isinstance(found[0], SortedSet)
-                if found[1] is None or found[1] > (2 * allowed if permits else allowed):
-                    yield f"{node.name} keeps {key.decode(errors='replace')!r} {_for_how_long(found[1])}"
-                if isinstance(found[0], SortedSet) and max(found[0].values(), default=0) > now_ms + allowed:
-                    yield f"{node.name} keeps a permit of {key.decode(errors='replace')!r} for too long"
+                name = key.decode(errors="replace")
+                if found[1] is None or found[1] > (2 * allowed if key in self._slots else allowed):
+                    yield f"{node.name} keeps {name!r} {_for_how_long(found[1])}"
+                elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in kept_claims(node, key)):
+                    yield f"{node.name} keeps a claim on {name!r} for too long"
 
 
 def _for_how_long(left: int | None) -> str:

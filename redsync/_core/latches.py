@@ -1,0 +1,144 @@
+"""What is known of a count-down latch: values that only ever grow, so that they can be joined in any order.
+
+Each setting of a latch is a *generation*, a number that is higher than all before it. Within one, each client counts
+what it has counted down itself, and only the total travels: it is set to a maximum, so a repetition changes nothing.
+What two nodes know is joined by the higher generation, or within one by the higher total of each client. The latch is
+open when the totals add up to its size. What nobody has set is generation 0, of size 0.
+
+A node that lost its memory may have known more than it does now: it says so, see `Told`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+__all__ = ["Arrivals", "LatchState", "Told"]
+
+
+@dataclass(frozen=True, slots=True)
+class LatchState:
+    """What somebody knows of a latch.
+
+    Attributes:
+        generation: Which setting; 0 for none.
+        size: How much is to be counted down.
+        arrivals: How much each client has counted down, by its UUID.
+    """
+
+    generation: int = 0
+    size: int = 0
+    arrivals: Mapping[bytes, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How much is left to be counted down; 0 if it is open or was never set."""
+        return max(self.size - sum(self.arrivals.values()), 0)
+
+    def join(self, other: LatchState) -> LatchState:
+        """Return what is known together."""
+        if self.generation != other.generation:
+            return self if self.generation > other.generation else other
+        joined = dict(self.arrivals)
+        for client, total in other.arrivals.items():
+            joined[client] = max(total, joined.get(client, 0))
+        return LatchState(self.generation, self.size, joined)
+
+    def covers(self, other: LatchState) -> bool:
+        """Whether the other adds nothing to this."""
+        if self.generation != other.generation:
+            return self.generation > other.generation
+        return all(self.arrivals.get(client, 0) >= total for client, total in other.arrivals.items())
+
+    def words(self) -> tuple[bytes | int, ...]:
+        """Return it as arguments of a script."""
+        return (self.generation, self.size, *(word for pair in self.arrivals.items() for word in pair))
+
+    @classmethod
+    def read(cls, reply: Any) -> LatchState:
+        """Return what a node has told.
+
+        Raises:
+            TypeError, ValueError: It is not what the script replies.
+        """
+        if reply.__class__ is not list:
+            raise ValueError(f"a latch is told as a list, not {reply!r:.80}")
+        generation, size, *rest = reply
+        state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)))
+        numbers = (generation, size, *state.arrivals.values())
+        if {number.__class__ for number in numbers} != {int} or {key.__class__ for key in rest[::2]} - {bytes}:
+            raise ValueError(f"a latch is numbers and clients, not {reply!r:.80}")
+        return state
+
+
+class Told(NamedTuple):
+    """What a node has told.
+
+    Attributes:
+        state: What it knows.
+        life: Since when it remembers, by its own clock in ms, if it may have known more before; None if this is all
+            that it ever knew.
+    """
+
+    state: LatchState
+    life: int | None
+
+    @classmethod
+    def read(cls, reply: Any) -> Self:
+        """Return what a node has told.
+
+        Raises:
+            TypeError, ValueError: It is not what the script replies.
+        """
+        if reply.__class__ is list and len(reply) % 2:
+            if reply[-1].__class__ is not int:
+                raise ValueError(f"an instant is a number, not {reply[-1]!r:.80}")
+            return cls(LatchState.read(reply[:-1]), reply[-1])
+        return cls(LatchState.read(reply), None)
+
+
+class Arrivals:
+    """What one client is counting down on one latch, in all its threads, until a quorum is known to know.
+
+    A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so whoever
+    calls again after an error counts once.
+
+    It is to be kept for as long as a call is under way: what that has read of the nodes may be older than what another
+    call has counted since.
+
+    Attributes:
+        running: How many calls are under way.
+        doubt: How much was in calls that failed.
+    """
+
+    __slots__ = ("_confirmed", "_generation", "_total", "doubt", "running")
+
+    def __init__(self) -> None:
+        self._generation = self._total = self._confirmed = 0
+        self.running = self.doubt = 0
+
+    def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
+        """Count `n` more, less what was in doubt; return the client's new total, None if it was set anew since."""
+        if state.generation < self._generation:
+            return None
+        if state.generation > self._generation:
+            self._generation, self._total, self._confirmed, self.doubt = state.generation, 0, 0, 0
+        repeated = min(self.doubt, n)
+        self.doubt -= repeated
+        self._total = max(self._total, state.arrivals.get(client, 0)) + n - repeated
+        return self._total
+
+    def confirms(self, generation: int, total: int) -> bool:
+        """Whether a quorum is known to know that total, perhaps by another thread's call."""
+        return generation != self._generation or total <= self._confirmed
+
+    def confirm(self, generation: int, total: int) -> None:
+        """Take note that a quorum knows that total."""
+        if generation == self._generation:
+            self._confirmed = max(self._confirmed, total)
+
+    def fail(self, generation: int, n: int) -> None:
+        """Take note that a call failed: also if others have confirmed what it counted, for its caller can't know."""
+        if generation == self._generation:
+            self.doubt += n

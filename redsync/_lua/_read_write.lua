@@ -1,0 +1,11 @@
+-- Purpose: what all scripts of the read-write lock share: the claims on one lock, in one sorted set, each with an expiry of
+-- its own by this node's clock. A member is "r:<owner>" of a reader or "w:<owner>" of the writer; its score is until when,
+-- ms, and (hold count - 1) / 1024 as the fraction. The writer's score is negative, so it comes first, and readers follow in the
+-- order in which they expire: each question is answered by the ends of the set, however many readers there are.
+local time = redis.call('time')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Whether a claim with that score has not expired.
+local function is_live(score)
+  return math.abs(score) >= now + 1
+end

@@ -1,0 +1,38 @@
+-- Purpose: make claims, and see who keeps whom out. Uses now and is_live of read_write.
+
+-- Make a claim, or set until when it lasts and its hold count. A node may refuse to write: return what it says. The key
+-- lasts as long as the last of its claims; `alone`: there is no other.
+local function put(key, member, until_ms, count, alone)
+  local score = until_ms
+  if count ~= '1' then score = score + math.min(count - 1, 1023) / 1024 end
+  if string.sub(member, 1, 1) == 'w' then score = -score end
+  local done = redis.pcall('zadd', key, score, member)
+  if type(done) == 'number' and (alone or redis.call('pttl', key) < until_ms - now) then
+    redis.call('pexpire', key, until_ms - now)
+  end
+  return done
+end
+
+-- Return who keeps an owner from a claim in that mode, and until when, ms; if nobody does, whether the owner writes is the
+-- third. All readers together are called "readers", for nodes need not name the same of them. The permits of a semaphore
+-- of that name are told as an empty text. What has expired is swept, at most 64 claims per call.
+local function find_blocker(key, owner, mode)
+  local first = redis.call('zrange', key, 0, 0, 'withscores')
+  if not first[1] then return end
+  if not string.match(first[1], '^[rw]:') then return '' end
+  local score = tonumber(first[2])
+  if not is_live(score) then
+    local past = string.format('(%.0f', now + 1)
+    local expired = redis.call('zrangebyscore', key, string.format('(%.0f', -now - 1), past, 'limit', 0, 64)
+    redis.call('zrem', key, unpack(expired))
+  elseif score < 0 and first[1] ~= 'w:' .. owner then
+    return string.sub(first[1], 3), math.floor(-score)
+  end
+  if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end
+  -- One of the last two may be the owner's own.
+  local last = redis.call('zrange', key, -2, -1, 'withscores')
+  for i = #last, 2, -2 do
+    score = tonumber(last[i])
+    if score > 0 and is_live(score) and last[i - 1] ~= 'r:' .. owner then return 'readers', math.floor(score) end
+  end
+end

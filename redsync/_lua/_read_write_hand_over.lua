@@ -1,0 +1,39 @@
+-- Purpose: hand a read-write lock over as far as its holders allow, in the step in which they do: to all readers that wait
+-- longer than any writer, or to that writer when nobody reads. A heir has the claim for as long as its place lasts, and
+-- a message says so: "<mark or 0> <owner> <lock>". One whose mark is 0, or for whom this node does not remember for long
+-- enough, is only woken: a writer then keeps its place, so that no new reader comes in before it. At most 64 readers per
+-- call; the last of so many is only woken, and asks, and the next 64 get the lock with it. One whose client no longer
+-- listens on this node (PUBLISH reached nobody) loses claim and place. Uses KEYS[1] holders, KEYS[2] queue,
+-- KEYS[3] places, now, is_live.
+-- include: read_write_claims
+local told = false
+while not told and not find_blocker(KEYS[1], '', 'r:') do
+-- include: read_write_next
+  local before = writer and string.format('(%.0f', writer_came) or '+inf'
+  local heirs, mode = redis.call('zrangebyscore', KEYS[2], 0, before, 'limit', 0, 64), 'r:'
+  if not heirs[1] and writer and not find_blocker(KEYS[1], writer, 'w:') then heirs, mode = {writer}, 'w:' end
+  if not heirs[1] then break end
+
+  for i, heir in ipairs(heirs) do
+    local place = redis.call('hget', KEYS[3], heir) or ''
+    local until_ms, mark, guard, channel = string.match(place, '^(%d+) (%S+) (%d+) (.*)$')
+    local had = redis.call('zscore', KEYS[1], mode .. heir)
+    local stays, heard = false, false
+    -- A renewal may have made the claim here, where its owner still has a place.
+    if until_ms and tonumber(until_ms) > now and not (had and is_live(had)) then
+      if mark ~= '0' and guard ~= '0' then
+-- include: memory
+        if remembered < tonumber(guard) then mark = '0' end
+      end
+      if i == 64 or (mark ~= '0' and type(put(KEYS[1], mode .. heir, tonumber(until_ms), '1')) == 'table') then mark = '0' end
+      heard = redis.call('publish', channel, mark .. ' ' .. heir .. ' ' .. KEYS[1]) > 0
+      if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], mode .. heir) end
+      stays = heard and mark == '0' and mode == 'w:'
+    end
+    told = told or heard
+    if not stays then
+      redis.call('zrem', KEYS[2], heir)
+      redis.call('hdel', KEYS[3], heir)
+    end
+  end
+end

@@ -1,0 +1,20 @@
+-- Purpose: what both modes of the read-write lock do to renew many claims. Uses mode, "r:" or "w:", and what read_write has;
+-- replies.
+local guarded = ARGV[3 * #KEYS + 1]
+-- include: note_birth
+local reply = {}
+for i, key in ipairs(KEYS) do
+  local owner, count, until_ms = ARGV[3 * i - 2], ARGV[3 * i - 1], now + ARGV[3 * i]
+  local had = redis.pcall('zscore', key, mode .. owner)
+  if type(had) == 'table' then
+    reply[i] = -1
+  elseif had and is_live(had) then
+    put(key, mode .. owner, math.max(until_ms, math.floor(math.abs(had))), count)
+    reply[i] = 2
+  elseif not find_blocker(key, owner, mode) and type(put(key, mode .. owner, until_ms, count)) == 'number' then
+    reply[i] = 1
+  else
+    reply[i] = 0
+  end
+end
+return reply

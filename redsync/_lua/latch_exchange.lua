@@ -1,0 +1,87 @@
+-- Purpose: tell a node what a client knows of a count-down latch, and the client what the node knows then. Both only grow:
+-- a higher generation replaces a lower one, within one the totals of the clients are set to the higher. So it sets, counts
+-- down, repairs, deletes (a generation of size 0) and looks. Who waits gets a place in the same step; all who wait are
+-- woken when this node sees the latch open. Idempotent.
+-- What a node that may have forgotten the latch is told is hearsay: it may have known more. It says so, and since when it
+-- remembers, until a client tells it that it knows all that nodes knew at a later time, or it remembers for long enough.
+-- KEYS[1] latch: hash generation, size, client -> total; hearsay   KEYS[2] waiters: zset "channel owner" -> until when, ms
+-- ARGV[1] for how long to keep the latch from now on, ms
+-- ARGV[2] who waits, "channel owner", or empty   ARGV[3] for how long to keep its place, ms
+-- ARGV[4] for how long this node must have remembered everything to say that it was never set, ms; 0: does not matter
+-- ARGV[5] for nodes that remember since one of these instants, "ms ms", it is no hearsay
+-- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
+-- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; if this node may have known more followed
+--        by since when it remembers, ms, or -1
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+local known = redis.pcall('hget', KEYS[1], 'generation')
+if type(known) == 'table' or not known and redis.call('exists', KEYS[1]) == 1 then return 0 end
+local generation, told = tonumber(known or 0), tonumber(ARGV[6])
+
+-- Since when it remembers, if what it forgot before may have been about this latch.
+local life
+if ARGV[4] ~= '0' then
+  local guarded = told > 0
+-- include: note_birth
+-- include: memory
+  if generation == 0 and told == 0 then
+    if foreign then return foreign end
+    if remembered < tonumber(ARGV[4]) then
+      return redis.error_reply(string.format('FORGETFUL %.0f', remembered))
+    end
+  end
+  if remembered < tonumber(ARGV[1]) then life = since or '-1' end
+end
+if generation == 0 and told == 0 then return {0, 0, life and tonumber(life)} end
+
+local marked = redis.call('hexists', KEYS[1], 'hearsay') == 1
+local hearsay = life and (marked or generation == 0)
+if hearsay and string.find(' ' .. ARGV[5] .. ' ', ' ' .. life .. ' ', 1, true) then hearsay = false end
+
+local replaced = told > generation
+if replaced then
+  redis.call('del', KEYS[1])
+  redis.call('hset', KEYS[1], 'generation', ARGV[6], 'size', ARGV[7])
+  generation = told
+end
+if told == generation then
+  for i = 8, #ARGV, 2 do
+    if tonumber(redis.call('hget', KEYS[1], ARGV[i]) or 0) < tonumber(ARGV[i + 1]) then
+      redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1])
+    end
+  end
+end
+if hearsay then
+  redis.call('hset', KEYS[1], 'hearsay', 1)
+elseif marked and ARGV[4] ~= '0' then
+  redis.call('hdel', KEYS[1], 'hearsay')
+end
+if redis.call('pttl', KEYS[1]) < tonumber(ARGV[1]) then redis.call('pexpire', KEYS[1], ARGV[1]) end
+
+local size = tonumber(redis.call('hget', KEYS[1], 'size'))
+local reply, left = {generation, size}, size
+local fields = redis.call('hgetall', KEYS[1])
+for i = 1, #fields, 2 do
+  if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'hearsay' then
+    reply[#reply + 1] = fields[i]
+    reply[#reply + 1] = tonumber(fields[i + 1])
+    left = left - fields[i + 1]
+  end
+end
+if hearsay then reply[#reply + 1] = tonumber(life) end
+
+if replaced or left <= 0 then
+  -- Who waits for an earlier generation has waited for long enough: a later one is only set when that was open.
+  for _, waiter in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do
+    local channel, owner = string.match(waiter, '^(%S+) (%S+)$')
+    redis.call('publish', channel, '0 ' .. owner .. ' ' .. KEYS[1])
+  end
+  redis.call('del', KEYS[2])
+end
+if left > 0 and ARGV[2] ~= '' then
+  local time = redis.call('time')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('zremrangebyscore', KEYS[2], '-inf', string.format('%.0f', now))
+  redis.call('zadd', KEYS[2], string.format('%.0f', now + ARGV[3]), ARGV[2])
+  if redis.call('pttl', KEYS[2]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[2], ARGV[3]) end
+end
+return reply

@@ -1,0 +1,68 @@
+"""What an acquire is told: what to claim and how, and where to note that it has succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from redsync._core.claims import ClaimKind
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._protocols.bids import Bid
+from redsync._protocols.tokens import Fence
+
+__all__ = ["Demand", "Receipt"]
+
+
+class Receipt:
+    """What tells an interrupted caller whether its acquire had succeeded.
+
+    The interruption may come when the protocol has ended and its result is on the way. It is written in the very step
+    in which the claim is counted: between the two stores, and until the protocol has ended, the interpreter does not
+    look for signals.
+
+    Attributes:
+        state: The hold that was acquired, None if there is none.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: HoldState | None = None
+
+
+class Demand(NamedTuple):
+    """What an acquire wants.
+
+    Attributes:
+        name: The lock's name, for messages.
+        kind: What is claimed.
+        keys: The lock's keys.
+        owner: For whom.
+        receipt: Where success is noted.
+        lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
+        timeout: Seconds to wait; 0.0 for one try, None for ever.
+        max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
+        on_lost: What to call when the hold is lost.
+        holds: How many holds to take at once.
+        crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
+        backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
+        fence: What sees to the fencing tokens of its grants; None if they carry none.
+        bid: What asks for slots; None for what is claimed as a whole.
+    """
+
+    name: str | bytes
+    kind: ClaimKind
+    keys: LockKeys
+    owner: Owner
+    receipt: Receipt
+    lease: float | None = None
+    timeout: float | None = None
+    max_hold: float | None = None
+    on_lost: Callable[[HoldState], object] | None = None
+    holds: int = 1
+    crowded: bool = False
+    backoff: Callable[[int, float], float] | None = None
+    fence: Fence | None = None
+    bid: Bid | None = None

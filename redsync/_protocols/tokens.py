@@ -1,0 +1,77 @@
+"""Fencing tokens: numbers that grow with each acquisition, whichever nodes granted it.
+
+Each node keeps the latest token that it gave or was told of. A grant raises it by one, in the same step, also where the
+claim was ours already. The token of a round is the highest of a quorum's. That alone is not enough: with A at 10, B and
+C at 1, a quorum of A and B grants 11, and then one of B and C grants 3. So the token is handed out only when a quorum
+of nodes, while they *keep our claim*, stand at it: else it is written back first.
+
+Why they grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
+kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
+until after that. So m granted to Y later, hence more than X's token, and Y's token is no less than what m granted. (A
+node that merely stands at the token may have granted to Y long before; that tells nothing, so it does not count.)
+
+A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
+lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. It takes
+no part in grants before what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redsync._core.effects import Broadcast, Command, Steps, broadcast
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Choice, Tally
+from redsync._core.scripts import Script
+
+__all__ = ["Fence"]
+
+WRITE_BACK = Script.load("fenced_lock_write_back")
+
+_GRANTED = Choice.GRANTED
+
+
+def _stands(reply: Any) -> bool:
+    if reply.__class__ is not int or reply <= 0:
+        raise ValueError("a write-back is answered by the token at which the node stands")
+    return True
+
+
+class Fence:
+    """The tokens of one lock object; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        latest: The highest token that it has seen. What it asks for is higher, also if all nodes forgot theirs.
+    """
+
+    __slots__ = ("_keys", "latest")
+
+    def __init__(self, keys: LockKeys, latest: int = 0) -> None:
+        self._keys = keys
+        self.latest = latest
+
+    def ask(self, command: Command) -> Command:
+        """Return the command that asks for a token as well."""
+        return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
+
+    def read(self, tally: Tally) -> tuple[int, int]:
+        """Return the token of a round that was won, and how many nodes are known to stand at it."""
+        # The choice is read first: votes that come late are noted in the other order.
+        votes = zip(tally.choices, tally.replies, strict=True)
+        tokens = [reply[1] for choice, reply in votes if choice is _GRANTED]
+        token: int = max(tokens)
+        self.latest = max(token, self.latest)
+        return token, tokens.count(token)
+
+    def level(self, tally: Tally, owner: Owner, token: int, patience: float) -> Steps[Tally]:
+        """Raise a quorum of nodes that keep the claim to a token.
+
+        Returns the round that was won, and when this was settled; or the one that failed to write the token back.
+        """
+        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (owner.wire, token))
+        written = yield from broadcast(Broadcast(command, owner.lane, owner, _stands, patience))
+        if not written.won:
+            return written
+        tally.at = written.at
+        return tally

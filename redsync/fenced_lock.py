@@ -1,0 +1,61 @@
+"""The fenced lock: each acquisition has a number that is higher than those of all before it.
+
+```python
+with client.get_fenced_lock("account:7") as hold:
+    store.write(balance, token=hold.fencing_token)  # which refuses a token below the highest it has seen
+```
+
+The decisions are in `redsync._protocols.fenced_lock` and `tokens`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.runner import AnyHost, RunnerT_co, Session
+from redsync._protocols import fenced_lock as protocol
+from redsync._protocols.demands import Demand
+from redsync._protocols.tokens import Fence
+from redsync.exclusive import Exclusive, HoldT
+from redsync.lock import AsyncLock, Lock
+
+__all__ = ["AsyncFencedLock", "FencedLock"]
+
+
+class _Fenced(Exclusive[RunnerT_co, HoldT]):
+    _KIND = protocol.FENCED_LOCK
+
+    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
+        super().__init__(host, name, **options)
+        self._fence = Fence(self._keys)
+
+    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire(session, demand, now)
+
+
+class FencedLock(_Fenced[Any, Any], Lock):
+    """A reentrant lock whose every acquisition has a token, owned by the thread that acquired it.
+
+    The guarantees are those of `Lock`, and one more: `hold.fencing_token` is higher than that of every earlier
+    acquisition of the name, whichever nodes failed, lagged behind or lost their data meanwhile. It stops holding if a
+    node that lost its data has a clock that is behind those of the others by more than the time since the first
+    acquisition, and the nodes that knew better can't be reached; or if all lost their data, and clocks were set back.
+    A nested acquire keeps the token. A token is a positive integer below 2**53.
+
+    Use it where the resource can compare: it keeps the highest token that it has seen, and refuses what comes with a
+    lower one. So a write of a holder that was paused for too long is refused, however late it comes.
+
+    Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens.
+
+    Algorithm: fencing tokens as M. Kleppmann describes them, counted by each node, the maximum of a quorum written back
+    to a quorum. Made by `Client.get_fenced_lock`.
+    """
+
+
+class AsyncFencedLock(_Fenced[Any, Any], AsyncLock):
+    """A reentrant lock whose every acquisition has a token, owned by the task that acquired it.
+
+    As `FencedLock`, with tasks in the place of threads. Made by `AsyncClient.get_fenced_lock`.
+    """

@@ -1,0 +1,201 @@
+"""The count-down latch: many wait until a number of things has happened.
+
+```python
+latch = client.get_count_down_latch("import:2026")
+latch.try_set_count(3)  # three workers call latch.count_down() when they are done
+latch.wait()
+```
+
+The decisions are in `redsync._protocols.latch`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+from redsync._core.effects import Steps
+from redsync._core.keys import LatchKeys, encode_name
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.timing import MAX_LEASE, check_timeout
+from redsync._protocols import latch as protocol
+
+__all__ = ["AsyncCountDownLatch", "CountDownLatch"]
+
+_MOST = 2**31 - 1
+
+
+def _check_number(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"a latch counts whole numbers, not {number!r}")
+    if not 1 <= number <= _MOST:
+        raise ValueError(f"a latch counts from 1 to {_MOST}, not {number!r}")
+    return number
+
+
+class _AnyLatch(Generic[RunnerT_co]):
+    """What latches of both flavours have in common: all that needs no waiting."""
+
+    def __init__(
+        self, host: AnyHost[RunnerT_co], name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
+    ) -> None:
+        self._host = host
+        self._runner = host.runner
+        patience = check_timeout(True, timeout)
+        if patience is None:
+            raise ValueError("a count-down is not tried for ever: its timeout is a number of seconds")
+        if not 0 < keep <= MAX_LEASE:
+            raise ValueError(f"a latch is kept for a number of seconds, up to a year, not {keep!r}")
+        self._timeout, self._keep = patience, float(keep)
+        self._latch = protocol.Latch(name, LatchKeys.of(host.prefix, encode_name(name)), self._keep)
+
+    @property
+    def name(self) -> str | bytes:
+        """The latch's name, as it was given."""
+        return self._latch.name
+
+    def _set_steps(self, n: int) -> Steps[bool]:
+        runner = self._runner
+        return protocol.set_count(runner.session, self._latch, runner.owner(), _check_number(n), runner.now())
+
+    def _count_down_steps(self, n: int) -> Steps[None]:
+        runner, n = self._runner, _check_number(n)
+        return protocol.count_down(
+            runner.session, self._latch, runner.owner(), runner.now(), n=n, patience=self._timeout
+        )
+
+    def _count_steps(self) -> Steps[int]:
+        runner = self._runner
+        return protocol.count_left(runner.session, self._latch, runner.owner(), runner.now())
+
+    def _wait_steps(self, timeout: float | None) -> Steps[bool]:
+        runner, timeout = self._runner, check_timeout(True, timeout)
+        return protocol.wait_open(runner.session, self._latch, runner.owner(), timeout, runner.now())
+
+    def _delete_steps(self) -> Steps[None]:
+        runner = self._runner
+        return protocol.delete(runner.session, self._latch, runner.owner(), runner.now())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (type(self), self._host, self.name, {"timeout": self._timeout, "keep": self._keep})
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+def _make(kind: type[_AnyLatch[Any]], host: AnyHost[Any], name: str | bytes, options: dict[str, Any]) -> _AnyLatch[Any]:
+    return kind(host, name, **options)
+
+
+class CountDownLatch(_AnyLatch[Runner]):
+    """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
+
+    It opens only when as much was counted down as it was set to: no failure of nodes opens it, and each call counts
+    once, however often it is repeated on the way. It opens late, or not at all, if more than a minority of nodes
+    forgot what was counted down. A latch that was never set, or not used for `keep` seconds, counts as open; so one
+    that all nodes forgot at once looks open to a client that has not used it before.
+
+    When it is open it can be set again. Nobody holds it: what a client counted down stays counted when it is closed.
+
+    Algorithm: a grow-only counter per client, joined over a quorum and written back; set under a fenced lock. Made by
+    `Client.get_count_down_latch`.
+    """
+
+    def try_set_count(self, n: int) -> bool:
+        """Set it to `n`, from 1 on; return False if it is set and not open.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
+        """
+        return self._runner.run(self._set_steps(n))
+
+    def count_down(self, n: int = 1) -> None:
+        """Count `n` down, and open it if nothing is left; no effect if it is open or was never set.
+
+        While too few nodes answer it is tried again, for the `timeout` option's seconds.
+
+        Raises:
+            QuorumError: Too few nodes answered for so long. It may have counted or not; call again, and this client's
+                next call counts for both.
+        """
+        self._runner.run(self._count_down_steps(n))
+
+    def count(self) -> int:
+        """Return how much is left; 0 if it is open or was never set.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
+        """
+        return self._runner.run(self._count_steps())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until it is open; return True then, False when the time is up.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit, 0 for one look.
+
+        Raises:
+            QuorumError: Too few nodes answered when the time was up.
+        """
+        return self._runner.run(self._wait_steps(timeout))
+
+    def delete(self) -> None:
+        """Forget what it was set to: it is as if never set, and whoever waits is released.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
+        """
+        self._runner.run(self._delete_steps())
+
+
+class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
+    """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
+
+    As `CountDownLatch`, with tasks in the place of threads. Made by `AsyncClient.get_count_down_latch`.
+    """
+
+    async def try_set_count(self, n: int) -> bool:
+        """Set it to `n`, from 1 on; return False if it is set and not open.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
+        """
+        return await self._runner.run(self._set_steps(n))
+
+    async def count_down(self, n: int = 1) -> None:
+        """Count `n` down, and open it if nothing is left; no effect if it is open or was never set.
+
+        While too few nodes answer it is tried again, for the `timeout` option's seconds. One that is cancelled may have
+        counted or not, as one that failed.
+
+        Raises:
+            QuorumError: Too few nodes answered for so long. It may have counted or not; call again, and this client's
+                next call counts for both.
+        """
+        await self._runner.run(self._count_down_steps(n))
+
+    async def count(self) -> int:
+        """Return how much is left; 0 if it is open or was never set.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
+        """
+        return await self._runner.run(self._count_steps())
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until it is open; return True then, False when the time is up.
+
+        Args:
+            timeout: The longest wait in seconds; None for no limit, 0 for one look.
+
+        Raises:
+            QuorumError: Too few nodes answered when the time was up.
+        """
+        return await self._runner.run(self._wait_steps(timeout))
+
+    async def delete(self) -> None:
+        """Forget what it was set to: it is as if never set, and whoever waits is released.
+
+        Raises:
+            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
+        """
+        await self._runner.run(self._delete_steps())

@@ -1,0 +1,146 @@
+"""The read-write lock, for threads and for asyncio: many readers, or one writer.
+
+```python
+lock = client.get_read_write_lock("catalogue")
+with lock.read_lock:  # beside other readers
+    show(catalogue)
+with lock.write_lock:  # alone
+    catalogue.update(changes)
+```
+
+The decisions are in `redsync._protocols.read_write_lock`; here is only what callers touch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.runner import AnyHost, RunnerT_co, Session
+from redsync._protocols import read_write_lock as protocol
+from redsync._protocols.demands import Demand
+from redsync.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync.exclusive_async import AsyncExclusiveLock
+from redsync.lock import AsyncLock, Lock, Reentrant
+
+__all__ = ["AsyncReadLock", "AsyncReadWriteLock", "AsyncWriteLock", "ReadLock", "ReadWriteLock", "WriteLock"]
+
+ReadT_co = TypeVar("ReadT_co", bound=Exclusive[Any, Any], covariant=True)
+WriteT_co = TypeVar("WriteT_co", bound=Exclusive[Any, Any], covariant=True)
+
+
+class _OneMode(Reentrant[RunnerT_co, HoldT]):
+    def _holder_steps(self) -> Steps[str | None]:
+        runner = self._runner
+        # As nobody, see `Exclusive._holder_steps`.
+        asker = runner.new_owner()
+        held = yield from protocol.is_held(runner.session, self._KIND, self._name, self._keys, asker)
+        return self._KIND.noun if held else None
+
+    def _force_steps(self) -> Steps[bool]:
+        runner = self._runner
+        return protocol.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
+
+
+class _Reading(_OneMode[RunnerT_co, HoldT]):
+    _KIND = protocol.READ
+
+
+class _Writing(_OneMode[RunnerT_co, HoldT]):
+    _KIND = protocol.WRITE
+
+    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire_to_write(session, demand, now)
+
+
+class ReadLock(_Reading[Any, Any], ExclusiveLock):
+    """The read lock of a `ReadWriteLock`: held by any number of threads at once, while none of others writes.
+
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires by itself, also
+    while others renew theirs. A thread that has it already, or has the write lock, gets it whoever waits.
+    `locked()` tells whether anybody reads; `force_release()` takes it away from all readers.
+    """
+
+    _OWNER = "this thread"
+
+
+class WriteLock(_Writing[Any, Any], Lock):
+    """The write lock of a `ReadWriteLock`: held by one thread, while no other reads.
+
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` tells whether
+    anybody writes. A thread that reads and asks for it gets `UpgradeError` at once, as it would wait for itself.
+    """
+
+
+class AsyncReadLock(_Reading[Any, Any], AsyncExclusiveLock):
+    """The read lock of an `AsyncReadWriteLock`: as `ReadLock`, with tasks in the place of threads."""
+
+    _OWNER = "this task"
+
+
+class AsyncWriteLock(_Writing[Any, Any], AsyncLock):
+    """The write lock of an `AsyncReadWriteLock`: as `WriteLock`, with tasks in the place of threads."""
+
+
+class _Pair(Generic[ReadT_co, WriteT_co]):
+    _READ: ClassVar[type[Any]]
+    _WRITE: ClassVar[type[Any]]
+
+    def __init__(self, host: AnyHost[Any], name: str | bytes, **options: Any) -> None:
+        self._host = host
+        self._options = options
+        self._read_lock: ReadT_co = self._READ(host, name, **options)
+        self._write_lock: WriteT_co = self._WRITE(host, name, **options)
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name, as it was given."""
+        return self._read_lock.name
+
+    @property
+    def read_lock(self) -> ReadT_co:
+        """The lock for those who read."""
+        return self._read_lock
+
+    @property
+    def write_lock(self) -> WriteT_co:
+        """The lock for those who write."""
+        return self._write_lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._host, self.name), self._options
+
+    def __setstate__(self, options: dict[str, Any]) -> None:
+        self.__init__(self._host, self.name, **options)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class ReadWriteLock(_Pair[ReadLock, WriteLock]):
+    """A lock that many threads may hold to read, or one to write, over all nodes of a client.
+
+    At any instant either one owner believes to write, and none but itself to read, or any number believe to read; under
+    the same conditions as with `Lock`, and for as long. Both locks are reentrant. Whoever writes may read too, and may
+    then give the write lock back first. A writer that waits keeps new readers out, so readers can't starve it; readers
+    that have waited longer are served before it, all at once.
+
+    Its keys are those of a lock of its name: use one kind per name, else `KeyTypeError`.
+
+    Algorithm: Redlock's quorum, with the readers' claims in a sorted set by expiry. Made by
+    `Client.get_read_write_lock`.
+    """
+
+    _READ = ReadLock
+    _WRITE = WriteLock
+
+
+class AsyncReadWriteLock(_Pair[AsyncReadLock, AsyncWriteLock]):
+    """A lock that many tasks may hold to read, or one to write, over all nodes of a client.
+
+    As `ReadWriteLock`, with tasks in the place of threads. Made by `AsyncClient.get_read_write_lock`.
+    """
+
+    _READ = AsyncReadLock
+    _WRITE = AsyncWriteLock

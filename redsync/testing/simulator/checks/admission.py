@@ -1,0 +1,148 @@
+"""Admission: each node lets readers in beside readers and a writer in alone, and no reader before a writer that waits.
+
+After every script about a read-write lock:
+
+* a node that keeps a claim of somebody who writes keeps none of anybody else;
+* who has a new claim to read came before all writers that have a place in the queue there, or writes as well. When it
+  came is what the node was told: its now less the time already waited; who takes no place comes last, but one who had
+  a writer's place there comes as that. So readers can't starve a writer, however many there are;
+* to whom the lock was handed over to write came before all who have a place there and keep it. A writer that asks and
+  finds nobody there may be quicker than those who wait, as with every lock that is not fair.
+
+It holds for each node by itself, at every instant, until its clock jumps: one that is set back over the end of a claim
+that nobody has swept has it back. Two claims that exclude each other at one node break no promise yet: `exclusion`
+tells of those that do. But the promise rests on this: two quorums share a node.
+
+Not seen: places that a node has lost, for it keeps the books itself; claims that are new to this node only, because
+their owners renew them or re-enter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.kept import kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.rounds import MODES, parse
+from redsync.testing.simulator.happenings import Executed, Faulted
+from redsync.testing.simulator.values import SortedSet
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Admission"]
+
+_READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
+_FORCE = "read_write_lock_force_release"
+_WITH_PLACE = 8
+_SHIFT = 1 << 52
+"""Is taken from the arrivals of writers, so that they come before readers in the queue."""
+
+
+_Rank: TypeAlias = tuple[float, int, bytes]
+
+_FIRST: Final[_Rank] = (-math.inf, 0, b"")
+_LAST: Final[_Rank] = (math.inf, 0, b"")
+
+
+class _Place(NamedTuple):
+    owner: bytes
+    mode: bytes
+    came: float
+
+    @property
+    def rank(self) -> _Rank:
+        """By what those who wait are ordered: of two who came at once, who writes comes first."""
+        return self.came, int(self.mode == _READ), self.owner
+
+
+class _Book(NamedTuple):
+    """What a node has written down of one lock: until when claims last, and who waits."""
+
+    claims: dict[tuple[bytes, bytes], float]
+    places: frozenset[_Place]
+
+
+class Admission(Checker):
+    """Nodes let in whom they may."""
+
+    name = "admission"
+    watches = (Executed, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._books: Final[dict[tuple[int, bytes], _Book]] = {}
+        self._queues: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._jumped: Final[dict[str, None]] = {}
+
+    def see(self, happening: Executed | Faulted) -> str | None:
+        """Look at what a script has left behind."""
+        if isinstance(happening, Faulted):
+            if happening.kind == "node jump":
+                self._jumped[happening.text.partition(" ")[0]] = None
+            return None
+        noun, verb = parse(happening.script)
+        if noun not in MODES and happening.script != _FORCE:
+            return None
+        if verb != "renew" and len(happening.keys) > 1:
+            self._queues[happening.keys[0]] = happening.keys[1], happening.keys[2]
+        found = [
+            text for key in happening.keys[: None if verb == "renew" else 1] for text in self._turn(happening, key)
+        ]
+        return found[0] if found and self.sim.nodes[happening.node].name not in self._jumped else None
+
+    def _turn(self, executed: Executed, key: bytes) -> Iterator[str]:
+        """Turn a page of the node's book, and look at it."""
+        node = executed.node
+        before, after = self._books.get((node, key), _Book({}, frozenset())), self._read(node, key)
+        self._books[node, key] = after
+        writers = [owner for owner, mode in after.claims if mode == _WRITE]
+        for other, mode in after.claims:
+            if writers and other != writers[0]:
+                yield self._describe(node, key, "keeps", (writers[0], _WRITE), "and also", (other, mode))
+        if parse(executed.script)[1] == "renew" or len(executed.keys) == 1:
+            return
+        now, waited = now_ms(self.sim.nodes[node]), sorted(before.places & after.places)
+        for owner, mode in after.claims:
+            if before.claims.get((owner, mode), 0.0) <= now and (mode == _WRITE or owner not in writers):
+                rank = self._rank(executed, before, owner, mode)
+                for place in waited:
+                    if place.owner != owner and place.rank < rank and (mode, place.mode) != (_READ, _READ):
+                        yield self._describe(node, key, "let in", (owner, mode), "before", place[:2])
+
+    def _read(self, node: int, key: bytes) -> _Book:
+        claims = {(kept.owner, kept.mode): kept.until_ms for kept in kept_claims(self.sim.nodes[node], key)}
+        if key not in self._queues:
+            return _Book(claims, frozenset())
+        queue = self.sim.nodes[node].store.peek(self._queues[key][0])
+        scores = queue[0] if queue is not None and isinstance(queue[0], SortedSet) else {}
+        kept = kept_places(self.sim.nodes[node], *self._queues[key])
+        waiting = {owner: scores[owner] for owner in kept if owner in scores}
+        places = (
+            _Place(owner, _READ, score) if score >= 0 else _Place(owner, _WRITE, score + _SHIFT)
+            for owner, score in waiting.items()
+        )
+        return _Book(claims, frozenset(places))
+
+    def _rank(self, executed: Executed, before: _Book, owner: bytes, mode: bytes) -> _Rank:
+        """Return as whom an owner was let in."""
+        place = next((place for place in before.places if place.owner == owner), None)
+        if parse(executed.script)[1] != "acquire" or executed.args[0] != owner:
+            return _LAST if place is None else place.rank
+        if mode == _WRITE:
+            return _FIRST
+        asked = _LAST
+        if len(executed.args) >= _WITH_PLACE:
+            came = now_ms(self.sim.nodes[executed.node]) - int(executed.args[5])
+            asked = _Place(owner, _READ, came).rank
+        # Who writes on other nodes has had its turn, and perhaps its place here yet.
+        return min(asked, place.rank) if place is not None and place.mode == _WRITE else asked
+
+    def _describe(self, node: int, key: bytes, *words: str | tuple[bytes, bytes]) -> str:
+        told = (
+            word if isinstance(word, str) else f"{word[0].decode()} {'writing' if word[1] == _WRITE else 'reading'}"
+            for word in words
+        )
+        return f"{self.sim.nodes[node].name} {' '.join(told)}: {key.decode(errors='replace')!r}"

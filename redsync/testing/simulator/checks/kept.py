@@ -1,0 +1,72 @@
+"""What a node keeps of claims, whatever kind they are of, and of places in queues. For several checkers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from redsync.testing.simulator.checks.rounds import MODES
+from redsync.testing.simulator.values import Hash, SortedSet
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.nodes import VirtualNode
+
+__all__ = ["Kept", "kept_claims", "kept_places", "now_ms"]
+
+_UNITS = 1024
+"""Each hold of a read-write lock beyond the first is so small a part of the score."""
+
+
+class Kept(NamedTuple):
+    """One claim that a node keeps.
+
+    Attributes:
+        owner: Its owner, as nodes store it.
+        mode: As that of `Claim`.
+        holds: Its hold count; 1 for what does not count.
+        until_ms: The first millisecond of the node's clock at which it is no longer kept; infinity if there is none.
+    """
+
+    owner: bytes
+    mode: bytes
+    holds: int
+    until_ms: float
+
+
+def now_ms(node: VirtualNode) -> int:
+    """Return what a script on the node would take for the present."""
+    return round(node.clock.now() * 1_000_000) // 1000
+
+
+def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
+    """Return the claims that a node keeps at a key, those that have expired left out."""
+    found = node.store.peek(key)
+    if found is None:
+        return []
+    value, left = found
+    now = now_ms(node)
+    if isinstance(value, SortedSet):
+        claims = [_read(member, score) for member, score in value.items()]
+        return [claim for claim in claims if claim.until_ms > now]
+    # A lock is a hash of owners, a mutex the owner itself. A key is there in its last millisecond too.
+    until_ms = math.inf if left is None else now + left + 1
+    counts = value.items() if isinstance(value, Hash) else [(value, b"1")]
+    return [Kept(owner, b"", int(count), until_ms) for owner, count in counts]
+
+
+def kept_places(node: VirtualNode, queue: bytes, places: bytes) -> list[bytes]:
+    """Return the owners that have a place in a queue, at these keys, which has not ended."""
+    kept, waiting = node.store.peek(places), node.store.peek(queue)
+    if kept is None or waiting is None or not isinstance(kept[0], Hash):
+        return []
+    now = now_ms(node)
+    return [owner for owner, place in kept[0].items() if int(place.split()[0]) > now]
+
+
+def _read(member: bytes, score: float) -> Kept:
+    """Read a member of a sorted set: a permit, or a claim of a read-write lock."""
+    mode = member[:2]
+    if mode not in MODES.values():
+        return Kept(member, b"", 1, score)
+    until_ms = math.floor(abs(score))
+    return Kept(member[2:], mode, round((abs(score) - until_ms) * _UNITS) + 1, until_ms)

@@ -1,0 +1,108 @@
+"""Never early: a latch is told to be open only if as much was counted down as it was set to, and what is told is true.
+
+Programs tell of what they do (`Machine.tell` with "asks", and with what came of it: see `latch_workers`). What counts
+is true time, over all machines, whatever faults there are:
+
+* who has waited and looked once, and is told that the latch is open, had so many *distinct* count-downs begun before,
+  of the setting that it found, or that one was deleted, or opened and set anew. No loss of memory excuses it: it tells
+  the nodes what it knows. Who has not looked before is judged by all settings that it may find (see `latches`);
+* how much is left, as it is told, lies between what may be left and what can be, again of a setting that may be found;
+* what one was told stays true: who looks or waits later is told of no more that is left; so a latch that was open, or
+  of which so much has been counted down as it was set to, is found to be open;
+* a latch is set anew only if it is open, once its setter was told that it is set.
+
+Not seen: programs that do not tell what they do; which of two settings is found while they replace each other; how long
+it takes until waiters hear of it, of which `latch opens` tells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.latches import Call, Generation, Latches, PastOfLatch
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["LatchNeverEarly"]
+
+
+class LatchNeverEarly(Checker):
+    """What is told of latches is true."""
+
+    name = "latch never early"
+    watches = (Did, Sent, Executed, Decided, Faulted)
+    rests_on_clocks = True
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._latches: Final = Latches(sim)
+
+    def see(self, happening: Did | Sent | Executed | Decided | Faulted) -> str | None:
+        """Take note of what happens, and look at what is told."""
+        if not isinstance(happening, Did):
+            anew = self._latches.note(happening)
+            return None if anew is None else self._judge_set(anew)
+        ended = self._latches.note_did(happening)
+        if ended is None:
+            return None
+        past, call = ended
+        match happening.what:
+            case "opened":
+                false = self._judge_open(past, call)
+            case "looked":
+                false = self._judge_count(past, call, happening.about["left"])
+            case "busy":
+                false = self._judge_closed(past, call)
+            case "set":
+                false = self._judge_set(past)
+            case _:
+                false = None
+        who, name = f"{happening.who} on {happening.machine.name}", happening.about["name"]
+        return false and f"{who} {happening.what} {name!r}, but {false}"
+
+    @staticmethod
+    def _judge_open(past: PastOfLatch, call: Call) -> str | None:
+        found = list(past.possible(call.began))
+        if call.awaited is not None:
+            awaited = past.generations.get(call.awaited)
+            if awaited is None or past.latest is not awaited:
+                return None
+            found = [awaited]
+        if any(generation is None or past.may_be_open(generation) for generation in found):
+            return None
+        return " and ".join(_what_was_begun(past, generation) for generation in found if generation is not None)
+
+    @staticmethod
+    def _judge_count(past: PastOfLatch, call: Call, left: int) -> str | None:
+        told = []
+        for generation in past.possible(call.began):
+            most = 0 if generation is None else max(generation.size - past.least(generation, call.began), 0)
+            least = 0 if generation is None else max(generation.size - past.most(generation), 0)
+            if least <= left <= most:
+                return None
+            told.append(f"from {least} to {most} are left of {_what(generation)}")
+        return f"was told {left}, and " + ", and ".join(told)
+
+    @staticmethod
+    def _judge_closed(past: PastOfLatch, call: Call) -> str | None:
+        found = list(past.possible(call.began))
+        if any(each is not None and past.least(each, call.began) < each.size for each in found):
+            return None
+        return f"it was open when it asked at {call.began:.6f}: " + " and ".join(map(_what, found))
+
+    @staticmethod
+    def _judge_set(past: PastOfLatch) -> str | None:
+        for generation, later in past.replaced():
+            return f"{_what_was_begun(past, generation, later.turn)} when {_what(later)} replaced it"
+        return None
+
+
+def _what(generation: Generation | None) -> str:
+    return "what was never set" if generation is None else f"{generation.size} of setting {generation.number}"
+
+
+def _what_was_begun(past: PastOfLatch, generation: Generation, turn: int | None = None) -> str:
+    return f"of {_what(generation)} no more than {past.most(generation, turn)} had begun to be counted down"

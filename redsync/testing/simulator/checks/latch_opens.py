@@ -1,0 +1,92 @@
+"""Latch opens: once all was counted down that a latch was set to, and faults are over, all who wait hear of it.
+
+Programs tell of what they do, see `latch_early`. When so many count-downs have succeeded as the latch was set to, each
+waiter of a running machine is told within `bound` of that, of its own call, and of the last fault (see `calm`): in the
+1.5 seconds after which it looks again, by a slow clock, and a few rounds; after faults also in the time that it takes
+to connect, and to give up a connection that has become silent.
+
+Where nobody has been told of a fault waiters are woken: then it is `_WOKEN` seconds.
+
+Not seen: latches of which a majority of nodes has forgotten what was counted down; they may open late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.latches import Latches
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["LatchOpens"]
+
+_EVERY = 0.1
+"""Seconds between two looks."""
+
+_WOKEN = 0.3
+"""Seconds within which a waiter is told if nothing has gone wrong: less than it sleeps if nobody wakes it."""
+
+_CONNECTED = 5.0
+"""Seconds to connect and to look again."""
+
+_SILENCE = 10.0
+"""Seconds of silence, by a client's clock, after which it replaces a connection."""
+
+
+class LatchOpens(Checker):
+    """Waiters are told."""
+
+    name = "latch opens"
+    watches = (Stepped, Did, Sent, Executed, Decided, Faulted)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._latches: Final = Latches(sim)
+        self._calm: Final = Calm(sim)
+        self._looked = 0.0
+        self._faulted = False
+
+    @property
+    def bound(self) -> float:
+        """For how many seconds a waiter may wait for a latch that is open."""
+        if not self._faulted:
+            return _WOKEN
+        return _CONNECTED + _SILENCE / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
+
+    def see(self, happening: Stepped | Did | Sent | Executed | Decided | Faulted) -> str | None:
+        """Take note of what happens, and look now and then."""
+        match happening:
+            case Did():
+                self._latches.note_did(happening)
+            case Stepped():
+                if happening.at >= self._looked + _EVERY:
+                    self._looked = happening.at
+                    return next(iter(self.finish()), None)
+            case Faulted():
+                self._faulted = True
+                self._calm.stir()
+                self._latches.note(happening)
+            case _:
+                self._latches.note(happening)
+        return None
+
+    def finish(self) -> Iterable[str]:
+        """Look for waiters that nobody tells."""
+        since = self.sim.now - self.bound
+        if self._calm.lasted() <= self.bound:
+            return
+        for name, past in self._latches.pasts.items():
+            generation = past.latest
+            if generation is None or generation.established > since or past.least(generation, since) < generation.size:
+                continue
+            for call in past.calls.values():
+                if call.how == "wait" and call.began < since and not call.did.machine.crashed:
+                    yield (
+                        f"{call.did.who} on {call.did.machine.name} has waited for {name!r} since {call.began:.6f}, "
+                        f"and it has been open for more than {self.bound:.3f} s"
+                    )

@@ -1,0 +1,295 @@
+"""What may be told of a latch: kept by what programs say and by what nodes have heard. For several checkers.
+
+Each setting is a *generation*. It begins when the first command is sent that tells a node of it, and it is
+*established* once a quorum of nodes has heard of it, or when it is *confirmed*: when the program that has set it was
+told so. From then on no earlier one is told to anybody who asks.
+
+Of what a client has counted down in a generation there is a most and a least. Each of its calls counts once, and one
+that failed is repeated by the client's next. So at *most* counts all that was begun while the generation was there,
+less what was repeated; at *least* all that has succeeded since it was established, and all that somebody was told of,
+unless a majority of nodes forgot.
+
+When the last node forgets what it has heard of the established one, or when no round has succeeded for as long as nodes
+keep a latch, it is *void*: then who comes new may find that it was never set. A command that was under way for so long
+may even bring back what its client knew, which can be less than was known later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
+from redsync.testing.simulator.values import Hash
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["EXCHANGE", "Call", "Generation", "Latches", "PastOfLatch"]
+
+EXCHANGE: Final = "latch_exchange"
+
+_ASKED = ("set", "delete", "count down", "look", "wait")
+
+_KEPT_AT_LEAST = 0.98
+"""Of the time for which nodes are to keep a latch: clocks may be as wrong as they may be, and rounds take a moment."""
+
+
+class Generation:
+    """One setting of a latch.
+
+    Attributes:
+        number: Its number.
+        size: How much is to be counted down; 0 if it deletes the latch.
+        client: Whose command told of it first.
+        began: When.
+        turn: How many calls had begun or ended by then.
+        established: Since when everybody finds it who asks; infinity if it is not so, or all have forgotten it.
+        confirmed: When its program was told that it has set it; infinity if it was not.
+        void: It may have been forgotten, and no quorum of nodes has heard of it again since.
+        forgotten: Until when what was counted down may have been forgotten by all nodes.
+    """
+
+    def __init__(self, number: int, size: int, sent: Sent, turn: int) -> None:
+        self.number: Final = number
+        self.size: Final = size
+        self.client: Final = sent.client
+        self.began: Final = sent.at
+        self.turn: Final = turn
+        self.established = self.confirmed = math.inf
+        self.void = False
+        self.forgotten = -math.inf
+
+
+class Call:
+    """One call of a program.
+
+    Attributes:
+        how: What it wants: "set", "delete", "count down", "look" or "wait".
+        client: Its client's name.
+        n: How much it sets or counts down.
+        owner: Who waits, as nodes store it.
+        began: When.
+        ended: When; infinity while it has not.
+        awaited: The generation that it found when it looked first, 0 if none was set; None before that.
+    """
+
+    def __init__(self, did: Did) -> None:
+        self.how: Final[str] = did.about["how"]
+        self.client: Final[str] = did.about["client"]
+        self.n: Final[int] = did.about.get("n", 0)
+        self.owner: Final = str(did.about.get("owner", "")).encode()
+        self.did: Final = did
+        self.began: Final = did.at
+        self.ended = math.inf
+        self.awaited: int | None = None
+
+
+class PastOfLatch:
+    """What has happened to one latch.
+
+    Attributes:
+        generations: Its generations, by number.
+        calls: The calls that have not ended, by machine and program.
+        nodes: The generation that each node has heard of, 0 for none.
+    """
+
+    def __init__(self, quorum: int, nodes: int) -> None:
+        self.generations: Final[dict[int, Generation]] = {}
+        self.calls: Final[dict[tuple[str, str], Call]] = {}
+        self.nodes: Final = [0] * nodes
+        self._quorum: Final = quorum
+        self._turns: Final[list[tuple[str, Call]]] = []
+        self._told: Final[list[tuple[Call, Generation, int]]] = []
+        self._forgot: Final = [-math.inf] * nodes
+        self._used = math.inf
+
+    @property
+    def latest(self) -> Generation | None:
+        """The generation with the highest number that somebody has told of."""
+        return self.generations[max(self.generations)] if self.generations else None
+
+    # What happens.
+
+    def begin(self, did: Did) -> None:
+        """Take note of a call."""
+        call = self.calls[did.machine.name, did.who] = Call(did)
+        if call.how == "count down":
+            self._turns.append(("begins", call))
+
+    def end(self, did: Did) -> Call | None:
+        """Take note of what came of a call; return the call."""
+        call = self.calls.pop((did.machine.name, did.who), None)
+        if call is not None:
+            call.ended = did.at
+            if call.how == "count down":
+                self._turns.append(("succeeds" if did.what == "counted" else "fails", call))
+            if did.what == "set":
+                for generation in self.generations.values():
+                    if (generation.client, generation.size) == (call.client, call.n) and generation.began >= call.began:
+                        generation.confirmed = did.at
+                        generation.established = min(generation.established, did.at)
+            if did.what in {"opened", "looked"}:
+                match list(self.possible(call.began)):
+                    case [Generation() as found]:
+                        self._told.append((call, found, found.size - did.about.get("left", 0)))
+        return call
+
+    def tell(self, sent: Sent) -> bool:
+        """Take note of a command; return whether a generation begins with it."""
+        number, size = int(sent.args[5]), int(sent.args[6])
+        begins = number > 0 and number not in self.generations
+        if begins:
+            self.generations[number] = Generation(number, size, sent, len(self._turns))
+        return begins
+
+    def hear(self, node: int, number: int, now: float) -> None:
+        """Take note of what a node has heard of."""
+        self.nodes[node] = number
+        for generation in self.generations.values():
+            if generation.established > now and sum(known >= generation.number for known in self.nodes) >= self._quorum:
+                generation.established = now
+            generation.void &= self.nodes.count(generation.number) < self._quorum
+
+    def forget(self, node: int, now: float) -> None:
+        """Take note that a node has lost its memory."""
+        self.nodes[node], self._forgot[node] = 0, now
+        highest = max((each.number for each in self.generations.values() if each.established <= now), default=0)
+        if max(self.nodes) < highest:
+            self._void(now)
+
+    def use(self, sent_at: float, keep: float) -> None:
+        """Take note of a round that has succeeded."""
+        if sent_at > self._used + keep * _KEPT_AT_LEAST:
+            self._void(sent_at)
+        self._used = sent_at
+
+    def _void(self, now: float) -> None:
+        for generation in self.generations.values():
+            generation.established, generation.void, generation.forgotten = math.inf, True, now
+
+    # What may be told.
+
+    def possible(self, since: float) -> Iterator[Generation | None]:
+        """Return the generations that a call which began then may find; None if it may find that none was set."""
+        newest = max((each.number for each in self.generations.values() if each.established <= since), default=0)
+        if not newest:
+            yield None
+        yield from (generation for number, generation in self.generations.items() if number >= newest)
+
+    def most(self, generation: Generation, turn: int | None = None) -> int:
+        """Return how much may have been counted down in a generation, by now or by that turn."""
+        active: dict[Call, None] = {}
+        doubts: dict[str, int] = {}
+        counted = 0
+        for i, (what, call) in enumerate(self._turns[:turn]):
+            if i == generation.turn:
+                counted = sum(each.n for each in active)
+            if what == "begins":
+                active[call] = None
+            else:
+                del active[call]
+            if i >= generation.turn:
+                doubt = doubts.setdefault(call.client, 0)
+                if what == "begins":
+                    counted += call.n - min(doubt, call.n)
+                    doubts[call.client] = max(doubt - call.n, 0)
+                elif what == "fails":
+                    doubts[call.client] += call.n
+        return counted if len(self._turns[:turn]) > generation.turn else sum(each.n for each in active)
+
+    def least(self, generation: Generation, until: float) -> int:
+        """Return how much has certainly been counted down in a generation by an instant."""
+        later = min((each.began for each in self.generations.values() if each.number > generation.number), default=1e9)
+        known = partial(self._is_known, since=generation.forgotten, until=until)
+        succeeded = [call for what, call in self._turns if what == "succeeds" and known(call)]
+        counted = sum(call.n for call in succeeded if generation.established <= call.began and call.ended <= later)
+        told = [down for call, found, down in self._told if found is generation and known(call)]
+        return max(counted, *told, 0)
+
+    def _is_known(self, call: Call, since: float, until: float) -> bool:
+        """Whether what came of a call in that time has been known to nodes since."""
+        forgot = sum(forgot >= call.began for forgot in self._forgot)
+        return since <= call.began and call.ended <= until and forgot < self._quorum
+
+    def may_be_open(self, generation: Generation, turn: int | None = None) -> bool:
+        """Whether enough may have been counted down, by now or by that turn."""
+        return self.most(generation, turn) >= generation.size
+
+    def replaced(self) -> Iterable[tuple[Generation, Generation]]:
+        """Return which generations were confirmed and then set anew, although they can't have been open."""
+        for number, generation in self.generations.items():
+            later = [each for each in self.generations.values() if each.number > number]
+            if generation.confirmed < math.inf and not generation.void:
+                first = min(later, key=lambda each: each.number, default=None)
+                if first is not None and first.size and not self.may_be_open(generation, first.turn):
+                    yield generation, first
+
+
+class Latches:
+    """All latches. Shown everything that happens, in order."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim: Final = sim
+        self._rounds: Final[dict[tuple[str, int], Sent]] = {}
+        self.pasts: Final[dict[str, PastOfLatch]] = {}
+
+    def past(self, name: str) -> PastOfLatch:
+        """Return what has happened to the latch with that name."""
+        if name not in self.pasts:
+            nodes = len(self._sim.nodes)
+            self.pasts[name] = PastOfLatch(quorum_of(nodes), nodes)
+        return self.pasts[name]
+
+    def note(self, happening: Sent | Executed | Decided | Faulted) -> PastOfLatch | None:
+        """Take note of all but what programs do; return what has happened to a latch that is set anew now."""
+        match happening:
+            case Sent() if happening.script == EXCHANGE:
+                self._rounds[happening.client, happening.number] = happening
+                past = self.past(_name(happening))
+                return past if past.tell(happening) else None
+            case Executed() if happening.script == EXCHANGE:
+                self._note_executed(happening)
+            case Decided():
+                sent = self._rounds.pop((happening.client, happening.number), None)
+                if sent is not None and happening.verdict == "won":
+                    self._note_won(sent, happening)
+            case Faulted() if happening.kind == "node flush" or happening.text.endswith("without its data"):
+                for node in self._sim.nodes:
+                    if node.name == happening.text.partition(" ")[0]:
+                        for past in self.pasts.values():
+                            past.forget(node.index, happening.at)
+            case _:
+                pass
+        return None
+
+    def note_did(self, did: Did) -> tuple[PastOfLatch, Call] | None:
+        """Take note of what a program does; return the call that has ended, and what has happened to its latch."""
+        if "name" not in did.about:
+            return None
+        if did.what == "asks":
+            if did.about.get("how") in _ASKED and "client" in did.about:
+                self.past(did.about["name"]).begin(did)
+            return None
+        past = self.pasts.get(did.about["name"])
+        call = None if past is None else past.end(did)
+        return None if past is None or call is None else (past, call)
+
+    def _note_executed(self, executed: Executed) -> None:
+        found = self._sim.nodes[executed.node].store.peek(executed.keys[0])
+        number = found[0].get(b"generation") if found is not None and isinstance(found[0], Hash) else None
+        self.past(_name(executed)).hear(executed.node, int(number or 0), executed.at)
+
+    def _note_won(self, sent: Sent, decided: Decided) -> None:
+        past = self.past(_name(sent))
+        past.use(sent.at, int(sent.args[0]) / 1000)
+        for call in past.calls.values():
+            if call.awaited is None and call.owner and bytes(sent.args[1]).endswith(b" " + call.owner):
+                call.awaited = max(reply[0] for reply in decided.replies if isinstance(reply, list))
+
+
+def _name(happening: Sent | Executed) -> str:
+    return happening.keys[0].decode(errors="replace").rpartition(":")[2].rstrip("}")

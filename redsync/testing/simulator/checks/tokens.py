@@ -1,0 +1,85 @@
+"""Tokens: the fencing token of each hold is higher than those of all holds of that key before it.
+
+A hold counts from the step in which its protocol takes it up: its owner knows nothing of it before, and steps come one
+after the other, whatever clocks say. It keeps its token, however often it is re-entered and renewed.
+
+A node that forgot its token begins with its clock, or above what the asker knows of. If its clock is behind what was
+handed out already, nothing is promised for that key any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redsync._core.holds import HoldState
+from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.happenings import Executed, Faulted, Stepped
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Tokens"]
+
+
+class Tokens(Checker):
+    """Fencing tokens strictly increase in acquisition order, and a hold keeps its own."""
+
+    name = "tokens"
+    watches = (Executed, Faulted, Stepped)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._latest: dict[bytes, tuple[int, HoldState]] = {}
+        self._seen: dict[HoldState, int | None] = {}
+        self._behind: set[bytes] = set()
+        self._forgotten: set[tuple[int, bytes]] = set()
+        self._kept: set[tuple[int, bytes]] = set()
+
+    def see(self, happening: Executed | Faulted | Stepped) -> str | None:
+        """Look at a node that begins anew, and at the holds that a machine has taken up."""
+        if isinstance(happening, Faulted):
+            self._note_losses()
+            return None
+        if isinstance(happening, Executed):
+            if happening.script == "fenced_lock_acquire":
+                self._note_beginning(happening)
+            return None
+        for runner in happening.machine.runners:
+            if len(runner.session.holds):
+                for state in runner.session.holds:
+                    complaint = self._look_again(state) if state in self._seen else self._look_at(state)
+                    if complaint is not None:
+                        return complaint
+        return None
+
+    def _note_losses(self) -> None:
+        lost = {kept for kept in self._kept if self.sim.nodes[kept[0]].store.peek(kept[1]) is None}
+        self._kept -= lost
+        self._forgotten |= lost
+
+    def _note_beginning(self, executed: Executed) -> None:
+        if isinstance(executed.reply, list) and executed.reply[0] in (1, 2):
+            place, lock = (executed.node, executed.keys[-1]), executed.keys[0]
+            latest = self._latest.get(lock)
+            if place in self._forgotten and latest and self.sim.nodes[executed.node].store.now_us <= latest[0]:
+                self._behind.add(lock)
+            self._forgotten.discard(place)
+            self._kept.add(place)
+
+    def _look_at(self, state: HoldState) -> str | None:
+        key, token = state.keys.lock, state.fencing_token
+        self._seen[state] = token
+        if token is None:
+            return None
+        highest, by = self._latest.get(key, (0, state))
+        if token <= highest and key not in self._behind:
+            who, before = (describe(key, each.owner.wire) for each in (state, by))
+            return f"{who} has token {token}, and {before} had {highest} earlier"
+        self._latest[key] = max(token, highest), state
+        return None
+
+    def _look_again(self, state: HoldState) -> str | None:
+        before, self._seen[state] = self._seen[state], state.fencing_token
+        if before == state.fencing_token:
+            return None
+        return f"{describe(state.keys.lock, state.owner.wire)} had token {before}, and now has {state.fencing_token}"

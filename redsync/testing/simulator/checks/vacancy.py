@@ -1,0 +1,107 @@
+"""Whether what somebody waits for is free for it: for the checker of liveness.
+
+* A lock is free while nobody believes to hold it.
+* A semaphore is free while so many permits are not believed by anybody as the one of its waiters wants who wants the
+  most: less would not have to be granted to anybody, for who comes first may be that one. A rate limiter is always
+  free, as what was taken runs out.
+* A read-write lock is free for who wants to read while nobody writes or waits to; and for who wants to write while
+  nobody writes, and nobody reads but those who *overtook*: they asked when it had a place on a quorum of nodes, has had
+  one ever since, and did not write themselves. So a stream of readers does not keep it from being free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.checks.checker import Checker, whose
+from redsync.testing.simulator.checks.kept import kept_places
+from redsync.testing.simulator.checks.limits import Limits
+from redsync.testing.simulator.checks.rounds import MODES, Claim
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.happenings import Executed, Sent
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Vacancy", "Whose"]
+
+Whose: TypeAlias = tuple[bytes, bytes, bytes]
+"""As `Claim.whose`: key, owner, mode."""
+
+_READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
+
+
+class Vacancy:
+    """What is free for whom. Tell it of who asks and leaves, scripts and faults; let it `look` now and then."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim: Final = sim
+        self._quorum: Final = quorum_of(len(sim.nodes))
+        self._limits: Final = Limits(sim)
+        self._wants: Final[dict[bytes, int]] = {}
+        self._queues: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+        self._asked_at: Final[dict[Whose, float]] = {}
+        self._queued_at: Final[dict[Whose, float]] = {}
+
+    def note_asked(self, claim: Claim, sent: Sent, checker: Checker) -> None:
+        """Take note of who asks for what."""
+        self._wants[claim.owner] = claim.holds
+        if claim.mode and len(sent.keys) > 1:
+            self._queues[claim.key] = sent.keys[1], sent.keys[2]
+            writes = checker.hold(checker.runner(sent.client), claim.key, claim.owner, _WRITE)
+            # Who writes does not queue to read.
+            self._asked_at.setdefault(claim.whose, sent.at if writes is None else -math.inf)
+
+    def note_left(self, claim: Claim) -> None:
+        """Take note of who gives up, or gives back."""
+        self._asked_at.pop(claim.whose, None)
+
+    def note_executed(self, executed: Executed) -> None:
+        """Take note of what a node has executed."""
+        self._limits.note(executed)
+
+    def note_faulted(self) -> None:
+        """Take note that nodes may have lost their memory."""
+        self._limits.look()
+
+    def look(self, awaited: Iterable[Whose]) -> None:
+        """Look at all nodes, now that these claims are waited for."""
+        queued = [whose for whose in awaited if whose[2] == _WRITE and self._has_places(whose)]
+        before = dict(self._queued_at)
+        self._queued_at.clear()
+        self._queued_at.update((whose, before.get(whose, self._sim.now)) for whose in queued)
+
+    def _has_places(self, whose: Whose) -> bool:
+        key, owner, _ = whose
+        return key in self._queues and self._quorum <= sum(
+            owner in kept_places(node, *self._queues[key]) for node in self._sim.nodes
+        )
+
+    def is_taken(self, key: bytes, mode: bytes, awaited: Iterable[Whose]) -> bool:
+        """Whether it is not free for who waits for it in that mode."""
+        waiters = [(owner, mode) for awaited_key, owner, mode in awaited if awaited_key == key]
+        if mode == _READ:
+            writers = any(mode == _WRITE for _, mode in waiters)
+            return writers or any(state.kind.mode == _WRITE for state in self._believed(key))
+        if mode == _WRITE:
+            since = min((at for whose, at in self._queued_at.items() if whose[0] == key), default=math.inf)
+            return any(not self._overtook(state, since) for state in self._believed(key))
+        believed, limit = sum(state.count for state in self._believed(key)), self._limits.smallest(key)
+        if limit is None:
+            return believed > 0
+        return believed + max(self._wants[owner] for owner, _ in waiters) > limit
+
+    def _overtook(self, state: HoldState, since: float) -> bool:
+        return state.kind.mode == _READ and self._asked_at.get(whose(state), -math.inf) > since
+
+    def _believed(self, key: bytes) -> Iterator[HoldState]:
+        """Return the holds of that key that are believed."""
+        for machine in self._sim.machines:
+            if not machine.crashed:
+                for runner in machine.runners:
+                    for state in runner.session.holds:
+                        if state.keys.lock == key and state.valid(machine.clock.now()):
+                            yield state

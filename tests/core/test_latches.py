@@ -1,0 +1,125 @@
+"""What is known of a latch, and what one client has counted down."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redsync._core.latches import Arrivals, LatchState, Told
+
+A, B = b"client-a", b"client-b"
+
+states = st.builds(
+    lambda generation, arrivals: LatchState(generation, 3 * (generation > 0), arrivals if generation else {}),
+    st.integers(0, 2),
+    st.dictionaries(st.sampled_from([A, B]), st.integers(1, 3)),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        (LatchState(), 0),
+        (LatchState(7, 3), 3),
+        (LatchState(7, 3, {A: 1, B: 1}), 1),
+        (LatchState(7, 3, {A: 2, B: 2}), 0),
+        (LatchState(7, 0), 0),
+    ],
+)
+def test_count_is_what_is_left(state, left):
+    assert state.count == left
+
+
+@given(states, states, states)
+@settings(derandomize=True)
+def test_states_are_joined_in_any_order_and_any_often(one, other, third):
+    for states in itertools.permutations([one, other, third]):
+        first, second, last = states
+        assert first.join(second).join(last) == one.join(other).join(third)
+    joined = one.join(other)
+    assert joined.join(one) == joined
+    assert joined.covers(one)
+    assert joined.covers(other)
+
+
+@given(states, states)
+@settings(derandomize=True)
+def test_state_covers_what_adds_nothing_to_it(one, other):
+    assert one.covers(other) == (one.join(other) == one)
+
+
+def test_later_generation_replaces_all_of_an_earlier_one():
+    assert LatchState(8, 2).join(LatchState(7, 3, {A: 3})) == LatchState(8, 2)
+
+
+@given(states)
+@settings(derandomize=True)
+def test_words_are_what_a_node_tells(state):
+    assert LatchState.read(list(state.words())) == state
+
+
+def test_node_that_may_have_known_more_tells_since_when_it_remembers():
+    assert Told.read([7, 3, A, 1]) == (LatchState(7, 3, {A: 1}), None)
+    assert Told.read([7, 3, A, 1, 1234]) == (LatchState(7, 3, {A: 1}), 1234)
+    assert Told.read([0, 0, 1234]) == (LatchState(), 1234)
+    for reply in ([7, 3, A], [7, 3, b"1234"], [1234], 0):
+        with pytest.raises((TypeError, ValueError)):
+            Told.read(reply)
+
+
+@pytest.mark.parametrize(
+    "reply", [1, b"", [], [1], [1, 2, A], [1, 2, A, b"1"], [1, 2, 3, 4], [1.0, 2], [True, 2], None, [1, 2, A, True]]
+)
+def test_what_is_no_state_is_an_error(reply):
+    with pytest.raises((TypeError, ValueError)):
+        LatchState.read(reply)
+
+
+# What one client has counted down.
+
+
+def test_calls_of_several_threads_all_count():
+    arrivals, state = Arrivals(), LatchState(7, 9)
+    assert [arrivals.begin(state, A, 1), arrivals.begin(state, A, 2)] == [1, 3]
+
+
+def test_what_nodes_know_already_counts():
+    assert Arrivals().begin(LatchState(7, 9, {A: 4, B: 2}), A, 1) == 5
+
+
+def test_call_that_failed_is_repeated_by_the_next():
+    arrivals, state = Arrivals(), LatchState(7, 9)
+    arrivals.begin(state, A, 2)
+    arrivals.fail(7, 2)
+    assert arrivals.doubt == 2
+    assert arrivals.begin(state, A, 1) == 2, "part of it"
+    assert arrivals.begin(state, A, 2) == 3, "the rest of it, and one more"
+    assert arrivals.doubt == 0
+
+
+def test_call_that_another_confirms_need_not_go_on():
+    arrivals, state = Arrivals(), LatchState(7, 9)
+    first, second = arrivals.begin(state, A, 1), arrivals.begin(state, A, 1)
+    arrivals.confirm(7, second)
+    assert arrivals.confirms(7, first)
+
+
+def test_interrupted_call_that_another_has_confirmed_is_repeated_by_the_next():
+    """Its caller can't know that it counted, and calls again."""
+    arrivals, state = Arrivals(), LatchState(7, 9)
+    arrivals.begin(state, A, 1)
+    arrivals.confirm(7, arrivals.begin(state, A, 1))
+    arrivals.fail(7, 1)
+    assert arrivals.begin(state, A, 1) == 2
+
+
+def test_new_generation_begins_anew_and_late_calls_of_the_old_one_are_nothing():
+    arrivals = Arrivals()
+    total = arrivals.begin(LatchState(7, 9), A, 3)
+    assert arrivals.begin(LatchState(8, 9), A, 1) == 1
+    assert arrivals.begin(LatchState(7, 9), A, 1) is None
+    arrivals.confirm(7, total)
+    assert not arrivals.confirms(8, 1)
+    arrivals.fail(7, 3)
+    assert arrivals.doubt == 0

@@ -1,0 +1,393 @@
+"""The latch in the schedules that make it hard: the shipped scripts on virtual nodes, each round where it is wanted."""
+
+import pytest
+
+from redsync._core.effects import Broadcast
+from redsync._core.keys import LatchKeys
+from redsync._core.latches import LatchState
+from redsync._protocols import latch as protocol
+from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
+from redsync.exceptions import QuorumError
+from tests.support.virtual import World
+
+KEYS = LatchKeys.of(b"redsync:", b"x")
+A, B, C = range(3)
+
+
+class Caller:
+    def __init__(self, world, keep=86_400.0, **timing):
+        self.world, (self.session, self.owner) = world, world.session(**timing)
+        self.latch = Latch("x", KEYS, keep)
+
+    def _run(self, function, *args, reach=(), **options):
+        return self.world.run(function(self.session, self.latch, self.owner, *args, self.world.now, **options), *reach)
+
+    def set(self, n, *reach):
+        return self._run(set_count, n, reach=reach)
+
+    def count(self, *reach):
+        return self._run(count_left, reach=reach)
+
+    def down(self, *reach, n=1, patience=0.0):
+        self._run(count_down, n=n, patience=patience, reach=reach)
+
+    def wait(self, timeout, *reach):
+        return self._run(wait_open, timeout, reach=reach)
+
+    def delete(self, *reach):
+        self._run(delete, reach=reach)
+
+
+@pytest.fixture
+def world():
+    return World(3)
+
+
+@pytest.fixture
+def ada(world):
+    return Caller(world)
+
+
+@pytest.fixture
+def bob(world):
+    return Caller(world)
+
+
+def finish(steps):
+    """Play a protocol to its end; return what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+def told(world, *nodes):
+    return [LatchState.read(run(world, node)) for node in nodes]
+
+
+def run(world, node):
+    store = world.stores[node]
+    fields = store.execute(b"HGETALL", KEYS.latch)
+    words = dict(zip(fields[::2], fields[1::2], strict=True))
+    generation, size = int(words.pop(b"generation", 0)), int(words.pop(b"size", 0))
+    return [generation, size, *(word for client, total in words.items() for word in (client, int(total)))]
+
+
+def test_what_only_one_node_knows_is_written_back_before_it_is_told(world, ada, bob):
+    """Else the next might find it closed again."""
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {A}, n=1)
+    assert [state.count for state in told(world, A, B, C)] == [0, 1, 1]
+    assert bob.count({A, B}, {A, B}) == 0
+    assert [state.count for state in told(world, A, B)] == [0, 0]
+    assert Caller(world).count({B, C}) == 0
+
+
+def test_without_the_write_back_it_would_be_open_and_then_closed(world, ada, bob, monkeypatch):
+    monkeypatch.setattr(protocol, "_agree", lambda tally, state: True)
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {A}, n=1)
+    assert [bob.count({A, B}), Caller(world).count({B, C})] == [0, 1]
+
+
+def test_answer_that_can_not_be_written_back_is_an_error(world, ada, bob):
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {A}, n=1)
+    with pytest.raises(QuorumError):
+        bob.count({A, B}, {A})
+
+
+def test_node_that_was_missed_is_repaired_by_a_look(world, ada, bob):
+    ada.set(2)
+    world.stores[C].flush()
+    ada.count()
+    assert told(world, C) == told(world, A)
+
+
+def test_setter_that_died_half_way_does_not_replace_what_was_set_after_it(world, ada, bob):
+    rounds = [{A, B, C}] * 3
+    with pytest.raises(QuorumError):
+        ada.set(9, *rounds, {C})
+    assert [state.size for state in told(world, A, B, C)] == [0, 0, 9]
+    assert bob.set(2, {A, B}, {A, B}, {A, B}, {A, B}, {A, B}) is True
+    assert bob.count({A, B, C}) == 2
+    assert Caller(world).count({A, C}, {A, B, C}) == 2
+    assert Caller(world).count() == 2
+
+
+def test_set_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, bob):
+    with pytest.raises(QuorumError):
+        ada.set(9, *[{A, B, C}] * 3, {C})
+    assert bob.set(2, {A, C}) is False
+    assert bob.count() == 9
+
+
+def test_two_that_set_at_once_set_it_once(world, ada, bob):
+    playing = [world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob)]
+    results = []
+    while playing:
+        for each in list(playing):
+            try:
+                next(each)
+            except StopIteration as stop:
+                results.append(stop.value)
+                playing.remove(each)
+    assert sorted(results) == [False, True]
+    assert ada.count() == bob.count() == 2
+
+
+def test_late_count_down_of_an_earlier_generation_changes_nothing(world, ada, bob):
+    ada.set(1)
+    steps = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, patience=5.0))
+    next(steps)
+    next(steps)  # it has looked, and is about to tell
+    ada.down()
+    assert ada.set(3) is True
+    finish(steps)
+    assert ada.count() == 3
+    assert bob.session.arrivals == {}
+
+
+def test_count_down_of_an_open_latch_changes_nothing(world, ada):
+    ada.down()
+    assert told(world, A) == [LatchState()]
+    ada.set(1)
+    ada.down()
+    ada.down()
+    assert told(world, A)[0].arrivals == {b"client-1": 1}
+
+
+def test_call_that_failed_is_repeated_by_the_next(world, ada):
+    ada.set(5)
+    for reach in ({A}, set()):
+        with pytest.raises(QuorumError):
+            ada.down({A, B, C}, reach, n=1)
+    assert ada.session.arrivals
+    ada.down()
+    assert ada.count() == 4
+    assert ada.session.arrivals == {}
+
+
+def test_count_down_goes_on_until_its_time_is_up(world, ada):
+    ada.set(5)
+    begun = world.now
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, *[set()] * 40, patience=3.0)
+    assert 3.0 <= world.now - begun < 3.5
+    ada.down({A, B, C}, set(), set(), {A, C}, patience=3.0)
+    assert ada.count() == 4
+
+
+def test_waiter_restores_what_all_nodes_forgot(world, ada, bob):
+    ada.set(2)
+    ada.down()
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(3):
+        next(steps)
+    for store in world.stores:
+        store.flush()
+    for _ in range(4):
+        next(steps)
+    assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
+    ada.down()
+    assert finish(steps) is True
+
+
+def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_keep_a_latch(world):
+    ada, bob = Caller(world, keep=5.0), Caller(world, keep=5.0)
+    ada.set(1)
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(3):
+        next(steps)
+    world.fate, until = lambda *_: "lost", world.now + 10.0
+    while world.now < until:
+        next(steps)
+    assert told(world, A, B, C) == [LatchState()] * 3
+    world.fate = lambda *_: "ok"
+    for _ in range(3):
+        next(steps)
+    assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
+    ada.down()
+    assert finish(steps) is True
+
+
+def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
+    ada = Caller(world, keep=0.5)
+    ada.set(2)
+    ada.down({A, B, C}, *[set()] * 6, patience=10.0)
+    assert ada.count() == 1
+
+
+def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
+    world.christen()
+    ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
+    assert bob.count() == 0, "nodes that never forgot anything know that it was never set"
+    ada.set(2)
+    for node in (A, B):
+        world.stores[node].flush()
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        Caller(world, restart_guard=30.0).wait(0.0, {A, B})
+    for node in (A, B):
+        world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
+    world.now += 40.0
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        bob.count({A, B})
+    ada.count()
+    assert bob.count() == 2
+    with pytest.raises(QuorumError, match="2 of 3 nodes may have forgotten it"):
+        bob.count({A, B})
+    ada.count()
+    assert bob.count({A, B}) == 2, "who has set it knows, and has told them"
+
+
+def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
+    for store in world.stores:
+        store.execute(b"SET", b"redsync_birth", b"newborn %d" % store.now_ms)
+    ada = Caller(world, restart_guard=30.0)
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        ada.set(2)
+    world.now += 40.0
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        ada.count()
+    assert ada.set(2) is True
+    assert ada.count() == 2
+
+
+def test_deleted_latch_releases_who_waits_and_can_be_set(world, ada, bob):
+    ada.set(5)
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(3):
+        next(steps)
+    ada.delete()
+    assert finish(steps) is True
+    assert ada.count() == 0
+    assert ada.set(3) is True
+    assert bob.count() == 3
+
+
+def test_waiter_is_released_when_the_latch_was_opened_and_set_anew_meanwhile(world, ada, bob):
+    ada.set(1)
+    steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
+    for _ in range(2):
+        next(steps)
+    ada.down()
+    ada.set(7)
+    assert finish(steps) is True
+    assert bob.count() == 7
+
+
+def test_who_gives_up_leaves_its_places(world, ada, bob):
+    ada.set(1)
+    assert bob.wait(0.3) is False
+    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
+
+
+def test_interrupted_wait_leaves_its_places(world, ada, bob):
+    ada.set(1)
+    steps = wait_open(bob.session, bob.latch, bob.owner, None, world.now)
+    steps.send(world.perform(next(steps)))
+    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [1, 1, 1]
+    world.perform(steps.throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        steps.send(None)
+    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
+
+
+def test_what_was_not_used_for_a_day_is_forgotten_by_everybody(world, ada):
+    ada.set(2)
+    world.now += 86_000.0
+    assert ada.count() == 2
+    world.now += 86_000.0
+    assert ada.count() == 2
+    world.now += 86_401.0
+    assert ada.count() == 0
+    assert ada.set(1) is True
+
+
+def test_count_down_takes_two_rounds_and_a_look_one(world, ada, bob):
+    ada.set(2)
+    bob.count()
+    rounds = world.rounds
+    bob.count()
+    assert world.rounds == rounds + 1
+    bob.down()
+    assert world.rounds == rounds + 3
+
+
+def forget(world, node):
+    world.stores[node].flush()
+    world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
+
+
+def test_node_that_forgot_is_not_believed_what_a_client_told_it_that_knows_an_earlier_setting(world):
+    """The one that had been open, and was set anew without that client and one of the nodes."""
+    world.christen()
+    ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
+    ada.set(1)
+    ada.down()
+    assert bob.count() == 0
+    assert ada.set(5, *[{A, B}] * 5) is True
+    forget(world, A)
+    for caller in (bob, bob, bob, Caller(world, restart_guard=30.0)):
+        with pytest.raises(QuorumError, match="1 of 3 nodes may have forgotten it"):
+            caller.count({A, C})
+    with pytest.raises(QuorumError):
+        bob.wait(0.0, {A, C})
+    assert bob.count() == 5, "of all nodes one knows"
+    assert bob.count() == 5
+    assert Caller(world, restart_guard=30.0).count({A, C}, {A, C}) == 5, "and now the one that forgot knows again"
+
+
+def test_open_latch_is_seen_to_be_open_by_who_has_no_time(world, ada, bob):
+    ada.set(1)
+    ada.down({A, B}, {A, B})
+    assert [state.count for state in told(world, A, B, C)] == [0, 0, 1]
+    assert bob.wait(0.0, {A, C}, {A, C}) is True
+
+
+def test_call_that_was_cancelled_after_another_thread_had_confirmed_it_is_repeated_by_the_next(world, ada):
+    ada.set(5)
+    calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, patience=5.0)
+    looks = next(calls)
+    world.perform(calls.send(world.perform(looks)))  # the answers are on their way
+    ada.down()
+    with pytest.raises(KeyboardInterrupt):
+        calls.throw(KeyboardInterrupt())
+    ada.down()
+    assert ada.count() == 3, "two were meant to be counted down"
+
+
+def test_setter_that_stood_still_for_too_long_does_not_say_that_it_has_set_it(world, ada, bob):
+    """Bob has the lock and has found the latch open: he sets it whatever Ada does, so hers would be replaced."""
+    adas, bobs = (world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob))
+    for _ in range(4):
+        next(adas)  # it has looked again, and is about to set it
+    world.now += 6.0
+    for _ in range(4):
+        next(bobs)
+    with pytest.raises(QuorumError):
+        finish(adas)
+    assert finish(bobs) is True
+    assert Caller(world).count() == 2
+
+
+def test_setter_that_stood_still_while_nodes_answered_does_not_say_that_it_has_set_it(world, ada):
+    steps = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
+    for _ in range(4):
+        next(steps)
+    exchange = world.perform
+
+    def stand_still(effect):
+        reply = exchange(effect)
+        world.now += 6.0
+        if isinstance(effect, Broadcast):
+            reply.at = world.now
+        return reply
+
+    world.perform = stand_still
+    with pytest.raises(QuorumError, match="too late"):
+        finish(steps)

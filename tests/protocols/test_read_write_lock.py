@@ -1,0 +1,187 @@
+"""The read-write lock's protocols: two holds of one owner, no upgrade, and who is waited for."""
+
+import pytest
+
+from redsync._core.keys import LockKeys
+from redsync._protocols.demands import Receipt
+from redsync._protocols.lease import lose
+from redsync._protocols.lock import acquire
+from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
+from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError, UpgradeError
+
+NEW, OURS = 1, 2
+A = b"client-a:1"
+KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE)}
+ASK = {kind: f"ask {kind.noun}_acquire for a place" for kind in (READ, WRITE)}
+"""All keys go along with every new acquire, also of who does not want a place."""
+
+kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=lambda kind: kind.noun)
+
+
+def acquiring(toy, kind, **fields):
+    demand = toy.demand(kind=kind, keys=KEYS[kind], **fields)
+    return (acquire if kind is READ else acquire_to_write)(toy.session, demand, toy.now)
+
+
+def take(toy, kind, **fields):
+    return toy.play(acquiring(toy, kind, **fields), (ASK[kind], toy.all_say(NEW)))
+
+
+@kinds
+def test_new_acquire_heeds_the_queue_without_a_place_in_it(toy, kind):
+    take(toy, kind)
+    assert toy.commands[0].keys == KEYS[kind].all
+    assert toy.commands[0].args == (toy.owner.wire, 1, 30_000, 0)
+
+
+@kinds
+def test_re_entry_asks_without_the_queue(toy, kind):
+    state = take(toy, kind)
+    again = toy.play(acquiring(toy, kind), (f"ask {kind.noun}_acquire", toy.all_say(OURS)))
+    assert again is state
+    assert state.count == 2
+    assert toy.commands[-1].keys == (b"redsync:x",)
+
+
+def test_reader_that_asks_to_write_is_refused_before_any_node_is_asked(toy):
+    reading = take(toy, READ)
+    with pytest.raises(UpgradeError, match="'x'") as caught:
+        toy.play(acquiring(toy, WRITE))
+    assert caught.value.name == "x"
+    assert caught.value.votes == ()
+    assert list(toy.session.holds) == [reading]
+    assert reading.valid(toy.now)
+
+
+def test_reader_of_another_lock_may_write(toy):
+    take(toy, READ, name="x")
+    toy.play(
+        acquire_to_write(
+            toy.session,
+            toy.demand("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)),
+            toy.now,
+        ),
+        (ASK[WRITE], toy.all_say(NEW)),
+    )
+
+
+def test_reader_that_lost_its_lock_is_told_of_that_instead(toy):
+    reading = take(toy, READ)
+    toy.play(lose(reading, "for a test"), "tell read_lock_abandon, leave", "notify HoldLost")
+    with pytest.raises(LeaseLostError, match="for a test"):
+        toy.play(acquiring(toy, WRITE))
+
+
+def test_reader_whose_lease_is_over_is_told_when_it_asks_to_write(toy):
+    take(toy, READ)
+    toy.now += 31
+    with pytest.raises(LeaseLostError):
+        toy.play(acquiring(toy, WRITE), "tell read_lock_abandon, leave", "notify HoldLost")
+
+
+def test_writer_that_reads_too_has_two_holds(toy):
+    writing, reading = take(toy, WRITE), take(toy, READ)
+    assert set(toy.session.holds) == {writing, reading}
+    assert toy.session.holds.get(KEYS[WRITE].hold, toy.owner) is writing
+    assert toy.session.holds.get(KEYS[READ].hold, toy.owner) is reading
+    toy.give_back(writing)
+    assert list(toy.session.holds) == [reading]
+    assert toy.commands[-1].args[:2] == (toy.owner.wire, 0)
+    toy.give_back(reading)
+    assert len(toy.session.holds) == 0
+
+
+def test_writer_that_reads_may_enter_again_to_write(toy):
+    writing = take(toy, WRITE)
+    take(toy, READ)
+    toy.play(acquiring(toy, WRITE), ("ask write_lock_acquire", toy.all_say(OURS)))
+    assert writing.count == 2
+
+
+def test_loss_of_one_hold_leaves_the_other(toy):
+    writing, reading = take(toy, WRITE), take(toy, READ)
+    toy.play(lose(reading, "for a test"), "tell read_lock_abandon, leave", "notify HoldLost")
+    assert writing.valid(toy.now)
+
+
+def test_readers_and_writers_are_renewed_by_scripts_of_their_own(toy):
+    take(toy, WRITE)
+    take(toy, READ)
+    toy.now += 10
+    assert sorted(toy.run_watchdog()) == ["ask read_lock_renew", "ask write_lock_renew", "wait"]
+    assert all(command.keys == (b"redsync:x",) for command in toy.commands[-2:])
+
+
+def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_different_ones(toy):
+    held = [20_000, b"readers"]
+    state = toy.play(
+        acquiring(toy, WRITE),
+        (ASK[WRITE], toy.all_say(held)),
+        (ASK[WRITE], toy.all_say([*held, 0])),
+        ("wait for wake-up", toy.slept(0.3, handed=0b11111)),
+    )
+    assert state.kind is WRITE
+    assert toy.waits[0].until > 1000.4, "this is no split vote, after which one asks again at once"
+
+
+@kinds
+def test_acquire_that_is_called_off_leaves_queue_and_claims(toy, kind):
+    script = [
+        (ASK[kind], toy.all_say([20_000, A])),
+        (ASK[kind], toy.all_say([20_000, A, 0])),
+        ("wait for wake-up", None),
+    ]
+    assert toy.interrupt(acquiring(toy, kind, receipt=Receipt()), script, 2) == [f"tell {kind.noun}_abandon, leave"]
+
+
+# Looking.
+
+
+def look(toy, kind, *replies):
+    steps = is_held(toy.session, kind, "x", KEYS[kind], toy.owner)
+    return toy.play(steps, ("ask read_write_lock_look", toy.answers(*replies)))
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        ([1, 1, 1, None, None], True),
+        ([0, 0, 0, None, None], False),
+        ([1, 1, 0, 0, 0], False),
+        ([1, 1, 0, "down", 0], True),
+        ([1, 1, 0, "down", "down"], True),
+        ([1, 0, 0, "down", "down"], True),
+        ([1, 0, 0, "down", 0], False),
+        ([0, 0, 0, "down", "down"], False),
+    ],
+)
+@kinds
+def test_lock_is_held_if_a_quorum_has_somebody_or_may_have(toy, kind, replies, expected):
+    assert look(toy, kind, *replies) is expected
+    assert toy.commands[-1].args == (kind.mode,)
+
+
+@kinds
+def test_look_without_a_quorum_is_an_error(toy, kind):
+    with pytest.raises(QuorumError):
+        look(toy, kind, 1, 1, "down", "down", "down")
+
+
+@kinds
+def test_forced_release_tells_whether_there_was_anybody(toy, kind):
+    for replies, expected in [((1, 0, 0, None, None), True), ((0, 0, 0, None, None), False)]:
+        steps = force_release(toy.session, kind, "x", KEYS[kind], toy.owner)
+        assert toy.play(steps, ("ask read_write_lock_force_release", toy.answers(*replies))) is expected
+        assert toy.commands[-1].args == (kind.mode,)
+
+
+@pytest.mark.parametrize(("reply", "error"), [(-1, KeyTypeError), ("down", QuorumError)])
+def test_forced_release_that_can_not_be_is_an_error(toy, reply, error):
+    steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
+    with pytest.raises(error):
+        toy.play(steps, ("ask read_write_lock_force_release", toy.all_say(reply)))
+
+
+@pytest.mark.parametrize("protocol", [is_held, force_release])
+def test_reply_of_no_known_shape_is_no_answer(believed, protocol):
+    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == []

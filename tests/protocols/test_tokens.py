@@ -1,0 +1,146 @@
+"""Acquires whose grants carry tokens, step by step; `test_tokens_on_nodes` has the schedules."""
+
+import pytest
+
+from redsync._core.keys import LatchKeys
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.latch import Latch, count_left
+from redsync._protocols.tokens import Fence
+from redsync.exceptions import QuorumError
+from tests.protocols.conftest import GARBAGE
+from tests.support.replies import A, B, busy, held
+
+ASK, PLACE, WRITE = "ask fenced_lock_acquire", "ask fenced_lock_acquire for a place", "ask fenced_lock_write_back"
+
+
+@pytest.fixture
+def fenced(toy):
+    """Return what acquires a fenced lock as a script says."""
+    fence = Fence(toy.keys)
+    return lambda *script, **fields: toy.acquire(*script, kind=FENCED_LOCK, fence=fence, **fields)
+
+
+def granted(*tokens):
+    return [[1, token] if isinstance(token, int) else token for token in tokens]
+
+
+def test_quorum_that_agrees_needs_one_round(toy, fenced):
+    state = fenced((ASK, toy.answers(*granted(7, 7, 7, 7, 7))))
+    assert (state.fencing_token, state.count) == (7, 1)
+    assert toy.commands[0].keys == (toy.keys.lock, toy.keys.token)
+    assert toy.commands[0].args == (toy.owner.wire, 1, 30_000, 0, 0)
+
+
+def test_quorum_that_does_not_is_raised_to_its_highest(toy, fenced):
+    state = fenced((ASK, toy.answers(*granted(7, 9, 8, "down", "down"))), (WRITE, toy.answers(9, 9, 9, "down", "down")))
+    assert state.fencing_token == 9
+    assert toy.commands[1].keys == (toy.keys.lock, toy.keys.token)
+    assert toy.commands[1].args == (toy.owner.wire, 9)
+    assert state.valid_until == pytest.approx(toy.session.timing.valid_until(toy.tallies[0].sent_at, 30.0))
+
+
+def test_next_acquire_asks_for_more_than_was_seen(toy, fenced):
+    state = fenced((ASK, toy.all_say([1, 7])))
+    toy.session.holds.remove(state)
+    fenced((ASK, toy.all_say([1, 8])))
+    assert toy.commands[-1].args[-1] == 7
+
+
+def test_write_back_that_fails_is_undone_and_told(toy, fenced):
+    with pytest.raises(QuorumError, match="UNCLAIMED"):
+        fenced(
+            (ASK, toy.answers(*granted(7, 9, 8, "down", "down"))),
+            (WRITE, toy.answers(9, "UNCLAIMED", "UNCLAIMED", "UNCLAIMED", 9)),
+            "tell lock_abandon",
+            timeout=0.0,
+        )
+    assert toy.told[0].owed_to == 0b11111
+    assert len(toy.session.holds) == 0
+
+
+def test_write_back_that_comes_too_late_is_undone(toy, fenced):
+    with pytest.raises(QuorumError, match="too late"):
+        fenced(
+            (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
+            (WRITE, toy.all_say(9, takes=31.0)),
+            "tell lock_abandon",
+            timeout=0.0,
+        )
+
+
+def test_acquire_that_waits_tries_again_after_a_write_back_that_failed(toy, fenced):
+    state = fenced(
+        (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
+        (WRITE, toy.all_say("down")),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        (ASK, toy.all_say([1, 10])),
+        timeout=5.0,
+    )
+    assert state.fencing_token == 10
+    assert toy.commands[-1].args[-1] == 9
+    assert toy.asked[1].timeout <= 5.0
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_interrupted_acquire_is_undone_everywhere(toy, at):
+    steps = acquire_new(toy.session, toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys)), toy.now, toy.now)
+    script = [(ASK, toy.answers(*granted(7, 9, 8, 7, 7))), (WRITE, toy.all_say(9))]
+    assert toy.interrupt(steps, script, at) == ["tell lock_abandon"]
+    assert toy.told[0].owed_to == 0b11111
+
+
+def test_waiter_is_never_handed_the_lock_over(toy, fenced):
+    """Whoever hands over does not know the token of a quorum."""
+    state = fenced(
+        (ASK, busy(toy)),
+        (PLACE, busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, signals=3)),
+        (PLACE, toy.all_say([1, 7])),
+    )
+    assert state.fencing_token == 7
+    queued = toy.commands[1]
+    assert queued.keys == (*toy.keys.all, toy.keys.token)
+    assert queued.args[4:] == (3_000, 1, toy.owner.channel, b"0", 0)
+    assert toy.waits[0].mark is None
+
+
+def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
+    split = toy.answers([1, 7], [1, 7], held(20.0, A), held(20.0, B), held(20.0, B))
+    state = fenced(
+        (ASK, split),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        (PLACE, toy.answers([2, 8], [2, 8], [1, 8], [1, 6], [1, 6])),
+    )
+    assert state.fencing_token == 8
+
+
+def test_grant_without_a_token_is_no_grant(make_toy):
+    for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0]):
+        toy = make_toy()
+        demand = toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys), timeout=0.0)
+        tally = toy.perform(toy.start(acquire_new(toy.session, demand, toy.now, toy.now)), toy.all_say(reply))
+        assert tally.without_quorum, reply
+
+
+def test_write_back_that_is_answered_by_nonsense_does_not_count(make_toy):
+    for reply in (0, -1, *GARBAGE):
+        toy = make_toy()
+        demand = toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys), timeout=0.0)
+        steps = acquire_new(toy.session, demand, toy.now, toy.now)
+        asked = toy.perform(toy.start(steps), toy.answers(*granted(7, 9, 8, 7, 7)))
+        effect = steps.send(asked)
+        assert toy.begin(effect) == WRITE
+        assert toy.perform(effect, toy.all_say(reply)).without_quorum, reply
+
+
+def test_latch_believes_no_nonsense(make_toy):
+    for reply in (1, *GARBAGE):
+        if reply in ([5, 7], [1, 2, 3]):
+            continue  # generation, size, and since when the node remembers
+        toy = make_toy()
+        latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
+        tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
+        assert tally.without_quorum, reply

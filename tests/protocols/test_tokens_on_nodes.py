@@ -1,0 +1,208 @@
+"""Fencing tokens in the schedules that make them hard: the shipped scripts on virtual nodes."""
+
+import pytest
+
+from redsync._core.effects import Command
+from redsync._core.keys import LockKeys
+from redsync._protocols import fenced_lock, lock
+from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.holding import release
+from redsync._protocols.lock import LOCK
+from redsync._protocols.tokens import Fence
+from redsync.exceptions import KeyTypeError, QuorumError
+from redsync.testing.simulator.scripting import run_script
+from tests.support.virtual import World
+
+KEYS = LockKeys.of(b"redsync:", b"x")
+A, B, C = range(3)
+
+
+class Fenced(World):
+    def __init__(self, n=3, **options):
+        super().__init__(n, **options)
+        self.clients = {}
+
+    def client(self, who, **timing):
+        if who not in self.clients:
+            self.clients[who] = (*self.session(**timing), Fence(KEYS))
+        return self.clients[who]
+
+    def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
+        """Acquire; return the hold, or None."""
+        session, owner, fence = self.client(who, **timing)
+        demand = Demand(
+            "x", FENCED_LOCK, KEYS, owner, Receipt(), timeout=timeout, fence=Fence(KEYS) if fresh else fence
+        )
+        return self.run(fenced_lock.acquire(session, demand, self.now), *reach)
+
+    def release(self, who, hold, *reach):
+        self.run(release(self.client(who)[0], hold, self.now), *reach)
+
+    def take(self, who, *reach, **options):
+        """Acquire and release; return the token."""
+        hold = self.acquire(who, *reach, **options)
+        self.release(who, hold)
+        return hold.fencing_token
+
+    def put(self, *tokens):
+        for store, token in zip(self.stores, tokens, strict=True):
+            store.execute(b"SET", KEYS.token, b"%d" % token)
+
+    @property
+    def tokens(self):
+        return [int(store.execute(b"GET", KEYS.token) or 0) for store in self.stores]
+
+    def owners(self):
+        return [store.execute(b"HKEYS", KEYS.lock) for store in self.stores]
+
+
+@pytest.fixture
+def world():
+    return Fenced()
+
+
+def take_the_maximum(fence, tally, owner, token, patience):
+    return tally
+    yield
+
+
+def ab_then_bc(world):
+    """A at 10, B and C at 1; two clients that know of no token, each with a quorum of its own."""
+    world.put(10, 1, 1)
+    first = world.take("ada", {A, B}, {A, B})
+    return first, world.take("bob", {B, C}, {B, C})
+
+
+def test_tokens_grow_where_the_quorums_share_the_node_that_lags(world):
+    first, second = ab_then_bc(world)
+    assert second > first > 10
+
+
+def test_the_maximum_alone_would_not_grow_there(world, monkeypatch):
+    monkeypatch.setattr(Fence, "level", take_the_maximum)
+    world.put(10, 1, 1)
+    assert world.take("ada", {A, B}) == 11
+    assert world.take("bob", {B, C}) == 3
+
+
+def test_steady_state_takes_one_round(world):
+    """Once the nodes agree; and each client's acquisitions grow by one."""
+    first = world.take("ada")
+    for i in range(1, 4):
+        rounds = world.rounds
+        hold = world.acquire("bob")
+        assert world.rounds == rounds + 1
+        assert hold.fencing_token == first + i
+        world.release("bob", hold)
+    assert len(set(world.tokens)) == 1
+
+
+def test_write_back_levels_all_nodes_that_it_reaches(world):
+    world.put(10, 1, 1)
+    hold = world.acquire("ada", {A, B}, {A, B, C})
+    assert hold.fencing_token == 11
+    assert world.tokens == [11, 11, 11]
+    assert world.owners() == [[b"client-1:1"], [b"client-1:1"], []]
+
+
+def test_node_that_does_not_keep_the_claim_does_not_stand_for_the_token(world):
+    """C has granted to Bob already, and with B it will make his quorum: he would get less than Ada has."""
+    world.put(10, 1, 1)
+    bob, ask = world.client("bob")[1], Fence(KEYS).ask(Command(FENCED_LOCK.acquire, (KEYS.lock,), ()))
+    late = [run_script(ask.script, world.stores[C], ask.keys, (bob.wire, 1, 30_000, 0, 0))]
+    with pytest.raises(QuorumError, match="UNCLAIMED"):
+        world.acquire("ada", {A, B}, {A, C})
+    assert world.owners()[:2] == [[], []], "what is not handed out is undone"
+    late.append(run_script(ask.script, world.stores[B], ask.keys, (bob.wire, 1, 30_000, 0, 0)))
+    assert max(token for _, token in late) < 11, "what Bob gets would be less than Ada's"
+
+
+def test_claim_that_was_there_already_gets_a_higher_token(world):
+    """The owner's earlier hold was lost, and a node keeps its claim yet."""
+    first = world.acquire("ada")
+    world.client("ada")[0].holds.remove(first)
+    again = world.acquire("ada", {A, B, C}, fresh=True)
+    assert again.fencing_token == first.fencing_token + 1
+
+
+def test_re_entry_keeps_the_token_and_asks_for_none(world):
+    hold = world.acquire("ada")
+    tokens = world.tokens
+    assert world.acquire("ada") is hold
+    assert (hold.count, hold.fencing_token, world.tokens) == (2, tokens[0], tokens)
+
+
+def test_token_that_can_not_be_written_back_is_not_handed_out(world):
+    world.put(10, 1, 1)
+    with pytest.raises(QuorumError):
+        world.acquire("ada", {A, B}, {A})
+    assert world.owners() == [[], [], []]
+    assert world.take("bob", {B, C}) > 1
+
+
+def test_try_is_repeated_after_a_write_back_that_failed(world):
+    world.put(10, 1, 1)
+    hold = world.acquire("ada", {A, B}, set(), {A, B, C}, timeout=5.0)
+    assert hold.fencing_token > 11
+    assert len(set(world.tokens)) == 1, "the next try asks for more than any that it has seen"
+
+
+def test_interrupted_write_back_leaves_nothing(world):
+    world.put(10, 1, 1)
+    session, owner, fence = world.client("ada")
+    steps = fenced_lock.acquire(session, Demand("x", FENCED_LOCK, KEYS, owner, Receipt(), fence=fence), world.now)
+    ask = next(steps)
+    world.fate = lambda client, node: "ok" if node in (A, B) else "lost"
+    write_back = steps.send(world.perform(ask))
+    assert write_back.command.script.name == "fenced_lock_write_back"
+    world.fate = lambda client, node: "ok"
+    undo = steps.throw(KeyboardInterrupt())
+    assert undo.owed_to == 0b111
+    world.perform(undo)
+    with pytest.raises(KeyboardInterrupt):
+        steps.send(None)
+    assert world.owners() == [[], [], []]
+    assert len(session.holds) == 0
+
+
+@pytest.mark.parametrize("wiped", [{A}, {B, C}, {A, B, C}])
+def test_tokens_grow_when_nodes_forgot_them(world, wiped):
+    before = world.take("ada")
+    for node in wiped:
+        world.stores[node].flush()
+    world.now += 1.0
+    tokens = [world.take(who, reach, reach, fresh=True) for who in ("bob", "ada") for reach in ({A, B}, {B, C}, {A, C})]
+    assert [before, *tokens] == sorted({before, *tokens})
+
+
+def test_tokens_grow_for_who_has_seen_one_when_all_forgot_and_clocks_were_set_back(world):
+    before = world.take("ada")
+    world.offsets = [-3600.0] * 3
+    for store in world.stores:
+        store.flush()
+    assert world.take("bob", fresh=True) < before, "nobody is left who knows"
+    assert world.take("ada") > before
+
+
+def test_tokens_grow_after_a_day_in_which_nodes_forget_them(world):
+    before = world.take("ada")
+    world.now += 86_401.0
+    assert world.tokens == [0, 0, 0]
+    assert world.take("bob", fresh=True) > before
+
+
+def test_clocks_that_differ_do_not_matter_while_nodes_remember(world):
+    world.offsets = [0.0, -7200.0, 7200.0]
+    tokens = [world.take(who, reach, reach, fresh=True) for who in ("ada", "bob") for reach in ({A, B}, {B, C}, {A, C})]
+    world.offsets.reverse()
+    tokens += [world.take("bob", reach, reach, fresh=True) for reach in ({A, B}, {B, C}, {A, C})]
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] < 2**53
+
+
+def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
+    session, owner, fence = world.client("ada")
+    world.run(lock.acquire(session, Demand("x", LOCK, KEYS, owner, Receipt()), world.now))
+    with pytest.raises(KeyTypeError, match="no token"):
+        fenced_lock.acquire(session, Demand("x", FENCED_LOCK, KEYS, owner, Receipt(), fence=fence), world.now)

@@ -1,0 +1,137 @@
+"""Protocols on virtual nodes, one effect at a time: a test decides which nodes hear what, and in which order."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator
+
+import hiredis
+
+from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, Wakeup
+from redsync._core.holds import HoldTable
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.timing import Timing
+from redsync.testing.simulator.scripting import run_script
+from redsync.testing.simulator.store import Store
+
+__all__ = ["World"]
+
+
+class _Dropped(BaseException):
+    """What ends a protocol that nobody plays to its end."""
+
+
+_EPOCH = 1_700_000_000.0
+
+
+class World:
+    """Nodes, one clock for all, and what becomes of each command.
+
+    Args:
+        n: How many nodes.
+        fate: Tells for client and node what becomes of a command: "ok"; "mute": its reply is lost; "late": it is
+            executed before the client's next that gets there; "lost".
+        luck: Numbers in [0, 1) for delays.
+    """
+
+    def __init__(
+        self, n: int, fate: Callable[[str, int], str] = lambda *_: "ok", luck: Callable[[], float] = lambda: 0.5
+    ):
+        self.n, self.fate, self.luck = n, fate, luck
+        self.now = 1000.0
+        self.offsets = [0.0] * n
+        self.stores = [Store(lambda i=i: _EPOCH + self.now + self.offsets[i]) for i in range(n)]
+        self._late = {}
+        self._clients = 0
+        self.rounds = 0
+
+    def session(self, **timing) -> tuple[Session, Owner]:
+        """Return a new client, and its only owner."""
+        self._clients += 1
+        holds = HoldTable(lambda: None)
+        session = Session(self.n, Timing(**{"lease": 30.0, **timing}), holds, self.luck)
+        return session, Owner.of(f"client-{self._clients}", 1)
+
+    def christen(self):
+        """Let all nodes be such that never forgot anything."""
+        for store in self.stores:
+            store.execute(b"SET", b"redsync_birth", b"original 1")
+
+    def run(self, steps: Steps, *reach):
+        """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, what follows all."""
+        rounds, usual = deque(reach), self.fate
+        effect = next(steps)
+        try:
+            while True:
+                nodes = rounds.popleft() if rounds and isinstance(effect, Broadcast) else range(self.n)
+                self.fate = lambda _, node, nodes=nodes: "ok" if node in nodes else "lost"
+                effect = steps.send(self.perform(effect))
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            self.fate = usual
+
+    def play(self, steps: Steps) -> Generator:
+        """Run a protocol, and let others run before each of its effects."""
+        try:
+            effect = next(steps)
+            while True:
+                yield
+                effect = steps.send(self.perform(effect))
+        except StopIteration as stop:
+            return stop.value
+        except GeneratorExit:
+            # A protocol is never closed half-way: it is interrupted, and nobody hears of its clean-up.
+            with contextlib.suppress(StopIteration, _Dropped):
+                steps.throw(_Dropped())
+                while True:
+                    steps.send(None)
+            raise
+
+    def perform(self, effect):
+        """Perform one effect; return its reply."""
+        match effect:
+            case Broadcast():
+                return self._broadcast(effect)
+            case Tell():
+                for node in range(self.n):
+                    self._send(effect, effect.command, node)
+            case Wait(until=until):
+                self.now += min(max(until - self.now, 0.0), 0.5 * self.luck())
+                return Wakeup(self.now, 0)
+        return None
+
+    def _broadcast(self, effect: Broadcast) -> Tally:
+        self.rounds += 1
+        nodes = [f"node{i}" for i in range(self.n)]
+        tally = Tally(nodes, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally.sent, tally.sent_at = (1 << self.n) - 1, self.now
+        command = effect.command if isinstance(effect.command, Command) else effect.command()
+        for node in sorted(range(self.n), key=lambda _: self.luck()):
+            reply = self._send(effect, command, node)
+            if isinstance(reply, hiredis.ReplyError):
+                tally.fail(node, str(reply))
+            elif reply is not None:
+                tally.record(node, reply)
+        if tally.verdict is Verdict.PENDING:
+            tally.close("no answer")
+            self.now += effect.timeout
+        self.now += 0.001
+        tally.at = self.now
+        return tally
+
+    def _send(self, effect, command: Command, node: int):
+        """Return a node's reply; None if it does not come."""
+        client = effect.owner.client_id
+        fate, late = self.fate(client, node), self._late.setdefault((client, node), deque())
+        if fate == "lost":
+            return None
+        late.append(command)
+        if fate == "late":
+            return None
+        reply = None
+        while late:
+            reply = run_script(late[0].script, self.stores[node], late[0].keys, late[0].args)
+            late.popleft()
+        return None if fate == "mute" else reply

@@ -1,0 +1,207 @@
+"""The fenced lock as its users meet it: its tokens, on real nodes that fail, for threads and for asyncio."""
+
+import pickle
+import random
+import threading
+import time
+
+import pytest
+
+from redsync import KeyTypeError, LeaseLostError, QuorumError
+
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
+TOKEN = "redsync_token:{redsync:x}"
+
+
+@pytest.fixture
+def lock(client):
+    return client.get_fenced_lock("x")
+
+
+def take(lock):
+    with lock as hold:
+        return hold.fencing_token
+
+
+def growing(tokens):
+    return tokens == sorted(set(tokens))
+
+
+def test_each_acquisition_has_a_higher_token(lock, make_client, other):
+    """Of one thread, of another, and of another client."""
+    elsewhere = make_client().get_fenced_lock("x")
+    tokens = [take(lock), take(lock), other.do(take, lock), take(elsewhere), take(lock)]
+    assert growing(tokens)
+    assert all(0 < token < 2**53 for token in tokens)
+
+
+def test_nested_acquire_keeps_the_token(lock):
+    with lock as outer, lock as inner:
+        assert lock.hold_count() == 2
+        assert inner.fencing_token == outer.fencing_token
+        token = inner.fencing_token
+    assert take(lock) > token
+
+
+@pytest.mark.usefixtures("all_nodes_met")
+def test_steady_state_asks_each_node_once_and_writes_nothing_back(lock, raw):
+    token = take(lock) + 1_000_000_000
+    for node in raw:
+        node.set(TOKEN, token)
+        node.config_resetstat()
+    tokens = [take(lock) for _ in range(20)]
+    assert tokens == list(range(token + 1, token + 21))
+    time.sleep(0.1)
+    assert [node.info("commandstats")["cmdstat_incr"]["calls"] for node in raw] == [20] * 5
+    assert sum(node.info("commandstats").get("cmdstat_set", {}).get("calls", 0) for node in raw) <= 5, (
+        "a client's record"
+    )
+
+
+def test_hold_shows_its_token_and_inspect_the_kind(lock, client):
+    with lock as hold:
+        assert f"token {hold.fencing_token}>" in repr(hold)
+        info = client.inspect("x")
+        assert (info.kind, info.holders[0].hold_count) == ("fenced lock", 1)
+    with client.get_lock("y"):
+        assert client.inspect("y").kind == "lock"
+    assert client.inspect("x").kind == "none"
+
+
+def test_tokens_grow_while_nodes_die_and_come_back_empty(lock, nodes, raw, make_client):
+    """One after the other, until each has forgotten its token."""
+    tokens = [take(lock)]
+    for i in range(5):
+        nodes.kill(i)
+        tokens.append(take(lock))
+        nodes.restart(i)
+        tokens += [take(lock), take(make_client().get_fenced_lock("x"))]
+    assert growing(tokens)
+
+
+def test_tokens_grow_when_all_nodes_forget_everything(lock, raw, make_client):
+    tokens = [take(lock) for _ in range(3)]
+    for node in raw:
+        node.flushall()
+    tokens += [take(make_client().get_fenced_lock("x")), take(lock)]
+    assert growing(tokens)
+
+
+def test_tokens_grow_while_a_minority_hangs_and_goes_on(lock, nodes):
+    tokens = [take(lock)]
+    for i in (0, 1):
+        nodes.pause(i)
+    tokens += [take(lock) for _ in range(3)]
+    for i in (0, 1):
+        nodes.resume(i)
+    for i in (2, 3):
+        nodes.pause(i)
+    tokens += [take(lock) for _ in range(3)]
+    for i in (2, 3):
+        nodes.resume(i)
+    assert growing(tokens)
+
+
+def test_token_that_one_node_is_ahead_with_is_written_back(lock, raw, nodes, make_client, eventually):
+    """AB, then BC: whoever comes next must see it on every quorum."""
+    first = take(lock)
+    raw[0].set(TOKEN, first + 1000)
+    for i in (3, 4):
+        nodes.pause(i)
+    second = take(lock)
+    for i in (3, 4):
+        nodes.resume(i)
+    nodes.kill(0)
+    third = take(make_client().get_fenced_lock("x"))
+    assert third > second == first + 1001
+
+
+def test_tokens_grow_where_counters_are_far_apart(raw, make_client):
+    """Whichever nodes answer first, and whoever asks, with objects that have seen no token."""
+    seed = random.SystemRandom().randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    clients, tokens = [make_client() for _ in range(3)], []
+    for _ in range(30):
+        for node in chance.sample(raw, 2):
+            node.set(TOKEN, max([*tokens, 1]) + chance.randrange(1, 1_000_000_000))
+        tokens += [take(chance.choice(clients).get_fenced_lock("x")) for _ in range(4)]
+    assert growing(tokens)
+
+
+def test_waiter_gets_a_higher_token_than_the_holder(lock, client, make_worker, eventually):
+    with lock as hold:
+        waiters = [make_worker().start(take, client.get_fenced_lock("x")) for _ in range(4)]
+        eventually(lambda: len(client.inspect("x").waiters) == 4)
+        token = hold.fencing_token
+    tokens = sorted(waiter.result(20) for waiter in waiters)
+    assert growing([token, *tokens])
+
+
+def test_fenced_and_plain_locks_of_one_name_exclude_each_other(client, lock, other):
+    plain = client.get_lock("x")
+    with lock:
+        assert not other.do(plain.acquire, False)
+    with plain as hold:
+        assert hold.fencing_token is None
+        assert not other.do(lock.acquire, False)
+        with pytest.raises(KeyTypeError, match="no token"):
+            lock.acquire()
+
+
+def test_token_key_is_kept_for_a_day_and_a_foreign_one_is_told(lock, raw):
+    take(lock)
+    for node in raw:
+        assert 86_000 < node.ttl(TOKEN) <= 86_400
+        node.delete(TOKEN)
+        node.rpush(TOKEN, "somebody's")
+    with pytest.raises(QuorumError, match="WRONGTYPE"):
+        lock.acquire(False)
+    assert raw.count("redsync:x") == 0
+
+
+def test_no_quorum_is_told(lock, nodes):
+    for i in range(3):
+        nodes.kill(i)
+    with pytest.raises(QuorumError):
+        lock.acquire(False)
+
+
+def test_single_node_counts_alone(make_client):
+    lock = make_client(n=1).get_fenced_lock("x")
+    assert growing([take(lock) for _ in range(3)])
+
+
+def test_lease_of_its_own_and_loss_are_those_of_a_lock(lock, raw, client):
+    assert lock.acquire(lease=5.0)
+    assert 4 < lock.remaining() < 5
+    lock.release()
+    hold = client.get_fenced_lock("x").__enter__()
+    assert client.get_fenced_lock("x").force_release()
+    with pytest.raises(LeaseLostError):
+        lock.release()
+    assert take(lock) > hold.fencing_token
+
+
+@pytest.mark.threads_only(reason="what is pickled is the real object")
+def test_pickled_lock_is_a_fenced_lock(lock):
+    again = pickle.loads(pickle.dumps(lock))
+    assert growing([take(lock), take(again)])
+    again._host.close()
+
+
+@pytest.mark.threads_only(reason="there is no condition for tasks")
+def test_wait_of_a_condition_acquires_anew_so_the_hold_has_another_token(lock, other):
+    condition = threading.Condition(lock)
+
+    def wake():
+        with condition:
+            condition.notify_all()
+
+    with lock as hold:
+        token = hold.fencing_token
+        waking = other.start(wake)
+        assert condition.wait(10)
+        assert hold.fencing_token > token + 1, "the other's is between them"
+    waking.result(10)

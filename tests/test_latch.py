@@ -1,0 +1,271 @@
+"""The count-down latch as its users meet it, on real nodes that fail, for threads and for asyncio."""
+
+import pickle
+import time
+
+import pytest
+
+from redsync import KeyTypeError, QuorumError
+
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
+KEY = "redsync_latch:{redsync:x}"
+
+
+@pytest.fixture
+def latch(client):
+    return client.get_count_down_latch("x")
+
+
+def test_latch_that_was_never_set_is_open(latch, raw):
+    assert latch.count() == 0
+    assert latch.wait() is True
+    latch.count_down()
+    assert raw.keys() == [set()] * 5
+
+
+def test_latch_opens_when_it_was_counted_down(latch, make_client):
+    elsewhere = make_client().get_count_down_latch("x")
+    assert latch.try_set_count(3) is True
+    assert elsewhere.try_set_count(7) is False
+    latch.count_down()
+    assert (latch.count(), elsewhere.count()) == (2, 2)
+    assert elsewhere.wait(0.0) is False
+    elsewhere.count_down(2)
+    assert (latch.count(), elsewhere.count()) == (0, 0)
+    assert latch.wait() is True
+
+
+def test_all_who_wait_are_woken_at_once(latch, make_client, make_worker, eventually, raw):
+    latch.try_set_count(2)
+    waiting = [make_client() if i < 3 else None for i in range(6)]
+    waiters = [make_worker() for _ in waiting]
+
+    def wait(client):
+        opened = (client.get_count_down_latch("x") if client else latch).wait(20)
+        return opened, time.monotonic()
+
+    started = [worker.start(wait, client) for worker, client in zip(waiters, waiting, strict=True)]
+    eventually(lambda: all(node.zcard("redsync_latch_waiters:{redsync:x}") == 6 for node in raw))
+    latch.count_down()
+    time.sleep(0.05)
+    assert not any(each.done() for each in started)
+    opened = time.monotonic()
+    latch.count_down()
+    results = [each.result(20) for each in started]
+    assert all(result is True for result, _ in results)
+    assert max(at for _, at in results) - opened < 0.4, "woken, and not by looking now and then"
+    eventually(lambda: all(keys <= {KEY.encode()} for keys in keys_of_latch(raw)))
+
+
+def keys_of_latch(raw):
+    every = raw.keys("*")
+    return [{key for key in keys if b"setting" not in key} for keys in every]
+
+
+def test_two_threads_of_one_client_both_count(client, make_worker):
+    latch = client.get_count_down_latch("x")
+    latch.try_set_count(100)
+    started = [
+        make_worker().start(lambda: [client.get_count_down_latch("x").count_down() for _ in range(10)]) for _ in "12345"
+    ]
+    for each in started:
+        each.result(20)
+    assert latch.count() == 50
+
+
+def test_latch_can_be_set_again_when_it_is_open(latch, make_client):
+    elsewhere = make_client().get_count_down_latch("x")
+    for size in (1, 2, 3):
+        assert latch.try_set_count(size)
+        assert elsewhere.count() == size
+        elsewhere.count_down(size)
+        assert latch.wait(1.0)
+    assert latch.count() == 0
+
+
+def test_deleted_latch_is_as_if_never_set_and_releases_who_waits(latch, other, eventually, raw):
+    latch.delete()
+    latch.try_set_count(5)
+    waiter = other.start(latch.wait)
+    eventually(lambda: raw[0].zcard("redsync_latch_waiters:{redsync:x}"))
+    latch.delete()
+    assert waiter.result(5) is True
+    assert latch.count() == 0
+    assert latch.try_set_count(2) is True
+    assert latch.count() == 2
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
+def test_timeout_is_kept(latch, timeout, raw, eventually):
+    latch.try_set_count(1)
+    started = time.monotonic()
+    assert latch.wait(timeout) is False
+    assert timeout <= time.monotonic() - started < timeout + 0.3
+    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 0)
+
+
+def test_latch_is_not_opened_by_nodes_that_die_hang_or_come_back_empty(latch, nodes, make_client, other, raw):
+    latch.try_set_count(2)
+    latch.count_down()
+    waiter = other.start(latch.wait, 30)
+    for i in range(5):
+        nodes.kill(i)
+        assert latch.wait(0.0) is False
+        nodes.restart(i)
+        assert make_client().get_count_down_latch("x").count() == 1
+    for i in (0, 1):
+        nodes.pause(i)
+    assert make_client().get_count_down_latch("x").count() == 1
+    assert not waiter.done()
+    latch.count_down()
+    assert waiter.result(10) is True
+    for i in (0, 1):
+        nodes.resume(i)
+    assert make_client().get_count_down_latch("x").count() == 0
+
+
+def test_waiter_restores_what_all_nodes_forgot(latch, other, raw, eventually, make_client):
+    latch.try_set_count(2)
+    latch.count_down()
+    waiter = other.start(latch.wait, 30)
+    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
+    for node in raw:
+        node.flushall()
+    eventually(lambda: raw.count(KEY) == 5)
+    assert not waiter.done()
+    assert make_client().get_count_down_latch("x").count() == 1
+    latch.count_down()
+    assert waiter.result(10) is True
+
+
+def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(make_client, nodes, raw, eventually):
+    guarded = make_client(restart_guard=5.0)
+    latch = guarded.get_count_down_latch("x")
+    latch.try_set_count(2)
+    for node in raw:
+        node.flushall()
+    newcomer = make_client(restart_guard=5.0).get_count_down_latch("x")
+    for node in raw:
+        node.set("redsync_birth", f"newborn {round(time.time() * 1000)}")
+    with pytest.raises(QuorumError, match="restarted or emptied"):
+        newcomer.count()
+    with pytest.raises(QuorumError, match="restarted or emptied"):
+        newcomer.wait(0.1)
+    assert latch.count() == 2, "who has set it knows, and tells the nodes"
+    assert newcomer.count() == 2
+
+
+def test_count_down_waits_for_a_quorum_and_counts_once(client, nodes, other, raw):
+    latch = client.get_count_down_latch("x", timeout=20.0)
+    latch.try_set_count(3)
+    for i in range(3):
+        nodes.pause(i)
+    counting = other.start(latch.count_down)
+    time.sleep(0.6)
+    assert not counting.done()
+    for i in range(3):
+        nodes.resume(i)
+    counting.result(20)
+    assert latch.count() == 2
+
+
+def test_count_down_that_failed_may_be_repeated(client, nodes):
+    latch = client.get_count_down_latch("x", timeout=0.4)
+    latch.try_set_count(3)
+    for i in range(3):
+        nodes.pause(i)
+    for _ in range(2):
+        with pytest.raises(QuorumError):
+            latch.count_down()
+    with pytest.raises(QuorumError):
+        latch.count()
+    with pytest.raises(QuorumError):
+        latch.try_set_count(1)
+    with pytest.raises(QuorumError):
+        latch.wait(0.1)
+    for i in range(3):
+        nodes.resume(i)
+    client.get_count_down_latch("x").count_down()
+    assert latch.count() == 2
+
+
+def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):
+    latch = client.get_count_down_latch("x", keep=60.0)
+    latch.try_set_count(2)
+    assert all(55 < node.ttl(KEY) <= 60 for node in raw)
+    for node in raw:
+        node.pexpire(KEY, 5000)
+    latch.count()
+    assert sum(node.ttl(KEY) > 55 for node in raw) >= 3
+    client.get_count_down_latch("x").count()
+    assert sum(node.ttl(KEY) > 80_000 for node in raw) >= 3
+
+
+def test_all_that_nodes_keep_of_a_latch_ends_within_a_day_unless_told_otherwise(latch, raw, other, eventually):
+    assert latch.try_set_count(2)
+    waiter = other.start(latch.wait, 10)
+    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
+    for node, keys in zip(raw, raw.keys(), strict=True):
+        assert all(0 < node.ttl(key) <= 86_400 for key in keys), keys
+        assert node.ttl(KEY) > 86_300
+    latch.count_down(2)
+    assert waiter.result(10) is True
+
+
+def test_latch_and_lock_may_have_one_name(client, latch):
+    with client.get_lock("x"):
+        assert latch.try_set_count(1)
+        latch.count_down()
+        assert latch.wait()
+
+
+def test_foreign_value_is_told_and_left_as_it_is(latch, raw):
+    for node in raw:
+        node.set(KEY, "mine")
+    for call in (latch.count, latch.wait, latch.count_down, latch.delete, lambda: latch.try_set_count(1)):
+        with pytest.raises(KeyTypeError, match="latch 'x'"):
+            call()
+    assert all(node.get(KEY) == b"mine" for node in raw)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**31])
+def test_number_that_can_not_be_is_refused(latch, number):
+    for call in (latch.try_set_count, latch.count_down):
+        with pytest.raises(ValueError, match="counts from 1"):
+            call(number)
+
+
+@pytest.mark.parametrize("number", [1.0, True, "1", None])
+def test_what_is_no_whole_number_is_refused(latch, number):
+    for call in (latch.try_set_count, latch.count_down):
+        with pytest.raises(TypeError, match="whole numbers"):
+            call(number)
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": None}, {"timeout": -1}, {"keep": 0}, {"keep": float("inf")}, {"timeout": -3}]
+)
+def test_options_that_can_not_be_are_refused(client, options):
+    with pytest.raises(ValueError, match="seconds"):
+        client.get_count_down_latch("x", **options)
+    with pytest.raises(ValueError, match="bytes"):
+        client.get_count_down_latch("")
+
+
+def test_latch_of_one_node(make_client):
+    latch = make_client(n=1).get_count_down_latch("x")
+    assert latch.try_set_count(1)
+    assert latch.wait(0.0) is False
+    latch.count_down()
+    assert latch.wait()
+    assert repr(latch) == "<CountDownLatch 'x'>"
+    assert latch.name == "x"
+
+
+@pytest.mark.threads_only(reason="what is pickled is the real object")
+def test_pickled_latch_is_the_same_latch(latch):
+    latch.try_set_count(2)
+    again = pickle.loads(pickle.dumps(latch))
+    assert again.count() == 2
+    again._host.close()

@@ -1,0 +1,467 @@
+"""The read-write lock as its users meet it, on real nodes, for threads and for asyncio."""
+
+import contextlib
+import gc
+import pickle
+import threading
+import time
+import weakref
+
+import pytest
+
+from redsync import AcquireTimeout, KeyTypeError, LeaseLostError, NotOwnedError, QuorumError, UpgradeError
+from tests.support.locks import SHORT, flush
+
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
+
+@pytest.fixture
+def lock(client):
+    return client.get_read_write_lock("x")
+
+
+@pytest.fixture
+def read(lock):
+    return lock.read_lock
+
+
+@pytest.fixture
+def write(lock):
+    return lock.write_lock
+
+
+@pytest.fixture
+def is_free(raw, eventually):
+    """Wait until no node keeps anything."""
+    return lambda: eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.fixture
+def waiters(client, eventually):
+    """Wait until so many wait."""
+    return lambda count: eventually(lambda: len(client.inspect("x").waiters) == count)
+
+
+# Who is let in.
+
+
+def test_many_read_at_once(read, write, make_worker, is_free):
+    readers = [make_worker() for _ in range(3)]
+    for reader in readers:
+        assert reader.do(read.acquire, False)
+    assert read.locked()
+    assert not write.locked()
+    assert not write.acquire(False)
+    for reader in readers:
+        assert reader.do(read.hold_count) == 1
+        reader.do(read.release)
+    assert write.acquire(False)
+    write.release()
+    is_free()
+
+
+def test_one_writes_alone(read, write, other, is_free):
+    with write as hold:
+        assert hold.remaining() > 25
+        assert write.locked()
+        assert not other.do(read.acquire, False)
+        assert not other.do(write.acquire, False)
+    assert other.do(read.acquire, False)
+    other.do(read.release)
+    is_free()
+
+
+@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
+def test_it_is_reentrant(lock, other, mode, is_free):
+    mine = getattr(lock, mode)
+    with mine, mine:
+        assert mine.hold_count() == 2
+        assert mine.owned()
+        assert not other.do(lock.write_lock.acquire, False)
+    assert mine.hold_count() == 0
+    with pytest.raises(NotOwnedError):
+        mine.release()
+    is_free()
+
+
+def test_each_lock_is_released_for_itself(read, write):
+    with read, pytest.raises(NotOwnedError):
+        write.release()
+    with write, pytest.raises(NotOwnedError):
+        read.release()
+
+
+def test_reader_re_enters_while_a_writer_waits(read, write, other, make_worker, waiters):
+    with read:
+        waiting = other.start(write.acquire)
+        waiters(1)
+        assert not make_worker().do(read.acquire, False), "no new reader"
+        assert read.acquire(False)
+        read.release()
+        assert not waiting.done()
+    assert waiting.result(5)
+    other.do(write.release)
+
+
+def test_writer_goes_on_reading_beside_those_who_wait(read, write, other, waiters, is_free):
+    with write:
+        reading = other.start(read.acquire)
+        waiters(1)
+        assert read.acquire(False)
+        assert (read.hold_count(), write.hold_count()) == (1, 1)
+    started = time.monotonic()
+    assert reading.result(5)
+    assert time.monotonic() - started < 0.4, "it was handed the lock"
+    assert read.owned()
+    assert not write.owned()
+    read.release()
+    other.do(read.release)
+    is_free()
+
+
+@pytest.mark.parametrize("options", [{}, {"blocking": False}, {"timeout": 5}])
+def test_reader_that_asks_to_write_is_told_so_at_once(read, write, options):
+    with read:
+        started = time.monotonic()
+        with pytest.raises(UpgradeError, match="release the read lock first") as caught:
+            write.acquire(**options)
+        assert isinstance(caught.value, RuntimeError)
+        assert time.monotonic() - started < 0.5
+        assert read.owned(), "and goes on reading"
+    assert write.acquire(False)
+    write.release()
+
+
+def test_writer_that_reads_may_write_again_until_it_gives_that_back(read, write):
+    with write, read:
+        assert write.acquire(False)
+        write.release()
+    with write:
+        read.acquire()
+    with pytest.raises(UpgradeError):
+        write.acquire()
+    read.release()
+
+
+def test_reader_that_lost_its_lock_is_told_of_that_when_it_asks_to_write(read, write, raw):
+    read.acquire()
+    flush(raw)
+    with pytest.raises(LeaseLostError):
+        read.extend()
+    with pytest.raises(LeaseLostError):
+        write.acquire(False)
+    with pytest.raises(LeaseLostError):
+        read.release()
+    assert write.acquire(False)
+    write.release()
+
+
+# Waiting.
+
+
+def test_readers_that_wait_are_served_at_once_and_together(read, write, make_worker, waiters, is_free):
+    held = threading.Barrier(6)
+
+    def take():
+        with read:
+            held.wait(10)
+
+    with write:
+        readers = [make_worker().start(take) for _ in range(6)]
+        waiters(6)
+    for reader in readers:
+        reader.result(10)
+    is_free()
+
+
+def test_writer_is_not_starved_by_a_stream_of_readers(lock, make_worker, other):
+    read, over = lock.read_lock, threading.Event()
+
+    def stream():
+        while not over.is_set():
+            with read:
+                time.sleep(0.02)
+
+    readers = [make_worker() for _ in range(4)]
+    running = [reader.start(stream) for reader in readers]
+    try:
+        time.sleep(0.1)
+        for _ in range(5):
+            assert lock.write_lock.acquire(timeout=2)
+            lock.write_lock.release()
+    finally:
+        over.set()
+    for each in running:
+        each.result(10)
+
+
+def test_readers_are_not_starved_by_writers_that_wait(lock, make_worker, waiters):
+    order = []
+
+    def write():
+        with lock.write_lock:
+            order.append("write")
+
+    def read():
+        with lock.read_lock:
+            order.append("read")
+
+    with lock.write_lock:
+        started = []
+        for number, act in enumerate([write, read, write, write]):
+            started.append(make_worker().start(act))
+            waiters(number + 1)
+    for each in started:
+        each.result(10)
+    assert order == ["write", "read", "write", "write"]
+
+
+@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
+def test_timeout_is_kept_and_leaves_nothing(client, lock, other, mode, raw):
+    other.do(lock.write_lock.acquire)
+    mine = getattr(client.get_read_write_lock("x", timeout=0.3), mode)
+    started = time.monotonic()
+    with pytest.raises(AcquireTimeout), mine:
+        pytest.fail("the body never runs without the lock")
+    assert 0.3 <= time.monotonic() - started < 0.8
+    other.do(lock.write_lock.release)
+    assert client.inspect("x").waiters == ()
+
+
+def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters):
+    with read:
+        impatient = other.start(write.acquire, timeout=1.0)
+        waiters(1)
+        reader = make_worker()
+        waiting = reader.start(lambda: read.acquire() and time.monotonic())
+        waiters(2)
+        assert impatient.result(5) is False
+        assert waiting.result(5) - time.monotonic() < 0.4
+        reader.do(read.release)
+
+
+@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
+def test_waiter_with_a_lease_of_its_own_is_woken(lock, other, mode, waiters):
+    mine = getattr(lock, mode)
+    with lock.write_lock:
+        waiting = other.start(mine.acquire, lease=7.0)
+        waiters(1)
+    assert waiting.result(5)
+    assert 5 < other.do(mine.remaining) <= 7
+    other.do(mine.release)
+
+
+# Leases, and losing.
+
+
+def test_claims_are_renewed_each_for_itself(make_client, other, raw):
+    client = make_client(lease=SHORT)
+    lock = client.get_read_write_lock("x")
+    other.do(lock.read_lock.acquire, lease=1.5)
+    with lock.read_lock as hold:
+        time.sleep(1.2)
+        hold.check()
+        time.sleep(0.6)
+        hold.check()
+        assert other.do(lock.read_lock.owned) is False
+        assert all(len(node.zrangebyscore("redsync:x", time.time() * 1000, "+inf")) == 1 for node in raw)
+    with pytest.raises(LeaseLostError):
+        other.do(lock.read_lock.release)
+
+
+def test_dead_reader_frees_the_writer_within_its_lease_although_another_renews(make_client, make_worker, eventually):
+    client = make_client(lease=SHORT)
+    lock = client.get_read_write_lock("x")
+    dead, living = make_worker(), make_worker()
+    dead.do(lock.read_lock.acquire, lease=2.0)
+    living.do(lock.read_lock.acquire)
+    started = time.monotonic()
+    writer = make_worker()
+    waiting = writer.start(lock.write_lock.acquire)
+    time.sleep(1.0)
+    living.do(lock.read_lock.release)
+    assert waiting.result(10)
+    assert time.monotonic() - started < 2.0 + 1.0
+    writer.do(lock.write_lock.release)
+
+
+@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
+def test_loss_is_told(client, raw, mode):
+    told = []
+    lock = getattr(client.get_read_write_lock("x", on_lost=told.append), mode)
+    lock.acquire()
+    flush(raw)
+    for act in (lock.extend, lock.release):
+        with pytest.raises(LeaseLostError):
+            act()
+    assert [each.name for each in told] == ["x"]
+
+
+@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
+def test_extend_lengthens(lock, mode):
+    mine = getattr(lock, mode)
+    mine.acquire(lease=5)
+    assert mine.remaining() <= 5
+    mine.extend(60)
+    assert mine.remaining() > 50
+    mine.release()
+
+
+def test_forced_release_takes_it_from_all_readers(client, lock, make_worker):
+    readers = [make_worker() for _ in range(2)]
+    for reader in readers:
+        reader.do(lock.read_lock.acquire)
+    assert lock.write_lock.force_release() is False
+    assert lock.read_lock.force_release() is True
+    assert lock.write_lock.acquire(False)
+    lock.write_lock.release()
+    for reader in readers:
+        with pytest.raises(LeaseLostError):
+            reader.do(lock.read_lock.release)
+
+
+def test_what_an_ended_thread_held_is_given_back(client, lock, make_worker, eventually):
+    worker = make_worker()
+    worker.do(lock.read_lock.acquire)
+    worker.end()
+    gc.collect()
+    assert lock.write_lock.acquire(timeout=5)
+    lock.write_lock.release()
+
+
+def test_closed_client_gives_back_both(make_client, raw, eventually):
+    client = make_client()
+    lock = client.get_read_write_lock("x")
+    lock.write_lock.acquire()
+    lock.read_lock.acquire()
+    client.close()
+    eventually(lambda: raw.keys() == [set()] * 5)
+
+
+# Looking.
+
+
+def test_inspect_names_readers_and_writer(client, lock, other):
+    with lock.write_lock as hold, lock.read_lock, lock.read_lock:
+        info = client.inspect("x")
+        assert info.kind == "read-write lock"
+        assert [(holder.mode, holder.owner, holder.hold_count) for holder in info.holders] == [
+            ("write", hold.owner, 1),
+            ("read", hold.owner, 2),
+        ]
+        assert all(holder.pid and 25 < holder.remaining <= 30 for holder in info.holders)
+    assert client.inspect("x").kind == "none"
+
+
+def test_lock_of_the_same_name_is_told_apart(client, lock):
+    with lock.read_lock, pytest.raises(KeyTypeError):
+        client.get_lock("x").acquire(False)
+    with client.get_lock("x"), pytest.raises(KeyTypeError):
+        lock.write_lock.acquire(False)
+
+
+def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
+    with client.get_multi_lock(lock.read_lock, client.get_lock("y")):
+        assert not other.do(lock.write_lock.acquire, False)
+        assert other.do(lock.read_lock.acquire, False)
+        other.do(lock.read_lock.release)
+    with pytest.raises(ValueError, match="twice"):
+        client.get_multi_lock(lock.read_lock, lock.write_lock)
+
+
+# Nodes that fail.
+
+
+def test_minority_of_nodes_may_fail(lock, nodes, other, make_worker):
+    other.do(lock.read_lock.acquire)
+    nodes.kill(0)
+    nodes.pause(1)
+    assert make_worker().do(lock.read_lock.acquire, timeout=5)
+    assert not lock.write_lock.acquire(False)
+    other.do(lock.read_lock.release)
+
+
+def test_majority_that_failed_is_a_quorum_error(lock, nodes):
+    for i in range(3):
+        nodes.kill(i)
+    for mine in (lock.read_lock, lock.write_lock):
+        with pytest.raises(QuorumError):
+            mine.acquire(False)
+        with pytest.raises(QuorumError):
+            mine.locked()
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("read_lock", "write_lock"), ("write_lock", "read_lock")])
+def test_node_that_restarts_empty_lets_nobody_in_beside_the_holder(make_client, nodes, other, mode, wanted):
+    """Three of five keep the claim; with a guard the two that forgot it do not vote, and renewals heal them."""
+    client = make_client(lease=SHORT, restart_guard=1.0)
+    lock = client.get_read_write_lock("x")
+    assert getattr(lock, mode).acquire(timeout=10), "when the nodes have run for as long as the guard"
+    for i in (0, 1):
+        nodes.kill(i)
+        nodes.restart(i)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        assert getattr(lock, mode).owned()
+        with contextlib.suppress(QuorumError):
+            assert not other.do(getattr(lock, wanted).acquire, False)
+        time.sleep(0.05)
+    getattr(lock, mode).release()
+
+
+def test_it_works_on_one_node(make_client, make_worker):
+    lock = make_client(n=1).get_read_write_lock("x")
+    reader = make_worker()
+    reader.do(lock.read_lock.acquire)
+    with lock.read_lock:
+        assert not make_worker().do(lock.write_lock.acquire, False)
+    waiting = make_worker().start(lambda: lock.write_lock.acquire() and lock.write_lock.release())
+    reader.do(lock.read_lock.release)
+    waiting.result(5)
+
+
+# The objects.
+
+
+@pytest.mark.threads_only
+def test_pair_is_pickled_with_its_options_and_never_with_a_hold(client):
+    pair = client.get_read_write_lock("x", timeout=0.1, lease=9.0)
+    with pair.write_lock:
+        copied = pickle.loads(pickle.dumps(pair))
+        assert copied.name == "x"
+        assert copied.read_lock._options() == pair.read_lock._options()
+        single = pickle.loads(pickle.dumps(pair.write_lock))
+        assert single.owned(), "of this thread, whichever object it is asked of"
+    assert not single.owned()
+
+
+@pytest.mark.threads_only
+def test_pair_can_be_referred_to_weakly(client):
+    pair = client.get_read_write_lock("x")
+    refs = [weakref.ref(each) for each in (pair, pair.read_lock, pair.write_lock)]
+    del pair
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+
+
+def test_objects_tell_their_names(lock):
+    assert lock.name == lock.read_lock.name == lock.write_lock.name == "x"
+    assert repr(lock) == "<ReadWriteLock 'x'>"
+    assert repr(lock.read_lock) == "<ReadLock 'x'>"
+
+
+@pytest.mark.threads_only
+def test_condition_waits_on_the_write_lock(lock, other):
+    condition, told = threading.Condition(lock.write_lock), []
+
+    def wait():
+        with condition:
+            condition.wait_for(lambda: told, timeout=10)
+            return lock.write_lock.owned()
+
+    waiting = other.start(wait)
+    time.sleep(0.1)
+    with condition:
+        told.append(1)
+        condition.notify()
+    assert waiting.result(10)

@@ -1,0 +1,291 @@
+"""The checkers of latches: they find those that open early, late or never, and what is told of them and is not true."""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+
+from redsync._core.effects import Wait
+from redsync._core.latches import LatchState
+from redsync._core.quorum import Verdict
+from redsync._protocols import latch as protocol
+from redsync._protocols.latch import Latch
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import LatchNeverEarly, LatchOpens, Zombies
+from redsync.testing.simulator.happenings import Did, Sent
+from redsync.testing.simulator.latch_workers import LatchWorker
+from redsync.testing.simulator.workload import Workload
+from tests.support.hunting import break_script, hunt
+
+NO_WAKE_UPS = break_script("latch_exchange", ("redis.call('publish', channel", "redis.call('publish', 'nobody'"))
+
+
+def believe_one_node(tally):
+    """Judge by whichever node answers first."""
+    if protocol._told(tally):
+        return Verdict.WON
+    return Verdict.PENDING if None in tally.choices else Verdict.LOST
+
+
+@pytest.fixture
+def not_written_back(monkeypatch):
+    """Let what is known to some nodes be told to others later."""
+    monkeypatch.setattr(protocol, "_agree", lambda *_: True)
+
+
+class Averaged(LatchState):
+    """What is known of a latch, with a count that is the mean of those of the nodes that were heard last."""
+
+    __slots__ = ()
+    counts: ClassVar[list[float]] = []
+    rounded: ClassVar[Callable[[float], int]]
+
+    @property
+    def count(self):
+        return self.rounded(sum(self.counts) / len(self.counts))
+
+
+@pytest.fixture
+def averaged(request, not_written_back, monkeypatch):
+    """Let a latch be as open as its nodes find it on average."""
+    hear = Latch.hear
+
+    def hear_average(latch, tally):
+        hear(latch, tally)
+        newest = [each.state for _, each in protocol._told(tally) if each.state.generation == latch.known.generation]
+        if newest:
+            Averaged.counts[:] = [state.count for state in newest]
+            latch.known = Averaged(latch.known.generation, latch.known.size, latch.known.arrivals)
+
+    monkeypatch.setattr(Averaged, "rounded", staticmethod(request.param), raising=False)
+    monkeypatch.setattr(Latch, "hear", hear_average)
+
+
+# Runs by seed.
+
+
+def test_checker_finds_repetitions_that_count_again():
+    """Commands that are sent twice, or written back, add up."""
+    maximum = "if tonumber(redis.call('hget', KEYS[1], ARGV[i]) or 0) < tonumber(ARGV[i + 1]) then"
+    broken = break_script(
+        "latch_exchange",
+        (maximum, "do"),
+        ("redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1])", "redis.call('hincrby', KEYS[1], ARGV[i], ARGV[i + 1])"),
+    )
+    complaint = hunt(LatchNeverEarly, range(40), kind="latch", scripts=broken)
+    assert "had begun to be counted down" in complaint or "are left of" in complaint
+
+
+def test_checker_finds_latch_that_is_set_while_it_is_not_open(monkeypatch):
+    consult = protocol._Caller.consult
+
+    def find_it_open(caller, now, decide=protocol._is_known):
+        state, tally = yield from consult(caller, now, decide)
+        return (LatchState(state.generation) if decide is protocol._may_set else state), tally
+
+    monkeypatch.setattr(protocol._Caller, "consult", find_it_open)
+    assert "replaced it" in hunt(LatchNeverEarly, range(40), kind="latch")
+
+
+def test_checker_finds_waiters_that_are_not_woken_and_do_not_look_again(monkeypatch):
+    monkeypatch.setattr(protocol, "_sleep", lambda caller, until: Wait(math.inf, caller.owner.lane, caller.wake_key))
+    assert "it has been open for more than" in hunt(LatchOpens, range(20), kind="latch", scripts=NO_WAKE_UPS)
+
+
+def test_checker_finds_places_that_are_not_given_up():
+    broken = break_script("latch_leave", ("return redis.call('zrem', KEYS[2], ARGV[1])", "return 0"))
+    assert "keeps a place of one who does not wait" in hunt(Zombies, range(20), kind="latch", scripts=broken)
+
+
+# By hand.
+
+
+class Story:
+    """Workers on machines a to d, whose clients are connected, and which do what they are told."""
+
+    def __init__(self, sim):
+        self.sim = sim
+        workload = Workload(sim, "latch", until=60.0, lease=2.0)
+        machines = [sim.machine(name) for name in "abcd"]
+        self.a, self.b, self.c, self.d = (LatchWorker(workload, each, each.client(), "worker") for each in machines)
+        for each in (self.a, self.b, self.c, self.d):
+            self.do(each, each._look, "another")
+
+    def begin(self, who, way, *args):
+        """Let a worker do something."""
+        who._machine.start(who._try(lambda name: way(name, *args[1:]), args[0]))
+
+    def do(self, who, way, *args):
+        """Let a worker do something, to its end."""
+        self.begin(who, way, *args)
+        self.sim.run()
+
+    def cut(self, who, *nodes):
+        """Cut a worker off from nodes."""
+        self.sim.partition(who._machine, *nodes)
+
+
+def tell(story, checker=LatchNeverEarly, **options):
+    """Let a story happen; return the last line of what was done."""
+    with Simulation(seed=1, checkers=[checker], lease=2.0, restart_guard=2.0, **options) as sim:
+        story(Story(sim))
+        return [str(line) for line in sim.trace.happenings if isinstance(line, Did)][-1]
+
+
+def set_on_two_nodes_and_ask_the_third(story):
+    story.cut(story.a, 2)
+    story.cut(story.b, 0, 1)
+    story.do(story.a, story.a._set, "x", 2)
+    story.do(story.b, story.b._look, "x")
+
+
+def test_latch_does_not_believe_one_node():
+    assert "worker on b no quorum" in tell(set_on_two_nodes_and_ask_the_third)
+
+
+def test_checker_finds_latch_that_believes_one_node(monkeypatch, not_written_back):
+    exchange = protocol._Caller.exchange
+    monkeypatch.setattr(
+        protocol._Caller, "exchange", lambda caller, now, _=None, **how: exchange(caller, now, believe_one_node, **how)
+    )
+    with pytest.raises(
+        SimulationError, match="latch never early: worker on b looked 'x', but was told 0, and from 2 to"
+    ):
+        tell(set_on_two_nodes_and_ask_the_third)
+
+
+def tells_a_count(happening):
+    return isinstance(happening, Sent) and happening.script == "latch_exchange" and len(happening.args) > 7
+
+
+def count_down_on_one_node_and_ask_different_ones(story):
+    sim = story.sim
+    story.do(story.a, story.a._set, "x", 1)
+    story.begin(story.b, story.b._count, "x", 1, 0.0)
+    while not any(map(tells_a_count, sim.trace.happenings)):
+        sim.run(until=sim.now + 0.0001)
+    for node in sim.nodes[1:]:
+        node.crash()
+    sim.run(until=sim.now + 1.0)
+    for node in sim.nodes[1:]:
+        node.restart()
+    sim.run(until=sim.now + 5.0)
+    story.cut(story.c, 2)
+    story.cut(story.d, 0)
+    story.do(story.c, story.c._look, "x")
+    story.do(story.d, story.d._look, "x")
+
+
+def test_what_one_was_told_others_are_told_later():
+    assert "looked name=x client=d left=0" in tell(count_down_on_one_node_and_ask_different_ones)
+
+
+def test_checker_finds_what_is_told_before_a_quorum_knows_it(not_written_back):
+    with pytest.raises(SimulationError, match="worker on d looked 'x', but was told 1, and from 0 to 0 are left of 1"):
+        tell(count_down_on_one_node_and_ask_different_ones)
+
+
+def count_down_on_two_nodes_and_ask_the_third_too(story):
+    story.do(story.a, story.a._set, "x", 1)
+    story.cut(story.b, 2)
+    story.do(story.b, story.b._count, "x", 1, 1.0)
+    story.cut(story.c, 0)
+    story.do(story.c, story.c._look, "x")
+    story.cut(story.d, 0)
+    story.do(story.d, story.d._look, "x")
+
+
+@pytest.mark.parametrize(
+    ("averaged", "story"),
+    [
+        (math.ceil, count_down_on_two_nodes_and_ask_the_third_too),
+        (math.floor, count_down_on_one_node_and_ask_different_ones),
+    ],
+    indirect=["averaged"],
+    ids=["opens late", "opens and is closed again"],
+)
+def test_checker_finds_average_of_what_nodes_have_counted(averaged, story):
+    with pytest.raises(SimulationError, match=r"latch never early: .* looked 'x', but was told 1, and from 0 to 0"):
+        tell(story)
+
+
+def test_latch_is_open_where_only_some_nodes_have_heard():
+    assert "looked name=x client=d left=0" in tell(count_down_on_two_nodes_and_ask_the_third_too)
+
+
+def forget_one_after_the_other_and_ask_new_ones(story):
+    """Two of three nodes; the third, which knows, is not heard."""
+    story.do(story.a, story.a._set, "x", 2)
+    for node in story.sim.nodes[:2]:
+        node.crash()
+        node.restart(forget=True)
+        story.sim.run(until=story.sim.now + 5.0)
+    story.cut(story.b, 2)
+    story.do(story.b, story.b._look, "x")
+
+
+def test_node_that_forgot_does_not_say_that_it_was_never_set():
+    assert "worker on b no quorum" in tell(forget_one_after_the_other_and_ask_new_ones)
+
+
+def test_checker_finds_nodes_that_forgot_and_are_believed():
+    broken = break_script("latch_exchange", ("if ARGV[4] ~= '0' then", "if false then"))
+    with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
+        tell(forget_one_after_the_other_and_ask_new_ones, scripts=broken)
+
+
+def forget_and_hear_of_an_earlier_setting(story):
+    """The second setting is known to two nodes; one forgets it, and is told of the first by who knows no more."""
+    for each in (story.a, story.b):
+        latch = each._client.get_count_down_latch("x")
+        each._latch = lambda name, latch=latch, **options: latch
+    story.do(story.a, story.a._set, "x", 1)
+    story.do(story.a, story.a._count, "x", 1, 1.0)
+    story.do(story.b, story.b._look, "x")
+    story.cut(story.a, 2)
+    story.do(story.a, story.a._set, "x", 2)
+    story.sim.nodes[0].crash()
+    story.sim.nodes[0].restart(forget=True)
+    story.sim.run(until=story.sim.now + 5.0)
+    story.cut(story.b, 1)
+    story.do(story.b, story.b._look, "x")
+    story.do(story.b, story.b._look, "x")
+
+
+def test_node_that_forgot_is_not_believed_what_it_was_told_since():
+    assert "worker on b no quorum" in tell(forget_and_hear_of_an_earlier_setting)
+
+
+def test_checker_finds_hearsay_that_is_believed():
+    broken = break_script("latch_exchange", ("local hearsay = life and (marked or generation == 0)", "local hearsay"))
+    with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
+        tell(forget_and_hear_of_an_earlier_setting, scripts=broken)
+
+
+def wait_for_two(story):
+    """Let one wait for two count-downs, of which another makes one and a third the other."""
+    story.do(story.a, story.a._set, "x", 2)
+    story.begin(story.a, story.a._wait_for, "x", None)
+    story.sim.run(until=story.sim.now + 2.0)
+    for each in (story.b, story.c):
+        story.begin(each, each._count, "x", 1, 1.0)
+        story.sim.run(until=story.sim.now + 2.0)
+
+
+def test_waiter_is_told_when_all_was_counted_down():
+    for checker in (LatchNeverEarly, LatchOpens):
+        assert "worker on a opened" in tell(wait_for_two, checker)
+
+
+def test_checker_finds_waiters_that_are_not_woken_although_nothing_went_wrong():
+    with pytest.raises(SimulationError, match=r"latch opens: worker on a has waited for 'x' .* for more than 0.300 s"):
+        tell(wait_for_two, LatchOpens, scripts=NO_WAKE_UPS)
+
+
+def test_waiter_that_is_told_too_early_is_found(monkeypatch):
+    monkeypatch.setattr(LatchState, "count", property(lambda state: max(state.size - 1 - len(state.arrivals), 0)))
+    with pytest.raises(
+        SimulationError, match=r"worker on a opened 'x', but of 2 of setting .* no more than 1 had begun"
+    ):
+        tell(wait_for_two)

@@ -1,0 +1,296 @@
+"""The checkers of readers and writers: they find who is let in beside others or before them, and who stays too long."""
+
+import asyncio
+
+import pytest
+
+from redsync._core.quorum import Tally
+from redsync._drivers.nodes import Node
+from redsync._protocols import claim, lock, renewal
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import (
+    Admission,
+    Exclusion,
+    Expiry,
+    Liveness,
+    Reentrancy,
+    Renewal,
+    Zombies,
+)
+from tests.support.hunting import break_script, hunt
+
+HEEDS_WRITER = "elseif score < 0 and first[1] ~= 'w:' .. owner then"
+HEEDS_READERS = "if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end"
+HEEDS_WAITING_WRITERS = "if writer and writer ~= ARGV[1] and not"
+RENEWS_ONE = "put(key, mode .. owner, math.max(until_ms, math.floor(math.abs(had))), count)"
+
+UNHEEDED_WRITER = break_script("read_lock_acquire", (HEEDS_WRITER, "elseif false then"))
+UNHEEDED_READERS = break_script("write_lock_acquire", (HEEDS_READERS, "if true then return end"))
+UNHEEDED_QUEUE = break_script("read_lock_acquire", (HEEDS_WAITING_WRITERS, "if false and not"))
+
+SHARED_EXPIRY = break_script(
+    "read_lock_renew",
+    (
+        RENEWS_ONE,
+        "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end",
+    ),
+)
+"""Who renews lengthens the claims of all who read, also of those who died."""
+
+
+def break_hand_over(*replacements):
+    """Break all scripts that hand a read-write lock over."""
+    broken = {}
+    for mode in ("read", "write"):
+        for verb in ("release", "abandon"):
+            broken |= break_script(f"{mode}_lock_{verb}", *replacements)
+    return broken | break_script("read_lock_acquire", *replacements)
+
+
+# Who is believed, and who is let in.
+
+
+def test_checker_finds_readers_that_are_granted_while_somebody_writes():
+    complaint = hunt(Exclusion, range(100), kind="read-write", scripts=UNHEEDED_WRITER)
+    assert "is held by" in complaint
+    assert " writing and also " in hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_WRITER)
+
+
+def test_checker_finds_writers_that_are_granted_while_others_read():
+    assert "is held by" in hunt(Exclusion, range(100), kind="read-write", scripts=UNHEEDED_READERS)
+    complaint = hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_READERS)
+    assert " writing and also " in complaint
+    assert " reading: 'redsync:x'" in complaint
+
+
+def test_checker_finds_quorum_of_one_among_readers_and_writers(monkeypatch):
+    make = Tally.__init__
+
+    def make_modest(tally, *args, **options):
+        make(tally, *args, **options)
+        tally.quorum = 1
+
+    monkeypatch.setattr(Tally, "__init__", make_modest)
+    assert "is held by" in hunt(Exclusion, range(40), kind="read-write")
+
+
+@pytest.mark.slow
+def test_checker_finds_nodes_that_let_in_although_they_forgot(monkeypatch):
+    monkeypatch.setattr(Node, "unfit", lambda *_: None)
+    scripts = {}
+    for mode in ("read", "write"):
+        scripts |= break_script(f"{mode}_lock_acquire", ("if guard ~= '0' then", "if false then"))
+    assert "is held by" in hunt(Exclusion, range(1000), kind="read-write", scripts=scripts)
+
+
+def test_checker_finds_new_readers_that_come_before_a_writer_that_waits():
+    complaint = hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_QUEUE)
+    assert " reading before " in complaint
+    assert " writing: " in complaint
+
+
+def test_checker_finds_hand_over_to_readers_that_came_after_a_writer():
+    broken = break_hand_over(("string.format('(%.0f', writer_came) or '+inf'", "'+inf' or '+inf'"))
+    assert " reading before " in hunt(Admission, range(40), kind="read-write", scripts=broken)
+
+
+def test_checker_finds_hand_over_to_a_writer_that_came_after_readers():
+    broken = break_hand_over(("0, before, 'limit', 0, 64), 'r:'", "0, before, 'limit', 0, writer and 0 or 64), 'r:'"))
+    assert " writing before " in hunt(Admission, range(40), kind="read-write", scripts=broken)
+
+
+# Who stays.
+
+
+def test_checker_finds_expiry_that_readers_share():
+    complaint = hunt(Expiry, range(40), kind="read-write", scripts=SHARED_EXPIRY)
+    assert " held to read by " in complaint
+    assert complaint.endswith(" ms longer than it has asked for")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_dead_reader_is_found_when_another_one_keeps_its_claim_alive(shared):
+    scripts = SHARED_EXPIRY if shared else None
+    sim = Simulation(seed=1, checkers=[Expiry, Zombies], scripts=scripts, lease=2.0, restart_guard=1.0)
+    a, b = map(sim.machine, "ab")
+    a.start(read(a.client(), 60.0))
+    b.start(read(b.client(), 10.0))
+    with sim:
+        sim.run(until=0.5)
+        a.crash(dark=True)
+        if shared:
+            with pytest.raises(SimulationError, match=r"expiry: node-\d keeps 'redsync:x' held to read by a:1 for"):
+                sim.run()
+            b.crash()
+        sim.run()
+
+
+def test_checker_finds_attempts_to_read_or_write_that_are_not_undone(monkeypatch):
+    def undo(attempt, *, leave):
+        return
+        yield
+
+    monkeypatch.setattr(claim._Attempt, "undo", undo)
+    assert " for nobody: " in hunt(Zombies, range(20), kind="read-write")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_checker_finds_release_that_leaves_the_claim(mode):
+    broken = break_script(f"{mode}_lock_release", ("redis.call('zrem', KEYS[1], ours)", ""))
+    complaint = hunt(Zombies, range(20), kind="read-write", scripts=broken)
+    assert f"keeps a claim for nobody: 'redsync:x' held to {mode} by" in complaint
+
+
+def test_checker_finds_places_of_readers_and_writers_that_are_not_given_up(monkeypatch):
+    undo = claim._Attempt.undo
+    monkeypatch.setattr(claim._Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
+    assert "keeps a place in the queue for nobody" in hunt(Zombies, range(40), kind="read-write")
+
+
+# Counts and renewals.
+
+
+def test_checker_finds_reader_that_is_refused_what_it_has_because_a_writer_waits():
+    has = "if had and is_live(had) then\n  -- A nested"
+    refuse = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
+    broken = break_script("read_lock_acquire", (has, refuse + has))
+    complaint = hunt(Reentrancy, range(40), kind="read-write", scripts=broken)
+    assert "refused 'redsync:x' held to read by" in complaint
+
+
+def test_checker_finds_writer_that_is_refused_to_read():
+    counts = "local blocker, until_ms, writes = find_blocker"
+    refuse = "if redis.call('zscore', KEYS[1], 'w:' .. ARGV[1]) then return {1, 'writers'} end\n"
+    broken = break_script("read_lock_acquire", (counts, refuse + counts))
+    complaint = hunt(Reentrancy, range(20), kind="read-write", scripts=broken)
+    assert complaint.endswith(", who has it there already")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_checker_finds_counts_of_readers_and_writers_that_are_added(mode):
+    sets = "math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])"
+    broken = break_script(f"{mode}_lock_acquire", (sets, sets.replace("ARGV[2])", "ARGV[2] + 1 .. '')")))
+    assert f"was told by {mode}_lock_acquire that" in hunt(Reentrancy, range(20), kind="read-write", scripts=broken)
+
+
+def test_checker_finds_re_entry_to_read_that_wins_by_a_new_grant(monkeypatch):
+    monkeypatch.setattr(lock, "_is_existing", lock.is_granted)
+    complaint = hunt(Reentrancy, range(400), kind="read-write")
+    assert "was re-entered without a quorum that had it" in complaint
+
+
+def test_checker_finds_renewal_of_readers_and_writers_that_creates_and_counts(monkeypatch):
+    judge = renewal._Renewal.judge
+    monkeypatch.setattr(
+        renewal._Renewal, "judge", lambda this, reply: judge(this, [2 if code == 1 else code for code in reply])
+    )
+    assert "without a quorum of nodes that had it" in hunt(Renewal, range(100), kind="read-write")
+
+
+# Who waits to write while others read, by hand.
+
+
+async def read(client, seconds):
+    async with client.get_read_write_lock("x").read_lock:
+        await asyncio.sleep(seconds)
+
+
+async def read_in_turns(client, begins, until):
+    """Read for half a second every second."""
+    await asyncio.sleep(begins)
+    while client.runner.sim.now < until:
+        await read(client, 0.7)
+        await asyncio.sleep(0.3)
+
+
+async def write(client, served):
+    await asyncio.sleep(1.0)
+    async with client.get_read_write_lock("x").write_lock:
+        served.append(client.runner.sim.now)
+
+
+def contend(scripts):
+    """Let a writer ask while two read in turns, so that one of them always does; return when it is served."""
+    served = []
+    with Simulation(seed=1, checkers=[Liveness], scripts=scripts, lease=2.0, restart_guard=1.0) as sim:
+        a, b, c = map(sim.machine, "abc")
+        a.start(read_in_turns(a.client(), 0.0, 30.0))
+        b.start(read_in_turns(b.client(), 0.5, 30.0))
+        c.start(write(c.client(), served))
+        try:
+            sim.run()
+        except SimulationError:
+            for machine in (a, b, c):
+                machine.crash()
+            raise
+    return served
+
+
+def test_writer_that_waits_is_served_when_those_who_read_have_stopped():
+    (instant,) = contend(None)
+    assert instant < 2.0
+
+
+def test_checker_finds_writer_that_readers_starve():
+    # A lease, two guards no shorter than it, five seconds.
+    with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' to write has been free for 1[12]\.\d+ s"):
+        contend(UNHEEDED_QUEUE)
+
+
+def test_writer_waits_for_those_who_read_before_it_for_as_long_as_that_takes():
+    served = []
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a, b = map(sim.machine, "ab")
+        a.start(read(a.client(), 60.0))
+        b.start(write(b.client(), served))
+        sim.run()
+    assert served[0] > 60.0
+
+
+async def write_and_go_on_reading(client):
+    pair = client.get_read_write_lock("x")
+    await pair.write_lock.acquire()
+    await asyncio.sleep(3.0)
+    await pair.read_lock.acquire()
+    await pair.write_lock.release()
+    await asyncio.sleep(60.0)
+    await pair.read_lock.release()
+
+
+def test_who_goes_on_reading_after_writing_has_overtaken_nobody():
+    served = []
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+        a, b = map(sim.machine, "ab")
+        a.start(write_and_go_on_reading(a.client()))
+        b.start(write(b.client(), served))
+        sim.run()
+    assert served[0] > 60.0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_checker_finds_short_lease_that_ends_those_of_all_readers(shared):
+    """As where the whole key expires with whoever came last."""
+    longest = "(alone or redis.call('pttl', key) < until_ms - now)"
+    scripts = break_script("read_lock_acquire", (longest, "true")) if shared else None
+
+    async def read_for(client, lease, seconds):
+        async with client.get_read_write_lock("x", lease=lease).read_lock:
+            await asyncio.sleep(seconds)
+
+    async def all_of_it(clients):
+        long = asyncio.create_task(read_for(clients[0], 3.0, 2.0))
+        await asyncio.sleep(0.1)
+        short = asyncio.create_task(read_for(clients[1], 0.5, 0.1))
+        await asyncio.sleep(0.2)
+        assert not await clients[2].get_read_write_lock("x").write_lock.acquire(timeout=1.5)
+        await asyncio.wait([long, short])
+
+    sim = Simulation(1, scripts=scripts, checkers=[Exclusion], restart_guard=0.0)
+    machine = sim.machine("a")
+    machine.start(all_of_it([machine.client() for _ in range(3)]))
+    if shared:
+        with pytest.raises(SimulationError, match="exclusion: "), sim:
+            sim.run()
+    else:
+        with sim:
+            sim.run()

@@ -1,0 +1,58 @@
+"""The check of fencing tokens finds protocols that were broken on purpose, and runs by seed of the one that is not."""
+
+import re
+
+import pytest
+
+from redsync._protocols import fenced_lock
+from redsync._protocols.tokens import Fence
+from redsync.testing.simulator.checks import Tokens
+from redsync.testing.simulator.runs import simulate
+from tests.support.hunting import break_script, hunt
+
+PER_TEST = 15
+
+
+@pytest.mark.parametrize("first", range(0, 60, PER_TEST))
+def test_fenced_lock_keeps_every_promise_in_runs_by_seed(first):
+    for seed in range(first, first + PER_TEST):
+        simulate(seed, kind="fenced")  # its error says how to replay it
+
+
+def test_same_seed_gives_same_trace():
+    first, second = (simulate(1000, kind="fenced", traced=True).trace for _ in range(2))
+    assert first == second
+    assert "fenced_lock_write_back" in first
+
+
+def test_maximum_that_is_not_written_back_is_found(monkeypatch):
+    def take_the_maximum(fence, tally, *_):
+        return tally
+        yield
+
+    monkeypatch.setattr(Fence, "level", take_the_maximum)
+    assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced")
+
+
+def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
+    acquire = fenced_lock.acquire
+
+    def acquire_anew(session, demand, now):
+        nested = session.holds.get(demand.keys.hold, demand.owner) is not None
+        state = yield from acquire(session, demand, now)
+        if nested and state is not None:
+            state.fencing_token += 1
+        return state
+
+    monkeypatch.setattr(fenced_lock, "acquire", acquire_anew)
+    assert re.search(r"had token (\d+), and now has \d+", hunt(Tokens, range(40), kind="fenced"))
+
+
+def test_tokens_that_begin_at_nothing_after_a_loss_are_found():
+    broken = break_script("fenced_lock_acquire", ("time[1] * 1000000 + time[2]", "1"))
+    assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced", scripts=broken)
+
+
+def test_node_that_forgot_with_its_clock_behind_what_it_gave_is_not_held_to_it():
+    """It gives what the asker knows of, plus one: somebody had that before (docs/guarantees.md says so)."""
+    simulate(1001699, kind="latch")
