@@ -15,3 +15,4 @@ def worker_exit(server, worker):
     from shop import locks
 
     locks().close()  # gives back what is still held
+    worker.log.info("worker %s closed its client", worker.pid)

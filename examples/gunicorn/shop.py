@@ -18,7 +18,7 @@ def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Itera
     try:
         with locks().get_lock("stock", timeout=5.0):
             start_response("200 OK", [("Content-Type", "text/plain")])
-            return [f"worker {os.getpid()}, client {locks().id}\n".encode()]
+            return [f"worker {os.getpid()} client {locks().id}\n".encode()]
     except AcquireTimeout:
         start_response("503 Service Unavailable", [("Retry-After", "5")])
         return [b"busy\n"]
