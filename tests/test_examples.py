@@ -131,9 +131,9 @@ SAYS = {
 
 RUN_BY = {"gunicorn/gunicorn.conf.py": "gunicorn_workers.py", "gunicorn/shop.py": "gunicorn_workers.py"}
 
-PAGES = [path for path in sorted((EXAMPLES.parent / "docs").rglob("*.md")) if '--8<-- "examples/' in path.read_text()]
+PAGES = [path for path in sorted((EXAMPLES.parent / "docs").rglob("*.md")) if "--8<--\nexamples/" in path.read_text()]
 INCLUDED = re.compile(
-    r'^<!-- skip: tests/test_examples\.py runs it -->\n```python\n--8<-- "examples/(\S+)"\n```$', re.MULTILINE
+    r"^<!-- skip: tests/test_examples\.py runs it -->\n```python\n--8<--\nexamples/(\S+)\n--8<--\n```$", re.MULTILINE
 )
 
 
@@ -168,7 +168,7 @@ def test_example_says_what_it_promises_and_warns_of_nothing(name):
 def test_page_shows_what_the_example_says_that_it_includes(path):
     text = path.read_text()
     names = INCLUDED.findall(text)
-    assert len(names) == text.count("--8<--")
+    assert len(names) == text.count("--8<--\nexamples/")
     for name in names:
         assert re.search(f"```text\n{pattern_of(RUN_BY.get(name, name))}```", unindented(text)), name
 
