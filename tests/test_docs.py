@@ -39,7 +39,7 @@ NOT_RUN = {
 }
 MARK = "\N{RECORD SEPARATOR}"
 MARKING = {"python": f"print({MARK!r}, {{}}, flush=True)", "bash": "printf '\\036 %d\\n' {}"}
-SHELL = f"set -eu\nmake() {{ command make --dry-run --directory={str(ROOT)!r} \"$@\" >/dev/null; }}\npip() {{ :; }}\n"
+SHELL = f'set -eu\nmake() {{ command make --dry-run --directory={str(ROOT)!r} "$@" >/dev/null; }}\npip() {{ :; }}\n'
 BLURRED = {
     r"(?:redis-\d|127\.0\.0\.1):\d+": "NODE",
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d+)?": "OWNER",
