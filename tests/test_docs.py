@@ -35,6 +35,8 @@ BLOCK = re.compile(
 NOT_RUN = {
     "text": "what a block prints, or a picture",
     "conf": "a server's settings: test_acl.py runs servers with them",
+    "go": "what a program was before its migration; there is no compiler here",
+    "java": "as Go",
     "sql": "for a database that is not here",
 }
 MARK = "\N{RECORD SEPARATOR}"
