@@ -262,6 +262,20 @@ def test_without_a_word_something_is_refused(word, guarded, make_worker):
 
 
 @pytest.mark.slow
+def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
+    places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]
+    guarded.allow([*places, "~redsync:client:*", "+select"])
+    urls = [url.removesuffix("/0") + "/3" for url in guarded.urls()]
+    with Client(urls, prefix="billing:", lease=LEASE, restart_guard=0.001) as client:
+        with client.get_fenced_lock("x") as hold:
+            hold.extend()
+        assert client.get_semaphore("s", 2).acquire(False)
+    assert guarded.refused() == set()
+    assert {admin.info("keyspace")["db3"]["keys"] > 0 for admin in guarded.admins} == {True}
+    assert "db0" not in guarded.admins[0].info("keyspace")
+
+
+@pytest.mark.slow
 def test_who_may_look_can_look_and_change_nothing(guarded):
     guarded.allow(ALL)
     guarded.allow(LOOK, "look")

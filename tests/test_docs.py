@@ -138,7 +138,7 @@ def run(redsync_nodes, tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if language == "bash" else subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=100,
             check=False,
         )
         assert result.returncode == 0, f"{result.stdout}{result.stderr or ''}"
