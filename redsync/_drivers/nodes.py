@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import hiredis
@@ -64,8 +63,7 @@ def pack(*parts: bytes | str) -> bytes:
     return packed
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(NamedTuple):
     """What a node said of itself when it was connected.
 
     Attributes:
@@ -83,8 +81,7 @@ class NodeInfo:
     birth: Birth | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(NamedTuple):
     """The state of one node as this client sees it.
 
     Attributes:

@@ -85,7 +85,7 @@ def _described(claim: Claim) -> dict[str, Any]:
     return {
         "owner": claim.owner,
         "mode": claim.mode,
-        "hold_count": claim.count,
+        "hold_count": claim.hold_count,
         "host": client and client.host,
         "pid": client and client.pid,
         "program": client and client.program,
@@ -192,7 +192,7 @@ def _show_rows(answer: Answer[NameLook | None]) -> list[tuple[str, ...]]:
         process = who("?", claim.client) + (f" ({claim.mode})" if claim.mode else "")
         since = _clock(claim.client.since) if claim.client else "-"
         life = told(claim.remaining)
-        rows.append((answer.node, kind, process, shown(claim.owner), since, str(claim.count), life, waiting))
+        rows.append((answer.node, kind, process, shown(claim.owner), since, str(claim.hold_count), life, waiting))
     if look.held > len(look.claims):
         rows.append((answer.node, kind, f"and {look.held - len(look.claims)} more", *["-"] * 5))
     return rows or [(answer.node, "free" if kind == "none" else kind, *["-"] * 5, waiting)]
