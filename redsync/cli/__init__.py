@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from redsync.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, UsageError
+from redsync.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, SetupError
 
 __all__ = ["FAMILIES", "WRAPPING", "main"]
 
@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except UsageError as error:
+    except SetupError as error:
         print(f"redsync {options.command}: {error}", file=sys.stderr)
-        return USAGE
+        return error.status
     except KeyboardInterrupt:
         print(f"redsync {options.command}: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -8,8 +8,9 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.asking import FINE, FOUND_TROUBLE, NOT_CONFIGURED, Answer, Nodes, SetupError, execute
+from redsync.cli.asking import Answer, Nodes, execute
 from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node
+from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError
 from redsync.cli.writing import shown, table, told, write_json
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def doctor(options: Any) -> int:
             _print(reports, general)
         everything = [*general, *(finding for report in reports for finding in report.findings)]
         trouble = any(finding.is_problem for finding in everything)
-        return nodes.status(answers) or (FOUND_TROUBLE if trouble else FINE)
+        return nodes.status(answers) or (BROKEN if trouble else FINE)
 
 
 def _restart_guard(count: int) -> float:
@@ -52,7 +53,7 @@ def _restart_guard(count: int) -> float:
             try:
                 return float(text)
             except ValueError:
-                raise SetupError(f"{name} is a number of seconds, not {text!r}", NOT_CONFIGURED) from None
+                raise SetupError(f"{name} is a number of seconds, not {text!r}", UNCONFIGURED) from None
     return LEASE
 
 

@@ -26,6 +26,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli import nodes
+from redsync.cli.arguments import seconds, whole
 from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, UsageError, status_of
 from redsync.exceptions import AcquireTimeout, LeaseLostError, RedsyncError
 
@@ -61,16 +62,16 @@ def add_parsers(subparsers: Any) -> None:
     nodes.add_arguments(parser)
     add = parser.add_argument
     add("-n", "--nonblock", action="store_true", help="do not wait: end with 75 if others hold it")
-    add("-w", "--wait", type=_seconds_or_none, metavar="SECONDS", help="wait so long at most (for ever)")
-    add("-E", "--conflict-exit-code", type=_status, default=BUSY, metavar="N", help="the status instead of 75")
+    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait so long at most (for ever)")
+    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="the status instead of 75")
     add("-s", "--shared", action="store_true", help="take the read side of a read-write lock")
     add("-x", "--exclusive", action="store_true", help="take the write side of a read-write lock")
-    add("--permits", type=_permits, metavar="N", help="take one of N permits of a semaphore")
+    add("--permits", type=whole(1, 10_000), metavar="N", help="take one of N permits of a semaphore")
     add("--fair", action="store_true", help="first come, first served; without a fencing token")
-    add("--lease", type=_seconds, metavar="SECONDS", help="how long others wait after a crash (REDSYNC_LEASE, else 30)")
-    add("--min-hold", type=_seconds, metavar="SECONDS", help="keep the lock so long, however short the command is")
-    add("--max-hold", type=_seconds, metavar="SECONDS", help="end the command after so long")
-    add("-k", "--kill-after", type=_seconds_or_none, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
+    add("--lease", type=seconds(), metavar="SECONDS", help="how long others wait after a crash (REDSYNC_LEASE, or 30)")
+    add("--min-hold", type=seconds(), metavar="SECONDS", help="keep the lock so long, however short the command is")
+    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after so long")
+    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
     add("--on-lost", choices=("term", "kill", "ignore"), default="term", help="what to do when the lock is lost (term)")
     add("-c", "--shell", metavar="STRING", help="run this with /bin/sh instead of a command after --")
     add("-q", "--quiet", action="store_true", help="say nothing")
@@ -245,32 +246,3 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
             f"ended in time; take --lease {math.ceil(kill_after / _SHARE)}, or --kill-after {longest:g} at most"
         )
     return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold)
-
-
-def _seconds_or_none(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    seconds = _seconds_or_none(text)
-    if not seconds:
-        raise argparse.ArgumentTypeError(f"must be more than 0 seconds, not {text!r}")
-    return seconds
-
-
-def _status(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 255:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 255, not {text!r}")
-    return int(text)
-
-
-def _permits(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10,000, not {text!r}")
-    return int(text)
