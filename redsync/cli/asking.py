@@ -6,6 +6,7 @@ command; only the exit status tells that too few nodes answered.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ __all__ = [
 
 BATCH: Final = 200
 """Names per write: a node that is asked for many stays free for others in between."""
+
+_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
+"""What redis-py says of a connection that could not be made."""
 
 T = TypeVar("T")
 
@@ -162,7 +166,14 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
     try:
         return Answer(node.address, question(node.redis))
     except (OSError, RedisError, ValueError) as error:
-        return Answer(node.address, None, " ".join(str(error).split())[:200] or type(error).__name__)
+        return Answer(node.address, None, _described(error))
+
+
+def _described(error: Exception) -> str:
+    """Return an error in one line, without the address: who tells of it has said of which node."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    connecting = _CONNECTING.fullmatch(text)
+    return connecting[1] if connecting else text
 
 
 def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.asking import Answer, Nodes, execute
-from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node
+from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node, is_loopback
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError
 from redsync.cli.writing import shown, table, told, write_json
 
@@ -32,8 +32,10 @@ def doctor(options: Any) -> int:
         guard = _restart_guard(len(nodes.nodes))
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
         reports = [_report(answer) for answer in answers]
+        # One node promises no more than that; nodes on this very machine are somebody's first try.
+        is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
         for report in reports:
-            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, alone=len(reports) == 1)
+            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
         general = check_deployment(reports)
         if options.json:
             write_json(_as_json(reports, general, nodes.quorum, guard))

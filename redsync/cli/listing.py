@@ -71,6 +71,7 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
 
 
 def described(claim: Claim) -> dict[str, Any]:
+    """Return one node's claim as JSON tells it; `since` is when the holder's client was made."""
     client = claim.client
     return {
         "owner": claim.owner,
