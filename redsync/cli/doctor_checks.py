@@ -43,6 +43,7 @@ class Report:
         error: Why it said nothing, None if it did.
         info: The fields of its INFO; empty if we are not allowed to look.
         policy: Its eviction policy, None if we are not allowed to look.
+        snapshots: When it writes snapshots, empty for never, None if we are not allowed to look.
         offset: How far its clock is ahead of ours, in seconds; None if unknown.
         latency: The median time of a PING, in seconds; None if unknown.
         scripts: Why it does not run our scripts, None if it does.
@@ -54,6 +55,7 @@ class Report:
     error: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
+    snapshots: str | None = None
     offset: float | None = None
     latency: float | None = None
     scripts: str | None = None
@@ -77,7 +79,9 @@ class Report:
         """Whether it writes to disk, and how."""
         if "aof_enabled" not in self.info:
             return NOT_ALLOWED
-        return "append-only file" if self.info["aof_enabled"] == 1 else "none, or snapshots"
+        if self.info["aof_enabled"] == 1:
+            return "append-only file"
+        return "none, or snapshots" if self.snapshots is None else "snapshots" if self.snapshots else "none"
 
     @property
     def uptime(self) -> float | None:

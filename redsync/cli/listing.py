@@ -7,13 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.asking import Answer, Nodes, find_names, look_at
+from redsync.cli.exits import FINE
 from redsync.cli.writing import complain, print_table, process, shown, told, write_json
 
 if TYPE_CHECKING:
     from redsync._core.presence import Claim
     from redsync._protocols.name_survey import NameLook
 
-__all__ = ["HEADINGS", "described", "described_kind", "encoded", "list_rows", "listed", "ls", "survey"]
+__all__ = ["HEADINGS", "described", "encoded", "held_by", "kind_of", "list_rows", "listed", "ls", "survey", "to_come"]
 
 HEADINGS = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
 
@@ -85,33 +86,39 @@ def described(claim: Claim) -> dict[str, Any]:
     }
 
 
-def described_kind(entry: dict[str, Any]) -> str:
-    """Return what kind of synchronizer a name is, for people."""
+def kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
+    """Return what kind of synchronizer a name is, for people; which side of it, if somebody holds one."""
+    if holder and holder["mode"]:
+        return f"{holder['mode']} lock"
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
+
+
+def held_by(holder: dict[str, Any]) -> str:
+    """Return who holds something, and how many times, for people."""
+    times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
+    return f"{process(holder)}{times}"
+
+
+def to_come(latch: dict[str, Any]) -> str:
+    """Return what a latch waits for, for people."""
+    return f"{latch['left']} of {latch['size']} to come"
 
 
 def list_rows(entries: list[dict[str, Any]], count: int) -> list[tuple[str, ...]]:
     """Return the rows of `ls`: one for each holder, or one for a name that nobody holds."""
     rows: list[tuple[str, ...]] = []
     for entry in entries:
-        kind = described_kind(entry)
-        waiting = str(entry["waiting"] or "-")
+        name, waiting = shown(entry["name"]), str(entry["waiting"] or "-")
         if entry["latch"]:
-            waits = f"{entry['latch']['left']} of {entry['latch']['size']} to come"
-            rows.append((shown(entry["name"]), "latch", waits, "-", "-", waiting))
+            rows.append((name, "latch", to_come(entry["latch"]), "-", "-", waiting))
             if entry["kind"] in ("latch", "none"):
                 continue
-        holders = entry["holders"] or [None]
-        rows += [(shown(entry["name"]), kind, *_holder_cells(holder, count), waiting) for holder in holders]
+        for holder in entry["holders"]:
+            nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
+            rows.append((name, kind_of(entry, holder), held_by(holder), nodes, told(holder["remaining"]), waiting))
+        if not entry["holders"]:
+            rows.append((name, kind_of(entry), "-", "-", "-", waiting))
     return rows
-
-
-def _holder_cells(holder: dict[str, Any] | None, count: int) -> tuple[str, str, str]:
-    if holder is None:
-        return "-", "-", "-"
-    mode = f" ({holder['mode']})" if holder["mode"] else ""
-    note = "" if holder["quorum"] else " no quorum"
-    return process(holder) + mode, f"{holder['nodes']}/{count}{note}", told(holder["remaining"])
 
 
 def _trouble(answers: list[Answer[Any]]) -> list[dict[str, Any]]:
@@ -126,8 +133,8 @@ def ls(options: Any) -> int:
         if options.json:
             write_json({"nodes": _trouble(answers), "quorum": nodes.quorum, "names": entries})
         elif entries:
-            print_table(HEADINGS, list_rows(entries, len(nodes.nodes)))
-        elif sys.stdout.isatty():
+            print_table(HEADINGS, list_rows(entries, len(nodes.nodes)), cut=(0, 2))
+        elif sys.stdout.isatty() and nodes.status(answers) == FINE:
             print("nothing is kept under any such name", file=sys.stderr)
         complain(answers)
         return nodes.status(answers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.asking import Answer, Nodes, look_at
-from redsync.cli.exits import is_refusal
+from redsync.cli.exits import FINE, is_refusal
 from redsync.cli.listing import described, encoded
 from redsync.cli.writing import clock, complain, print_table, short, shown, told, who, write_json
 
@@ -26,7 +26,7 @@ def show(options: Any) -> int:
         if options.json:
             write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_as_json, answers))})
         else:
-            _print(shown(name), answers)
+            _print(shown(name), answers, is_known=nodes.status(answers) == FINE)
         complain(answers)
         return nodes.status(answers)
 
@@ -54,10 +54,11 @@ def _as_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
     }
 
 
-def _print(name: str, answers: list[Answer[NameLook | None]]) -> None:
+def _print(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool) -> None:
     looks = [answer.value for answer in answers if answer.value]
     kinds = sorted({_kind(look) for look in looks} - {"free"})
-    print(f"{name}: {', or '.join(kinds) or 'free, and nobody waits'}\n")
+    nothing = "free, and nobody waits" if is_known else "unknown"
+    print(f"{name}: {', or '.join(kinds) or nothing}\n")
     # Only where nodes know different things under one name the kind is said of each.
     rows = [row for answer in answers for row in _rows(answer, with_kind=len(kinds) > 1)]
     print_table(_HEADINGS, rows)

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from redsync.cli.asking import Nodes
 from redsync.cli.exits import FINE, SIGNALLED, UsageError, is_refusal
-from redsync.cli.listing import described_kind
+from redsync.cli.listing import list_rows
 from redsync.cli.watching import View, holds, look
-from redsync.cli.writing import fitted, process, shown, table, told, write_json
+from redsync.cli.writing import cells, fitted, narrowed, shown, table, told, write_json
 
 __all__ = ["Ages", "Line", "page", "top"]
 
@@ -24,9 +24,7 @@ _END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
 _STYLES: Final = {"": "", "heading": "\x1b[7m", "bold": "\x1b[1m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
 _PLAIN: Final = "\x1b[0m"
 
-_HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE LEFT", "NODES", "WAITING")
-_NARROWEST: Final = 12
-"""Columns that a name keeps in any case."""
+_HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT")
 
 
 class Line(NamedTuple):
@@ -83,15 +81,19 @@ def top(options: Any) -> int:
 def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Line]:
     """Return the lines of one screen; what most wait for comes first."""
     entries = sorted(view["names"], key=lambda entry: (-entry["waiting"], entry["name"]))
+    up = sum(node["error"] is None for node in view["nodes"])
     held = sum(bool(entry["holders"]) for entry in entries)
     waiting = sum(entry["waiting"] for entry in entries)
     names = f"{len(entries)} name{'' if len(entries) == 1 else 's'}, {held} held, {waiting} waiting"
     lines = [Line(f"redsync top  {time.strftime('%H:%M:%S')}  {names}  (q: leave)", "bold")]
     lines += [*_node_lines(view["nodes"], width), Line("")]
-    body = table(_HEADINGS, _rows(entries[:height], len(view["nodes"]), ages, now, width))
-    lines.append(Line(body[0].ljust(width), "heading"))
+    rows = _rows(entries[:height], len(view["nodes"]), ages, now)
+    body = table(_HEADINGS, narrowed(_HEADINGS, rows, width, (0, 2, 1)))
+    lines.append(Line(body[0] + " " * (width - cells(body[0])), "heading"))
     lines += [Line(line, "bad" if "no quorum" in line else "") for line in body[1:]]
-    if not entries:
+    if up < len(view["nodes"]) // 2 + 1:
+        lines.append(Line("too few nodes answer to tell who holds what", "bad"))
+    elif not entries:
         lines.append(Line("nothing is held, nobody waits", "faint"))
     # Of each name there is one row at least.
     hidden = len(lines) - height + max(len(entries) - height, 0)
@@ -121,38 +123,25 @@ def _state(error: str | None) -> str:
     return "silent" if "timed out" in error.lower() or "timeout" in error.lower() else "down"
 
 
-def _rows(entries: Sequence[dict[str, Any]], count: int, ages: Ages, now: float, width: int) -> list[tuple[str, ...]]:
+def _rows(entries: Sequence[dict[str, Any]], count: int, ages: Ages, now: float) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
+    for row, key in zip(list_rows(list(entries), count), _keys(entries), strict=True):
+        name, kind, holder, nodes, life, waiting = row
+        rows.append((name, kind, holder, ages.told(key, now) if key else "-", life, nodes, waiting))
+    return rows
+
+
+def _keys(entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str] | None]:
+    """Yield for each row of the list which hold it is about."""
     for entry in entries:
-        name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            rows.append((shown(name), "latch", _to_come(entry["latch"]), "-", "-", "-", waiting))
+            yield None
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
-            mode = f" ({holder['mode']})" if holder["mode"] else ""
-            age = ages.told((name, holder["owner"], holder["mode"] or ""), now)
-            nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
-            life = told(holder["remaining"])
-            rows.append((shown(name), described_kind(entry), process(holder) + mode, age, life, nodes, waiting))
+            yield entry["name"], holder["owner"], holder["mode"] or ""
         if not entry["holders"]:
-            rows.append((shown(name), described_kind(entry), "-", "-", "-", "-", waiting))
-    return _narrowed(rows, width)
-
-
-def _to_come(latch: dict[str, Any]) -> str:
-    return f"{latch['left']} of {latch['size']} to come"
-
-
-def _narrowed(rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Return the rows with names, and then holders, cut so that the other columns can be seen."""
-    for column in (0, 2):
-        excess = max((len(line.rstrip()) for line in table(_HEADINGS, rows)), default=0) - width
-        widest = max((len(row[column]) for row in rows), default=0)
-        if excess > 0 and widest > _NARROWEST:
-            keep = max(widest - excess, _NARROWEST)
-            rows = [(*row[:column], fitted(row[column], keep), *row[column + 1 :]) for row in rows]
-    return rows
+            yield None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ __all__ = [
     "clock",
     "complain",
     "fitted",
+    "narrowed",
     "print_table",
     "process",
     "short",
@@ -24,9 +25,13 @@ __all__ = [
     "table",
     "told",
     "who",
+    "wrapped",
     "write_json",
 ]
 
+
+_NARROWEST: Final = 10
+"""Columns that are left of what is cut."""
 
 _UUID: Final = 36
 """Characters of a UUID, of which eight tell clients apart well enough."""
@@ -42,14 +47,41 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where the terminal is too narrow for it, each row as a list with a line for each column."""
+def narrowed(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, columns: Sequence[int]
+) -> list[Sequence[str]]:
+    """Return the rows of a table with as much cut from these columns, one after the other, as it is too wide."""
+    rows = list(rows)
+    for column in columns:
+        excess = max(map(cells, table(headings, rows))) - width
+        widest = max((cells(row[column]) for row in rows), default=0)
+        if excess > 0 and widest > _NARROWEST:
+            keep = max(widest - excess, _NARROWEST)
+            rows = [(*row[:column], fitted(row[column], keep), *row[column + 1 :]) for row in rows]
+    return rows
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int] = ()) -> None:
+    """Print a table. Where the terminal is too narrow, these columns are cut; if none may be, each row is a list."""
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    if width and cut:
+        rows = narrowed(headings, rows, width, cut)
     lines = table(headings, rows)
-    if sys.stdout.isatty() and max(map(cells, lines)) > os.get_terminal_size(sys.stdout.fileno()).columns > 0:
+    if width and not cut and max(map(cells, lines)) > width:
         indent = max(map(len, headings)) + 2
         lists = ["\n".join(f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)) for row in rows]
         lines = ["\n\n".join(lists)]
     print("\n".join(lines))
+
+
+def wrapped(text: str, indent: str) -> str:
+    """Return a text as lines that fit the terminal, if there is one; an indent stands before each."""
+    if not sys.stdout.isatty():
+        return indent + text
+    from textwrap import fill
+
+    width = max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
+    return fill(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
 def cells(text: str) -> int:
@@ -126,7 +158,10 @@ def write_json(value: Any) -> None:
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:
-    """Say on standard error which nodes did not answer, and why."""
+    """Say on standard error which nodes did not answer, and why, and whether those are too many."""
     for answer in answers:
         if answer.error is not None:
             print(f"node {answer.node}: {shown(answer.error)}", file=sys.stderr)
+    answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
+    if answered < quorum:
+        print(f"too few nodes answer: {answered} of {len(answers)}, a quorum is {quorum}", file=sys.stderr)
