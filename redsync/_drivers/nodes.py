@@ -391,8 +391,9 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     if isinstance(node, str):
         try:
             pool: Any = client_class.from_url(node).connection_pool
-        except ValueError as error:
-            raise ConfigurationError(f"{node!r} is no URL of a node: {error}") from error
+        except ValueError:
+            # Neither the URL nor what is wrong with it is told: it may have a password.
+            raise ConfigurationError(f"node {index + 1} is no URL such as redis://:password@host:6379/0") from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
     else:

@@ -224,7 +224,7 @@ def test_demo_writes_its_report_as_json_for_programs(start):
 
 def options(**changes):
     return argparse.Namespace(
-        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5} | changes
+        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5, "json": False} | changes
     )
 
 

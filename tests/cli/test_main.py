@@ -141,9 +141,8 @@ NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["wa
 def test_every_command_without_nodes_ends_with_78_and_the_same_sentence(arguments, capsys, monkeypatch):
     monkeypatch.setenv("REDSYNC_URLS", " , ")
     assert main(arguments) == 78
-    assert capsys.readouterr().err == (
-        f"redsync {arguments[0]}: no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas\n"
-    )
+    sentence = "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas"
+    assert capsys.readouterr().err == f"redsync {arguments[0]}: {sentence}\n"
 
 
 @pytest.mark.parametrize("arguments", [*NODELESS, ["dev"], ["demo"], ["top"]])

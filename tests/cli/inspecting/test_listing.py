@@ -185,13 +185,12 @@ def test_show_tells_of_each_node(three, nodes, redsync):
     title, _, heading, *rows = redsync("show", "x").out.splitlines()
     assert title == "x: lock"
     assert heading.split() == ["NODE", "HELD", "BY", "OWNER", "COUNT", "LIFE", "LEFT", "WAITING"]
-    assert [row.split()[1:4] for row in rows[:2]] == [
-        [f"{holder['host']}:{holder['pid']}", short(holder["owner"]), "2"]
-    ] * 2
+    process = f"{holder['host']}:{holder['pid']}"
+    assert [row.split()[1:4] for row in rows[:2]] == [[process, short(holder["owner"]), "2"]] * 2
     assert rows[2].split()[1:3] == ["no", "answer"]
     assert rows[4] == "holders:"
     assert rows[5].strip() == holder["owner"]
-    assert f"{holder['host']}:{holder['pid']} ({holder['program']}), client since 20" in rows[6]
+    assert f"{process} ({holder['program']}), client since 20" in rows[6]
 
 
 def test_show_does_not_call_free_what_too_few_nodes_know(nodes, redsync):
