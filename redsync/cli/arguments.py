@@ -1,4 +1,4 @@
-"""What several commands take: numbers that are checked at once, and the option for JSON."""
+"""What several commands take: names as they were typed, numbers that are checked at once, the option for JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import argparse
 import math
 from collections.abc import Callable
 
-__all__ = ["add_json", "seconds", "whole"]
+__all__ = ["add_json", "encoded", "name_of", "seconds", "whole"]
+
+
+def encoded(text: str) -> bytes:
+    """Return a word of the command line as the bytes that were typed."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def name_of(text: str) -> str | bytes:
+    """Return a name of the command line as the library takes it: as bytes only if they are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return encoded(text)
+    return text
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "write JSON to standard output") -> None:

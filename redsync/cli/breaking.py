@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from redsync.cli.arguments import encoded
 from redsync.cli.asking import Nodes, execute, look_at
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError
-from redsync.cli.listing import encoded
 from redsync.cli.writing import complain, shown, who, write_json
 
 __all__ = ["take_away"]

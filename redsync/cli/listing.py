@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes, find_names, look_at
 from redsync.cli.exits import FINE
 from redsync.cli.writing import complain, print_table, process, shown, told, write_json
@@ -14,14 +15,9 @@ if TYPE_CHECKING:
     from redsync._core.presence import Claim
     from redsync._protocols.name_survey import NameLook
 
-__all__ = ["HEADINGS", "described", "encoded", "held_by", "kind_of", "list_rows", "listed", "ls", "survey", "to_come"]
+__all__ = ["HEADINGS", "described", "held_by", "kind_of", "list_rows", "listed", "ls", "survey", "to_come"]
 
 HEADINGS = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
-
-
-def encoded(text: str) -> bytes:
-    """Return a name or pattern of the command line as the bytes that were typed."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 def survey(nodes: Nodes, pattern: bytes, most: int = 100) -> list[Answer[dict[bytes, NameLook]]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes, look_at
 from redsync.cli.exits import FINE, is_refusal
-from redsync.cli.listing import described, encoded
+from redsync.cli.listing import described
 from redsync.cli.writing import clock, complain, print_table, short, shown, told, who, write_json
 
 if TYPE_CHECKING:

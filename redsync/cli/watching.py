@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes
 from redsync.cli.exits import FINE
-from redsync.cli.listing import encoded, listed, survey
+from redsync.cli.listing import listed, survey
 from redsync.cli.writing import process, shown, write_json
 
 __all__ = ["View", "changes", "holds", "look", "settled", "watch"]

@@ -8,6 +8,7 @@ import time
 import pytest
 import redis
 
+from redsync import ClientClosedError
 from redsync.cli import main
 
 # Exit statuses
@@ -109,6 +110,18 @@ def test_command_that_can_not_be_run_gives_the_lock_back(run_lock, client, comma
     assert not client.get_fenced_lock("x").locked()
 
 
+@pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
+def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("redsync.cli.survivor.Survivor.__init__", fail)
+    urls = [word for url in nodes.urls for word in ("--url", url)]
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
+    assert main(["lock", "x", *urls, "--", "true"]) == 125
+    assert str(error) in capsys.readouterr().err
+
+
 def test_max_hold_ends_the_command_with_124(run_lock):
     began = time.monotonic()
     status, _, err = run_lock("x", "--max-hold", "0.2", "--", "sleep", "60")
@@ -150,6 +163,13 @@ def test_open_files_are_inherited(lock_command, tmp_path):
 
 def test_arguments_reach_the_command_untouched_by_any_shell(run_lock):
     assert run_lock("x", "--", "printf", "%s|", "-v", "--", "$HOME", "a b")[1] == "-v|--|$HOME|a b|"
+
+
+def test_name_need_not_be_text(run_lock, client):
+    with client.get_fenced_lock(b"a\xffb"):
+        assert run_lock(b"a\xffb", "-n", "--", "true")[0] == 75
+    status, out, _ = run_lock(b"a\xffb", "-c", 'printf %s "$REDSYNC_LOCK_NAME" | od -An -tx1')
+    assert (status, out.split()) == (0, ["61", "ff", "62"])
 
 
 # Kinds of locks

@@ -104,6 +104,15 @@ def test_ls_names_foreign_values_by_their_type(raw, redsync):
     assert "secret" not in done.out
 
 
+def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
+    three.get_lock("x").acquire()
+    raw[0].config_resetstat()
+    assert redsync("ls").status == 0
+    used = set(raw[0].info("commandstats"))
+    assert "cmdstat_scan" in used
+    assert "cmdstat_keys" not in used
+
+
 def test_ls_looks_under_the_prefix_given(make_client, redsync):
     make_client(n=3, prefix="app*:").get_lock("x").acquire()
     assert redsync("ls").out == ""
