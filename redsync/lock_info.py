@@ -102,6 +102,6 @@ def _holder(held: list[Claim], tally: Tally) -> Holder:
     owner, mode = held[0].owner, held[0].mode
     lasting = sorted((float("inf") if claim.remaining is None else claim.remaining for claim in held), reverse=True)
     remaining = lasting[tally.quorum - 1]
-    count = max(claim.count for claim in held)
+    count = max(claim.hold_count for claim in held)
     host, pid, program, since = next((claim.client for claim in held if claim.client), (None,) * 4)
     return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since, mode)

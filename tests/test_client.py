@@ -676,3 +676,11 @@ def test_child_inside_with_of_its_parent_does_not_release_it(nodes):
         """,
     )
     assert lines == ["parent True", "parent False"]
+
+
+@pytest.mark.parametrize("url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret/@host:1"])
+def test_url_that_is_none_is_told_without_its_password(url):
+    with pytest.raises(ConfigurationError, match="node 2 is no URL such as") as caught:
+        Client(["redis://127.0.0.1:1", url])
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__, "redis-py's error may quote it"

@@ -5,7 +5,6 @@ Each client keeps its record on every node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 __all__ = ["Claim", "ClientRecord"]
@@ -48,20 +47,19 @@ class ClientRecord(NamedTuple):
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One holder's claim on one node.
 
     Attributes:
         owner: The holder.
-        count: The hold count.
+        hold_count: How many acquisitions it has to release.
         mode: "read" or "write" of a read-write lock; None of what is held in one way only.
         remaining: Seconds until the node forgets the claim; None when it never does.
         client: Who is behind the holder, None if unknown.
     """
 
     owner: str
-    count: int
+    hold_count: int
     mode: str | None
     remaining: float | None
     client: ClientRecord | None

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redsync._core.effects import Command
-from redsync._core.keys import LatchKeys, SlotKeys
+from redsync._core.keys import LatchKeys
 from redsync._core.presence import Claim, ClientRecord
 from redsync._core.scripts import Script
+from redsync._core.slots import SlotKeys
 
 __all__ = ["LatchLook", "NameLook", "Waiter", "break_commands", "key_patterns", "look_command", "name_of_key"]
 

@@ -6,11 +6,14 @@ command; only the exit status tells that too few nodes answered.
 
 from __future__ import annotations
 
-import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from redsync.cli.exits import FINE, UNCONFIGURED, SetupError, status_without_quorum
+from redsync.cli.nodes import no_url, prefix_of, urls_of
 
 if TYPE_CHECKING:
     import redis
@@ -20,40 +23,21 @@ if TYPE_CHECKING:
     from redsync._protocols.name_survey import NameLook
 
 __all__ = [
-    "FINE",
-    "FOUND_TROUBLE",
-    "NOT_ALLOWED",
-    "NOT_CONFIGURED",
-    "UNREACHABLE",
-    "USAGE",
     "Answer",
     "Node",
     "Nodes",
-    "SetupError",
     "execute",
     "find_names",
     "look_at",
 ]
 
-FINE: Final = 0
-FOUND_TROUBLE: Final = 1
-USAGE: Final = 64
-UNREACHABLE: Final = 69
-NOT_ALLOWED: Final = 77
-NOT_CONFIGURED: Final = 78
-
 BATCH: Final = 200
 """Names per write: a node that is asked for many stays free for others in between."""
 
+_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
+"""What redis-py says of a connection that could not be made."""
+
 T = TypeVar("T")
-
-
-class SetupError(Exception):
-    """The command can't begin; the message says why, `status` is the exit status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +61,11 @@ class Answer(Generic[T]):
         node: The node's address.
         value: What it said, None if it failed.
         error: Why it said nothing, None if it did.
-        is_refusal: Whether it refused the password, or does not allow the question.
     """
 
     node: str
     value: T | None = None
     error: str | None = None
-    is_refusal: bool = False
 
 
 class Nodes:
@@ -95,12 +77,10 @@ class Nodes:
         timeout: How long a node may be silent, in seconds.
 
     Raises:
-        SetupError: There is none, or a URL that is none.
+        SetupError: A URL that is none.
     """
 
     def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
-        if not urls:
-            raise SetupError("no nodes: give --url for each, or set REDSYNC_URLS", NOT_CONFIGURED)
         self.urls: Final = list(urls)
         self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
         self.timeout: Final = timeout
@@ -113,9 +93,7 @@ class Nodes:
         Raises:
             SetupError: There is none, or a URL that is none.
         """
-        urls = options.url or os.environ.get("REDSYNC_URLS", "").split(",")
-        prefix = os.environ.get("REDSYNC_PREFIX", "redsync:") if options.prefix is None else options.prefix
-        return cls([url.strip() for url in urls if url.strip()], prefix, options.timeout)
+        return cls(urls_of(options), prefix_of(options), options.timeout)
 
     @property
     def quorum(self) -> int:
@@ -148,7 +126,7 @@ class Nodes:
         """Return the exit status that the answers deserve: whether a quorum said something."""
         if sum(answer.error is None for answer in answers) >= self.quorum:
             return FINE
-        return NOT_ALLOWED if any(answer.is_refusal for answer in answers) else UNREACHABLE
+        return status_without_quorum([answer.error for answer in answers])
 
     def close(self) -> None:
         """Close all connections."""
@@ -177,23 +155,25 @@ def _node(number: int, url: str, timeout: float) -> Node:
             decode_responses=False,
         )
     except ValueError:
-        # Neither the URL nor what is said of it is shown: it may have a password.
-        raise SetupError(f"node {number} is no URL such as redis://:password@host:6379/0", USAGE) from None
+        raise SetupError(no_url(number), UNCONFIGURED) from None
     kwargs = client.connection_pool.connection_kwargs
     return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
 
 
 def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
-    from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+    from redis.exceptions import RedisError
 
     try:
         return Answer(node.address, question(node.redis))
     except (OSError, RedisError, ValueError) as error:
-        text = " ".join(str(error).split())[:200] or type(error).__name__
-        refused = isinstance(error, (AuthenticationError, NoPermissionError)) or text.startswith(
-            ("NOAUTH", "WRONGPASS")
-        )
-        return Answer(node.address, None, text, refused)
+        return Answer(node.address, None, _described(error))
+
+
+def _described(error: Exception) -> str:
+    """Return an error in one line, without the address: who tells of it has said of which node."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    connecting = _CONNECTING.fullmatch(text)
+    return connecting[1] if connecting else text
 
 
 def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
 
-from redsync.cli.asking import FINE, NOT_CONFIGURED, UNREACHABLE, Node, Nodes, SetupError
+from redsync.cli.asking import Node, Nodes
+from redsync.cli.exits import FINE, UNAVAILABLE, SetupError, status_of
 from redsync.cli.writing import complain, table, write_json
 
 __all__ = ["bench"]
@@ -47,7 +48,7 @@ def bench(options: Any) -> int:
 
 def _measure(nodes: Nodes, seconds: float) -> tuple[list[float], list[float]]:
     from redsync.client import Client
-    from redsync.exceptions import ConfigurationError, QuorumError
+    from redsync.exceptions import RedsyncError
 
     name = f"bench:{uuid.uuid4()}"
     floors: list[float] = []
@@ -62,7 +63,7 @@ def _measure(nodes: Nodes, seconds: float) -> tuple[list[float], list[float]]:
             def pair() -> None:
                 # Not `with`: that waits for ever where too few nodes answer.
                 if not lock.acquire(timeout=nodes.timeout):
-                    raise SetupError("another program holds a lock of a random name", UNREACHABLE)
+                    raise SetupError("another program holds a lock of a random name", UNAVAILABLE)
                 lock.release()
 
             until = 0.0
@@ -71,10 +72,8 @@ def _measure(nodes: Nodes, seconds: float) -> tuple[list[float], list[float]]:
                 locks.append(_spent(pair))
                 if not until and len(locks) == WARM_UP:
                     floors, locks, until = [], [], time.perf_counter() + seconds
-    except ConfigurationError as error:
-        raise SetupError(str(error), NOT_CONFIGURED) from error
-    except QuorumError as error:
-        raise SetupError(str(error), UNREACHABLE) from error
+    except RedsyncError as error:
+        raise SetupError(str(error), status_of(error)) from error
     return floors, locks
 
 
@@ -127,12 +126,12 @@ class _Floor:
         while answered < self._quorum:
             ready = select.select(list(waited_for), [], [], self._timeout)[0]
             if not ready:
-                raise SetupError("too few nodes answered the bare sockets", UNREACHABLE)
+                raise SetupError("too few nodes answered the bare sockets", UNAVAILABLE)
             for sock in ready:
                 link = waited_for[sock]
                 data = sock.recv(65536)
                 if not data:
-                    raise SetupError("a node closed its connection", UNREACHABLE)
+                    raise SetupError("a node closed its connection", UNAVAILABLE)
                 link.reader.feed(data)
                 # hiredis gives False while no reply is complete; no reply to SET or DEL is False.
                 while link.reader.gets() is not False:

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-from redsync.cli.asking import FINE, UNREACHABLE, SetupError
+from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.writing import write_json
 
 __all__ = ["dev"]
@@ -24,7 +24,7 @@ def dev(options: Any) -> int:
             _introduce(nodes.urls, as_json=options.json)
             threading.Event().wait()
     except (ServerNotFoundError, ServerStartError) as error:
-        raise SetupError(str(error), UNREACHABLE) from error
+        raise SetupError(str(error), UNAVAILABLE) from error
     return FINE
 
 

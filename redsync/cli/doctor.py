@@ -8,9 +8,10 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.asking import FINE, FOUND_TROUBLE, NOT_CONFIGURED, Answer, Nodes, SetupError, execute
-from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node
-from redsync.cli.writing import shown, table, told, write_json
+from redsync.cli.asking import Answer, Nodes, execute
+from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node, is_loopback
+from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, is_refusal
+from redsync.cli.writing import print_table, shown, told, wrapped, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +32,10 @@ def doctor(options: Any) -> int:
         guard = _restart_guard(len(nodes.nodes))
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
         reports = [_report(answer) for answer in answers]
+        # One node promises no more than that; nodes on this very machine are somebody's first try.
+        is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
         for report in reports:
-            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, alone=len(reports) == 1)
+            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
         general = check_deployment(reports)
         if options.json:
             write_json(_as_json(reports, general, nodes.quorum, guard))
@@ -40,7 +43,7 @@ def doctor(options: Any) -> int:
             _print(reports, general)
         everything = [*general, *(finding for report in reports for finding in report.findings)]
         trouble = any(finding.is_problem for finding in everything)
-        return nodes.status(answers) or (FOUND_TROUBLE if trouble else FINE)
+        return nodes.status(answers) or (BROKEN if trouble else FINE)
 
 
 def _restart_guard(count: int) -> float:
@@ -52,7 +55,7 @@ def _restart_guard(count: int) -> float:
             try:
                 return float(text)
             except ValueError:
-                raise SetupError(f"{name} is a number of seconds, not {text!r}", NOT_CONFIGURED) from None
+                raise SetupError(f"{name} is a number of seconds, not {text!r}", UNCONFIGURED) from None
     return LEASE
 
 
@@ -76,7 +79,8 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     for section in ("server", "replication", "persistence", "memory", "cluster"):
         info |= _allowed(partial(client.info, section)) or {}
     report.info = info
-    report.policy = info.get("maxmemory_policy") or _policy(client)
+    report.policy = info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
+    report.snapshots = _setting(client, "save")
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
     report.newborn_age = _newborn_age(client)
     return report
@@ -99,10 +103,10 @@ def _allowed(question: Callable[[], Any]) -> Any:
         return None
 
 
-def _policy(client: redis.Redis) -> str | None:
-    settings = _allowed(lambda: client.config_get("maxmemory-policy")) or {}
-    policy = settings.get("maxmemory-policy", settings.get(b"maxmemory-policy"))
-    return policy.decode() if isinstance(policy, bytes) else policy
+def _setting(client: redis.Redis, name: str) -> str | None:
+    settings = _allowed(lambda: client.config_get(name)) or {}
+    value = settings.get(name, settings.get(name.encode()))
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
@@ -129,22 +133,27 @@ def _newborn_age(client: redis.Redis) -> float | None:
 
 
 def _print(reports: list[Report], general: list[Finding]) -> None:
-    print("\n".join(table(HEADINGS, [_row(report) for report in reports])))
-    lines = [("", finding) for finding in general]
-    lines += [(f"{report.node}: ", finding) for report in reports for finding in report.findings]
+    print_table(HEADINGS, [_row(report) for report in reports])
+    # What is to be said of several nodes is said once.
+    places: dict[Finding, list[str]] = {finding: [] for finding in general}
+    for report in reports:
+        for finding in report.findings:
+            places.setdefault(finding, []).append(report.node)
     for is_problem, title in ((True, "needs attention"), (False, "good to know")):
-        chosen = [(where, finding) for where, finding in lines if finding.is_problem is is_problem]
+        chosen = [(finding, nodes) for finding, nodes in places.items() if finding.is_problem is is_problem]
         if chosen:
             print(f"\n{title}:")
-            for where, finding in chosen:
-                print(f"  {where}{shown(finding.text)}\n      {finding.advice}")
-    if not any(finding.is_problem for _, finding in lines):
+        for finding, nodes in chosen:
+            where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
+            print(wrapped(f"{where}{shown(finding.text)}", "  "))
+            print(wrapped(f"-> {finding.advice}", "     "))
+    if not any(finding.is_problem for finding in places):
         print("\nnothing needs attention")
 
 
 def _row(report: Report) -> tuple[str, ...]:
     if report.error is not None:
-        return (report.node, "no answer", *["-"] * 7)
+        return (report.node, "refuses us" if is_refusal(report.error) else "no answer", *["-"] * 7)
     state = "needs attention" if any(finding.is_problem for finding in report.findings) else "fine"
     uptime = NOT_ALLOWED if report.uptime is None else told(report.uptime)
     clock = NOT_ALLOWED if report.offset is None else f"{report.offset * 1000:+.0f} ms"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-__all__ = ["Finding", "Report", "check_deployment", "check_node"]
+__all__ = ["Finding", "Report", "check_deployment", "check_node", "is_loopback"]
 
 NOT_ALLOWED: Final = "not allowed to look"
 
@@ -43,6 +43,7 @@ class Report:
         error: Why it said nothing, None if it did.
         info: The fields of its INFO; empty if we are not allowed to look.
         policy: Its eviction policy, None if we are not allowed to look.
+        snapshots: When it writes snapshots, empty for never, None if we are not allowed to look.
         offset: How far its clock is ahead of ours, in seconds; None if unknown.
         latency: The median time of a PING, in seconds; None if unknown.
         scripts: Why it does not run our scripts, None if it does.
@@ -54,6 +55,7 @@ class Report:
     error: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
+    snapshots: str | None = None
     offset: float | None = None
     latency: float | None = None
     scripts: str | None = None
@@ -77,7 +79,9 @@ class Report:
         """Whether it writes to disk, and how."""
         if "aof_enabled" not in self.info:
             return NOT_ALLOWED
-        return "append-only file" if self.info["aof_enabled"] == 1 else "none, or snapshots"
+        if self.info["aof_enabled"] == 1:
+            return "append-only file"
+        return "none, or snapshots" if self.snapshots is None else "snapshots" if self.snapshots else "none"
 
     @property
     def uptime(self) -> float | None:
@@ -86,14 +90,14 @@ class Report:
         return None if uptime is None else float(uptime)
 
 
-def check_node(report: Report, *, guard: float, node_timeout: float, alone: bool) -> list[Finding]:
+def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
     """Return what is to be said of one node.
 
     Args:
         report: What it said.
         guard: The restart guard of the clients, in seconds.
         node_timeout: How long clients wait for a node.
-        alone: Whether it is the only node.
+        is_serious: Whether others rely on these nodes: more than one, and not all on this machine.
     """
     if report.error is not None:
         return [Finding(f"does not answer: {report.error}", "start it, or correct its URL, password or firewall")]
@@ -105,7 +109,7 @@ def check_node(report: Report, *, guard: float, node_timeout: float, alone: bool
         )
     found += _check_server(report)
     found += _check_memory(report)
-    found += _check_disk(report, guard, alone=alone)
+    found += _check_disk(report, guard, is_serious=is_serious)
     found += _check_life(report, guard)
     if report.latency is not None and report.latency > min(LATENCY_MAX, node_timeout / 2):
         text = f"a round trip takes {report.latency * 1000:.0f} ms"
@@ -151,7 +155,7 @@ def _check_memory(report: Report) -> list[Finding]:
     return found
 
 
-def _check_disk(report: Report, guard: float, *, alone: bool) -> list[Finding]:
+def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
     found = []
     for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
         if report.info.get(state, "ok") != "ok":
@@ -160,7 +164,7 @@ def _check_disk(report: Report, guard: float, *, alone: bool) -> list[Finding]:
     if report.info.get("aof_enabled") == 0 and guard == 0:
         text = "forgets who holds what when it restarts, and no restart guard covers that"
         advice = "set restart_guard to the longest lease (REDSYNC_RESTART_GUARD), or appendonly yes, appendfsync always"
-        found.append(Finding(text, advice, is_problem=not alone))
+        found.append(Finding(text, advice, is_problem=is_serious))
     return found
 
 
@@ -190,10 +194,34 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
         if times > 1:
             names = ", ".join(report.node for report in reports if report.info.get("run_id") == run_id)
             found.append(Finding(f"{names} are one server, listed {times} times", "list each server once"))
+    found += _check_machines(reports)
     known = [report.offset for report in reports if report.offset is not None]
     for report in reports:
         ahead = 0.0 if report.offset is None else report.offset - median(known)
         if abs(ahead) > OFFSET_MAX:
             text = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the others"
             report.findings.append(Finding(text, "run NTP there: fencing tokens begin with the time after a loss"))
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a node's address is on this machine."""
+    return address.startswith(("/", "127.")) or _host(address) in ("localhost", "::1")
+
+
+def _host(address: str) -> str:
+    return "" if address.startswith("/") else address.rpartition(":")[0]
+
+
+def _check_machines(reports: Sequence[Report]) -> list[Finding]:
+    """Return what is to be said of nodes that share a machine: they fail together."""
+    if len(reports) > 1 and all(is_loopback(report.node) for report in reports):
+        text = "all nodes run on this machine, and fail with it"
+        return [Finding(text, "good for a try; else give each node a machine of its own", is_problem=False)]
+    found = []
+    for host, times in Counter(_host(report.node) for report in reports).items():
+        if host and times > 1:
+            text = f"{times} of {len(reports)} nodes run on {host}, and fail with it"
+            fatal = len(reports) - times < len(reports) // 2 + 1
+            found.append(Finding(text, "give each node a machine of its own", is_problem=fatal))
     return found

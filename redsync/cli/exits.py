@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
@@ -30,6 +31,7 @@ __all__ = [
     "BUSY",
     "ENDED",
     "FAILED",
+    "FINE",
     "INTERRUPTED",
     "NOT_EXECUTABLE",
     "NOT_FOUND",
@@ -38,11 +40,14 @@ __all__ = [
     "UNAVAILABLE",
     "UNCONFIGURED",
     "USAGE",
+    "SetupError",
     "UsageError",
     "is_refusal",
     "status_of",
+    "status_without_quorum",
 ]
 
+FINE: Final = 0
 BROKEN: Final = 1
 USAGE: Final = 64
 UNAVAILABLE: Final = 69
@@ -60,8 +65,23 @@ BROKEN_PIPE: Final = 141
 _REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
 
 
-class UsageError(Exception):
-    """Arguments that contradict each other; its text is a plain sentence."""
+class SetupError(Exception):
+    """The command can't do its work; its text says why, in a plain sentence.
+
+    Attributes:
+        status: The exit status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class UsageError(SetupError):
+    """Arguments that contradict each other."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, USAGE)
 
 
 def is_refusal(text: str | None) -> bool:
@@ -72,9 +92,14 @@ def is_refusal(text: str | None) -> bool:
 def status_of(error: RedsyncError) -> int:
     """Return with which status a command ends that can't go on because of that error."""
     if isinstance(error, QuorumError):
-        refusals = sum(is_refusal(vote.detail) for vote in error.votes)
-        # So many that the others could not make a quorum, whatever became of them.
-        return REFUSED if refusals and refusals * 2 >= len(error.votes) else UNAVAILABLE
+        return status_without_quorum([vote.detail for vote in error.votes])
     if isinstance(error, ConfigurationError | KeyTypeError):
         return UNCONFIGURED
     return FAILED
+
+
+def status_without_quorum(troubles: Sequence[str | None]) -> int:
+    """Return the status where too few nodes answer; `troubles` are those of all nodes, None of one that has none."""
+    refusals = sum(map(is_refusal, troubles))
+    # So many that the others could not make a quorum, whatever became of them.
+    return REFUSED if refusals and refusals * 2 >= len(troubles) else UNAVAILABLE

@@ -1,4 +1,4 @@
-"""`redsync ls`, `show` and `break`: what the nodes keep, and taking a claim away."""
+"""`redsync ls`: what the nodes keep, under which names."""
 
 from __future__ import annotations
 
@@ -6,31 +6,18 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from redsync.cli.asking import (
-    FINE,
-    FOUND_TROUBLE,
-    USAGE,
-    Answer,
-    Nodes,
-    SetupError,
-    execute,
-    find_names,
-    look_at,
-)
-from redsync.cli.writing import complain, shown, table, told, who, write_json
+from redsync.cli.arguments import encoded
+from redsync.cli.asking import Answer, Nodes, find_names, look_at
+from redsync.cli.exits import FINE
+from redsync.cli.writing import complain, print_table, process, shown, told, write_json
 
 if TYPE_CHECKING:
     from redsync._core.presence import Claim
     from redsync._protocols.name_survey import NameLook
 
-__all__ = ["break_", "encoded", "list_rows", "listed", "ls", "show", "survey"]
+__all__ = ["HEADINGS", "described", "held_by", "kind_of", "list_rows", "listed", "ls", "survey", "to_come"]
 
 HEADINGS = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
-
-
-def encoded(text: str) -> bytes:
-    """Return a name or pattern of the command line as the bytes that were typed."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 def survey(nodes: Nodes, pattern: bytes, most: int = 100) -> list[Answer[dict[bytes, NameLook]]]:
@@ -73,19 +60,20 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
     # What counts is for how long a quorum keeps it; of one that has no quorum, when the last trace is gone.
     remaining = lasting[min(quorum, len(lasting)) - 1] if lasting else None
     return {
-        **_described(next((claim for claim in held if claim.client), held[0])),
+        **described(next((claim for claim in held if claim.client), held[0])),
         "remaining": remaining,
         "nodes": len(held),
         "quorum": len(held) >= quorum,
     }
 
 
-def _described(claim: Claim) -> dict[str, Any]:
+def described(claim: Claim) -> dict[str, Any]:
+    """Return one node's claim as JSON tells it; `since` is when the holder's client was made."""
     client = claim.client
     return {
         "owner": claim.owner,
         "mode": claim.mode,
-        "hold_count": claim.count,
+        "hold_count": claim.hold_count,
         "host": client and client.host,
         "pid": client and client.pid,
         "program": client and client.program,
@@ -94,29 +82,39 @@ def _described(claim: Claim) -> dict[str, Any]:
     }
 
 
+def kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
+    """Return what kind of synchronizer a name is, for people; which side of it, if somebody holds one."""
+    if holder and holder["mode"]:
+        return f"{holder['mode']} lock"
+    return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
+
+
+def held_by(holder: dict[str, Any]) -> str:
+    """Return who holds something, and how many times, for people."""
+    times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
+    return f"{process(holder)}{times}"
+
+
+def to_come(latch: dict[str, Any]) -> str:
+    """Return what a latch waits for, for people."""
+    return f"{latch['left']} of {latch['size']} to come"
+
+
 def list_rows(entries: list[dict[str, Any]], count: int) -> list[tuple[str, ...]]:
     """Return the rows of `ls`: one for each holder, or one for a name that nobody holds."""
     rows: list[tuple[str, ...]] = []
     for entry in entries:
-        kind = f"{entry['kind']} of {entry['permits']}" if entry["permits"] else entry["kind"]
-        waiting = str(entry["waiting"] or "-")
+        name, waiting = shown(entry["name"]), str(entry["waiting"] or "-")
         if entry["latch"]:
-            waits = f"{entry['latch']['left']} of {entry['latch']['size']} to come"
-            rows.append((shown(entry["name"]), "latch", waits, "-", "-", waiting))
+            rows.append((name, "latch", to_come(entry["latch"]), "-", "-", waiting))
             if entry["kind"] in ("latch", "none"):
                 continue
-        holders = entry["holders"] or [None]
-        rows += [(shown(entry["name"]), kind, *_holder_cells(holder, count), waiting) for holder in holders]
+        for holder in entry["holders"]:
+            nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
+            rows.append((name, kind_of(entry, holder), held_by(holder), nodes, told(holder["remaining"]), waiting))
+        if not entry["holders"]:
+            rows.append((name, kind_of(entry), "-", "-", "-", waiting))
     return rows
-
-
-def _holder_cells(holder: dict[str, Any] | None, count: int) -> tuple[str, str, str]:
-    if holder is None:
-        return "-", "-", "-"
-    process = f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"]
-    mode = f" ({holder['mode']})" if holder["mode"] else ""
-    note = "" if holder["quorum"] else " no quorum"
-    return shown(process) + mode, f"{holder['nodes']}/{count}{note}", told(holder["remaining"])
 
 
 def _trouble(answers: list[Answer[Any]]) -> list[dict[str, Any]]:
@@ -131,141 +129,8 @@ def ls(options: Any) -> int:
         if options.json:
             write_json({"nodes": _trouble(answers), "quorum": nodes.quorum, "names": entries})
         elif entries:
-            print("\n".join(table(HEADINGS, list_rows(entries, len(nodes.nodes)))))
+            print_table(HEADINGS, list_rows(entries, len(nodes.nodes)), cut=(0, 2))
+        elif sys.stdout.isatty() and nodes.status(answers) == FINE:
+            print("nothing is kept under any such name", file=sys.stderr)
         complain(answers)
         return nodes.status(answers)
-
-
-def show(options: Any) -> int:
-    """Show what each node keeps under one name."""
-    name = encoded(options.name)
-    with Nodes.chosen(options) as nodes:
-        answers = nodes.ask(lambda client: look_at(client, nodes.prefix, [name]).get(name))
-        if options.json:
-            write_json({"name": options.name, "quorum": nodes.quorum, "nodes": [_shown_node(a) for a in answers]})
-        else:
-            rows = [row for answer in answers for row in _show_rows(answer)]
-            headings = ("NODE", "KIND", "HELD BY", "OWNER", "SINCE", "COUNT", "LIFE LEFT", "WAITING")
-            print("\n".join(table(headings, rows)))
-            _print_waiters(answers)
-        complain(answers)
-        return nodes.status(answers)
-
-
-def _shown_node(answer: Answer[NameLook | None]) -> dict[str, Any]:
-    look = answer.value
-    if look is None:
-        return {"node": answer.node, "error": answer.error, "kind": None if answer.error else "none"}
-    latch = look.latch
-    waiters = [
-        {"owner": w.owner, "host": w.client and w.client.host, "pid": w.client and w.client.pid} for w in look.waiters
-    ]
-    return {
-        "node": answer.node,
-        "error": None,
-        "kind": "latch" if latch and look.kind == "none" else look.kind,
-        "holders": [_described(claim) for claim in look.claims],
-        "held": look.held,
-        "waiters": waiters,
-        "waiting": look.waiting,
-        "permits": look.permits or None,
-        "window": look.window or None,
-        "latch": latch
-        and {"size": latch.size, "left": latch.left, "remaining": latch.remaining, "waiting": latch.waiting},
-    }
-
-
-def _show_rows(answer: Answer[NameLook | None]) -> list[tuple[str, ...]]:
-    look = answer.value
-    if look is None:
-        return [(answer.node, "?" if answer.error else "nothing", *["-"] * 6)]
-    rows: list[tuple[str, ...]] = []
-    if look.latch:
-        waits = f"{look.latch.left} of {look.latch.size} to come"
-        life = told(look.latch.remaining)
-        rows.append((answer.node, "latch", waits, "-", "-", "-", life, str(look.latch.waiting or "-")))
-    if look.kind == "none" and rows:
-        return rows
-    kind = f"{look.kind} of {look.permits}" if look.permits else look.kind
-    waiting = str(look.waiting or "-")
-    for claim in look.claims:
-        process = who("?", claim.client) + (f" ({claim.mode})" if claim.mode else "")
-        since = _clock(claim.client.since) if claim.client else "-"
-        life = told(claim.remaining)
-        rows.append((answer.node, kind, process, shown(claim.owner), since, str(claim.count), life, waiting))
-    if look.held > len(look.claims):
-        rows.append((answer.node, kind, f"and {look.held - len(look.claims)} more", *["-"] * 5))
-    return rows or [(answer.node, "free" if kind == "none" else kind, *["-"] * 5, waiting)]
-
-
-def _clock(since: float) -> str:
-    import time
-
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
-    except (OverflowError, ValueError, OSError):  # anybody may write a record
-        return "-"
-
-
-def _print_waiters(answers: list[Answer[NameLook | None]]) -> None:
-    waiters = {waiter.owner: waiter for answer in answers if answer.value for waiter in answer.value.waiters}
-    if waiters:
-        print("\nwaiting:")
-        for waiter in waiters.values():
-            print(f"  {who('?', waiter.client)}  {shown(waiter.owner)}")
-
-
-def break_(options: Any) -> int:
-    """Take a claim away from one owner, on all nodes."""
-    name, owner = encoded(options.name), encoded(options.owner)
-    with Nodes.chosen(options) as nodes:
-        answers = nodes.ask(lambda client: look_at(client, nodes.prefix, [name], most=10_000).get(name))
-        held = [
-            (look.kind, claim)
-            for answer in answers
-            for look in [answer.value]
-            if look
-            for claim in look.claims
-            if claim.owner == options.owner
-        ]
-        if not held:
-            complain(answers)
-            print(
-                f"{shown(options.owner)} does not hold {shown(options.name)!r} on any node that answered",
-                file=sys.stderr,
-            )
-            return nodes.status(answers) or FOUND_TROUBLE
-        kind, claim = next((each for each in held if each[1].client), held[0])
-        if not options.yes:
-            _confirm(f"take the {kind} {shown(options.name)!r} away from {who(options.owner, claim.client)}?")
-        return _take_away(nodes, options, name, kind, owner)
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise SetupError("nobody to ask: standard input is no terminal; say --yes if you mean it", USAGE)
-    print(
-        f"{question}\nIt may still be at work and will be told that it lost its hold, but only when it looks. [y/N] ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise SetupError("nothing was changed", FOUND_TROUBLE)
-
-
-def _take_away(nodes: Nodes, options: Any, name: bytes, kind: str, owner: bytes) -> int:
-    from redsync._protocols.name_survey import break_commands
-
-    commands = break_commands(nodes.prefix, name, kind, owner)
-    answers = nodes.ask(lambda client: 1 in execute(client, commands))
-    broken = sum(answer.value is True for answer in answers)
-    if options.json:
-        nodes_json = [
-            {"node": answer.node, "error": answer.error, "broken": answer.value is True} for answer in answers
-        ]
-        write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": nodes_json})
-    else:
-        print(f"taken away on {broken} of {len(answers)} nodes")
-    complain(answers)
-    return nodes.status(answers) or (FINE if broken else FOUND_TROUBLE)

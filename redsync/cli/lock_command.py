@@ -26,6 +26,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli import nodes
+from redsync.cli.arguments import seconds, whole
 from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, UsageError, status_of
 from redsync.exceptions import AcquireTimeout, LeaseLostError, RedsyncError
 
@@ -40,6 +41,42 @@ __all__ = ["add_parsers", "run"]
 
 KILL_AFTER: Final = 5.0
 
+_DESCRIPTION: Final = """\
+Run a command while holding a lock that all machines share, as flock(1) does
+for one machine.
+
+The lock is renewed while the command runs, and given back when it has ended.
+If it can't be renewed, the command is ended before anybody else can have it."""
+
+_EPILOG: Final = """\
+the command:
+  No shell is between (but with -c): it gets its arguments as they are, and our
+  standard input, output and error. In its environment it finds
+  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, of a fenced lock, REDSYNC_FENCING_TOKEN.
+  It is a process group of its own; TERM, INT, HUP and QUIT are forwarded to it.
+
+exit status:
+  the command's own, or 128 + n if signal n ended it, or us while we waited
+   64  wrong usage
+   69  too few nodes answer
+   75  busy: others hold the lock (-E changes it)
+   77  the nodes refuse the password, or forbid a command
+   78  no nodes configured, or the name is another kind of lock
+  124  the command was ended by us: its lock was lost, or --max-hold was over
+  125  redsync itself failed
+  126  the command can't be executed
+  127  the command was not found
+
+examples:
+  One machine of many does it, those whose crontab fires within a minute do not:
+    redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
+  Wait ten minutes at most, and say behind whom:
+    redsync lock deploy -w 600 -v -- make deploy
+  Three at a time:
+    redsync lock api --permits 3 -- ./import.py
+  With other readers, while nobody writes (-x):
+    redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
+
 _SHARE: Final = 0.4
 """How much of a lease the command's end may take: renewals have their turn at a third of it, and a second one after."""
 
@@ -50,31 +87,41 @@ def add_parsers(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "lock",
         help=summary,
-        description=f"{summary.capitalize()}, and end it before the lock is lost.",
-        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]",
-        epilog="Exit status: the command's own, 128 + n if signal n ended it; 64 wrong usage, 69 too few nodes answer, "
-        "75 busy, 77 the nodes refuse the password, 78 no nodes configured, 124 the command was ended by us, "
-        "126 it can't be executed, 127 it was not found.",
+        description=_DESCRIPTION,
+        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]\n       redsync lock NAME [options] -c STRING",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
     parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
-    nodes.add_arguments(parser)
     add = parser.add_argument
-    add("-n", "--nonblock", action="store_true", help="do not wait: end with 75 if others hold it")
-    add("-w", "--wait", type=_seconds_or_none, metavar="SECONDS", help="wait so long at most (for ever)")
-    add("-E", "--conflict-exit-code", type=_status, default=BUSY, metavar="N", help="the status instead of 75")
-    add("-s", "--shared", action="store_true", help="take the read side of a read-write lock")
-    add("-x", "--exclusive", action="store_true", help="take the write side of a read-write lock")
-    add("--permits", type=_permits, metavar="N", help="take one of N permits of a semaphore")
-    add("--fair", action="store_true", help="first come, first served; without a fencing token")
-    add("--lease", type=_seconds, metavar="SECONDS", help="how long others wait after a crash (REDSYNC_LEASE, else 30)")
-    add("--min-hold", type=_seconds, metavar="SECONDS", help="keep the lock so long, however short the command is")
-    add("--max-hold", type=_seconds, metavar="SECONDS", help="end the command after so long")
-    add("-k", "--kill-after", type=_seconds_or_none, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
-    add("--on-lost", choices=("term", "kill", "ignore"), default="term", help="what to do when the lock is lost (term)")
     add("-c", "--shell", metavar="STRING", help="run this with /bin/sh instead of a command after --")
     add("-q", "--quiet", action="store_true", help="say nothing")
     add("-v", "--verbose", action="store_true", help="say behind whom it waits, and how long it waited")
+
+    add = parser.add_argument_group("how long to wait (default: for ever)").add_argument
+    add("-n", "--nonblock", action="store_true", help="do not wait: end with 75 if others hold it")
+    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait so long at most, then end with 75")
+    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="the status instead of 75")
+
+    add = parser.add_argument_group("which kind (default: a fenced lock, one holder at a time)").add_argument
+    add("-s", "--shared", action="store_true", help="the read side of a read-write lock: with other readers")
+    add("-x", "--exclusive", action="store_true", help="the write side of a read-write lock: alone")
+    add("--permits", type=whole(1, 10_000), metavar="N", help="one of N permits of a semaphore: N at a time")
+    add("--fair", action="store_true", help="a fair lock: first come, first served")
+
+    add = parser.add_argument_group("how long to hold").add_argument
+    add("--lease", type=seconds(), metavar="SECONDS", help="how long others wait after a crash (REDSYNC_LEASE, or 30)")
+    add("--min-hold", type=seconds(), metavar="SECONDS", help="keep the lock so long, however short the command is")
+    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after so long, with 124")
+    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 5)")
+    add(
+        "--on-lost",
+        choices=("term", "kill", "ignore"),
+        default="term",
+        help="when the lock is about to be lost: SIGTERM and then SIGKILL (default), SIGKILL at once, or nothing",
+    )
+    nodes.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -245,32 +292,3 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
             f"ended in time; take --lease {math.ceil(kill_after / _SHARE)}, or --kill-after {longest:g} at most"
         )
     return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold)
-
-
-def _seconds_or_none(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    seconds = _seconds_or_none(text)
-    if not seconds:
-        raise argparse.ArgumentTypeError(f"must be more than 0 seconds, not {text!r}")
-    return seconds
-
-
-def _status(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 255:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 255, not {text!r}")
-    return int(text)
-
-
-def _permits(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10,000, not {text!r}")
-    return int(text)

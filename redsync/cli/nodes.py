@@ -4,27 +4,68 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from redsync.exceptions import ConfigurationError
+from redsync.cli.exits import UNCONFIGURED, SetupError
 
 if TYPE_CHECKING:
     from redsync import Client
 
-__all__ = ["add_arguments", "connect"]
+__all__ = ["add_arguments", "connect", "no_url", "prefix_of", "urls_of"]
+
+_SCHEMES: Final = ("redis", "rediss", "unix")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which nodes to use."""
-    parser.add_argument(
+    group = parser.add_argument_group("nodes")
+    group.add_argument(
         "--url",
         action="append",
         default=[],
         metavar="URL",
         dest="urls",
-        help="a node; give it once for each (REDSYNC_URLS, separated by commas)",
+        help="a node; once for each (default: REDSYNC_URLS, separated by commas)",
     )
-    parser.add_argument("--prefix", help="what the names of all keys begin with (REDSYNC_PREFIX, else redsync:)")
+    group.add_argument("--prefix", help="what the names of all keys begin with (default: REDSYNC_PREFIX, or redsync:)")
+
+
+def urls_of(options: argparse.Namespace) -> list[str]:
+    """Return the URLs that the options name, else the environment.
+
+    Raises:
+        SetupError: There is none, or one that is none.
+    """
+    urls = options.urls or os.environ.get("REDSYNC_URLS", "").split(",")
+    urls = [url.strip() for url in urls if url.strip()]
+    if not urls:
+        raise SetupError(
+            "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas", UNCONFIGURED
+        )
+    for number, url in enumerate(urls, 1):
+        if not _is_url(url):
+            raise SetupError(no_url(number), UNCONFIGURED)
+    return urls
+
+
+def no_url(number: int) -> str:
+    """Return a sentence about a URL that is none. It does not show the URL, which may have a password."""
+    return f"node {number} is no URL such as redis://:password@host:6379/0"
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in _SCHEMES and parts.port != 0
+    except ValueError:
+        return False
+
+
+def prefix_of(options: argparse.Namespace) -> str:
+    """Return what the names of all keys begin with."""
+    prefix: str = os.environ.get("REDSYNC_PREFIX", "redsync:") if options.prefix is None else options.prefix
+    return prefix
 
 
 def connect(options: argparse.Namespace, **settings: Any) -> Client:
@@ -35,13 +76,11 @@ def connect(options: argparse.Namespace, **settings: Any) -> Client:
         **settings: As for `Client`; None leaves it to the environment.
 
     Raises:
-        ConfigurationError: No nodes are named, or settings contradict each other.
+        SetupError: No nodes are named, or something that is no URL.
+        ConfigurationError: Settings that contradict each other.
     """
-    if not options.urls and not os.environ.get("REDSYNC_URLS", "").strip(", "):
-        raise ConfigurationError(
-            "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas"
-        )
+    urls = urls_of(options)
     from redsync.client import Client
 
-    given = {"prefix": options.prefix, **settings}
-    return Client.from_env(options.urls, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Client.from_env(urls, prefix=prefix_of(options), **given)

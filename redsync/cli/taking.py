@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from redsync.cli.arguments import name_of
 from redsync.cli.exits import REFUSED, status_of
 from redsync.exceptions import AcquireTimeout, QuorumError, RedsyncError
 
@@ -73,7 +74,7 @@ def _enter(
     timeout: float | None,
     on_lost: Callable[[Any], object],
 ) -> Hold:
-    name = options.name
+    name = name_of(options.name)
     settings: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost}
     if options.permits is not None:
         return stack.enter_context(client.get_semaphore(name, options.permits, **settings))
@@ -92,10 +93,10 @@ def _behind(client: Client, options: argparse.Namespace, error: RedsyncError) ->
         return f": {error}"
     try:
         if options.permits is not None:
-            holders: tuple[Any, ...] = client.get_semaphore(options.name, options.permits).holders()
+            holders: tuple[Any, ...] = client.get_semaphore(name_of(options.name), options.permits).holders()
             waiters = 0
         else:
-            info = client.inspect(options.name)
+            info = client.inspect(name_of(options.name))
             # Our own place is not taken yet.
             holders, waiters = info.holders, len(info.waiters)
     except RedsyncError:

@@ -1,7 +1,16 @@
-"""Commands as real processes, found again, with all that they started, by a mark in their environment."""
+"""Commands as real processes: read from, typed to, found again with all that they started by a mark they inherit."""
 
+import fcntl
+import json
 import os
+import pty
+import select
+import signal
+import struct
 import subprocess
+import sys
+import termios
+import time
 import uuid
 from pathlib import Path
 
@@ -11,24 +20,99 @@ PATIENCE = 30
 RELUCTANT = "trap '' TERM INT; echo ready; while :; do sleep 0.02; done"
 """A shell program that ends by SIGKILL only."""
 
+SESSION = [
+    sys.executable,
+    "-c",
+    "import fcntl,os,sys,termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])",
+]
+"""Starts a command in the foreground of the terminal that is its standard input."""
 
-class Marked(subprocess.Popen):
-    """A command whose descendants are found by a mark that they inherit."""
 
-    def __init__(self, arguments, environment, **options):
+class Terminal:
+    """The user's side of a pseudo-terminal."""
+
+    def __init__(self, columns=100, lines=30):
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def hand_over(self):
+        """Leave the other side to those who were started with it."""
+        os.close(self.slave)
+        self.slave = -1
+
+    def close(self):
+        os.close(self.master)
+        if self.slave >= 0:
+            os.close(self.slave)
+
+
+class Ended:
+    """A command that has ended."""
+
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        assert len(self.out.splitlines()) == 1, self.out + self.err
+        return json.loads(self.out)
+
+
+class Command(subprocess.Popen):
+    """A command that runs."""
+
+    def __init__(self, arguments, environment, *, before=(), terminal=None, **options):
         self.mark = f"redsync-test-{uuid.uuid4()}"
+        self.terminal = terminal
+        self._seen = b""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if terminal:
+            streams = dict.fromkeys(streams, terminal.slave)
+            before = [*SESSION, *before]
         super().__init__(
-            arguments,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "MARK": self.mark, **environment},
+            [*before, sys.executable, "-m", "redsync.cli", *arguments],
+            env={**environment, "MARK": self.mark},
             text=True,
             start_new_session=True,
             **streams | options,
         )
+        if terminal:
+            terminal.hand_over()
 
     def finish(self):
-        """Return what it said, when it has ended."""
-        return self.communicate(timeout=PATIENCE)
+        """Return what it said, when it has ended; without what was read before."""
+        out, err = self.communicate(timeout=PATIENCE)
+        return self._seen.decode() + (out or ""), err
+
+    def end(self):
+        """Return its status; it must end by itself."""
+        return self.wait(PATIENCE)
+
+    def interrupt(self):
+        self.send_signal(signal.SIGINT)
+
+    def read_until(self, text):
+        """Return what it wrote up to some text, and go on behind it."""
+        out = self.terminal.master if self.terminal else self.stdout.fileno()
+        deadline = time.monotonic() + PATIENCE
+        while text.encode() not in self._seen:
+            left = deadline - time.monotonic()
+            assert left > 0, f"it did not write {text!r}, but {self._seen!r}"
+            if select.select([out], [], [], left)[0]:
+                try:
+                    data = os.read(out, 65536)
+                except OSError:  # the terminal's last user has gone
+                    data = b""
+                assert data, f"it ended without {text!r}, but {self._seen!r}"
+                self._seen += data
+        before, found, self._seen = self._seen.partition(text.encode())
+        return (before + found).decode()
+
+    def type(self, text):
+        self.terminal.type(text)
 
     def family(self):
         """Return the processes with the mark, itself included."""
@@ -52,12 +136,16 @@ class Marked(subprocess.Popen):
         )
         return leader
 
-    def await_line(self, word):
-        """Read its output up to a line."""
-        for line in self.stdout:
-            if line.strip() == word:
-                return
-        raise AssertionError(f"ended without {word!r}: {self.stderr.read()}")
+    def clean_up(self):
+        """End all that is left of it."""
+        for number in self.family() | ({self.pid} if self.poll() is None else set()):
+            os.kill(number, signal.SIGKILL)
+        self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        if self.terminal:
+            self.terminal.close()
 
 
 def command_line(number):

@@ -1,44 +1,69 @@
-"""What tests of commands share: real processes, none of which may be left."""
+"""What tests of commands share: real processes, none of which may be left, and terminals."""
 
 import os
-import signal
-import sys
 
 import pytest
 
-from tests.cli.commands import Marked
+from tests.cli.commands import ROOT, Command, Ended, Terminal
 
 
 @pytest.fixture
-def lock_command(nodes, eventually):
-    """Start `redsync lock` on the nodes; nothing of it may be left when it has ended."""
+def environment(nodes):
+    """What commands find in their environment: all nodes."""
+    return make_environment(nodes.urls)
+
+
+def make_environment(urls):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_")}
+    ours = {"REDSYNC_URLS": ",".join(urls), "REDSYNC_RESTART_GUARD": "0", "TERM": "xterm"}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **ours}
+
+
+@pytest.fixture
+def start(environment, eventually):
+    """Start a command; keywords in capitals go to its environment. Nothing of it may be left when it has ended."""
     started = []
 
-    def start(*arguments, environment=None, before=(), **options):
-        environment = {"REDSYNC_URLS": ",".join(nodes.urls), "REDSYNC_RESTART_GUARD": "0", **(environment or {})}
-        command = [*before, sys.executable, "-m", "redsync.cli", "lock", *arguments]
-        started.append(Marked(command, environment, **options))
+    def start(*arguments, terminal=False, **more):
+        variables = {name: more.pop(name) for name in list(more) if name.isupper()}
+        terminal = Terminal() if terminal is True else terminal or None
+        started.append(Command(arguments, {**environment, **variables}, terminal=terminal, **more))
         return started[-1]
 
     yield start
     try:
-        for process in started:
-            if process.returncode is not None:
-                eventually(lambda process=process: not process.family())
+        for command in started:
+            if command.returncode is not None:
+                eventually(lambda command=command: not command.family(), within=20)
     finally:
-        for process in started:
-            for number in process.family():
-                os.kill(number, signal.SIGKILL)
-            process.communicate()
+        for command in started:
+            command.clean_up()
 
 
 @pytest.fixture
-def run_lock(lock_command):
+def redsync(start):
+    """Run a command to its end."""
+
+    def run(*arguments, **more):
+        command = start(*arguments, **more)
+        out, err = command.finish()
+        return Ended(command.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def lock_command(start):
+    """Start `redsync lock` on the nodes."""
+    return lambda *arguments, **more: start("lock", *arguments, **more)
+
+
+@pytest.fixture
+def run_lock(redsync):
     """Run `redsync lock` to its end; returns the status, the output and what it said."""
 
-    def run(*arguments, **options):
-        process = lock_command(*arguments, **options)
-        out, err = process.finish()
-        return process.returncode, out, err
+    def run(*arguments, **more):
+        done = redsync("lock", *arguments, **more)
+        return done.status, done.out, done.err
 
     return run

@@ -8,6 +8,7 @@ import time
 import pytest
 import redis
 
+from redsync import ClientClosedError
 from redsync.cli import main
 
 # Exit statuses
@@ -34,7 +35,7 @@ def test_status_is_the_commands_own(run_lock, program, status):
         (["x", "--min-hold", "3", "--max-hold", "2", "--", "true"], "--min-hold is longer than --max-hold"),
         (["x", "-w", "soon", "--", "true"], "must be a number of seconds, not 'soon'"),
         (["x", "-w", "-1", "--", "true"], "must be a number of seconds, not '-1'"),
-        (["x", "--lease", "0", "--", "true"], "must be more than 0 seconds, not '0'"),
+        (["x", "--lease", "0", "--", "true"], "must be a positive number of seconds, not '0'"),
         (["x", "-E", "256", "--", "true"], "must be a whole number from 0 to 255, not '256'"),
         (["x", "--permits", "0", "--", "true"], "must be a whole number from 1 to 10,000, not '0'"),
         (["x", "--on-lost", "pray", "--", "true"], "invalid choice: 'pray'"),
@@ -75,7 +76,7 @@ def test_refused_password_ends_with_77_however_long_it_would_wait(run_lock, node
         for url in nodes.urls:
             with redis.Redis.from_url(url) as node:
                 node.config_set("requirepass", "right")
-        status, out, err = run_lock("x", *arguments, "--", "echo", "ran", environment={"REDSYNC_URLS": ",".join(urls)})
+        status, out, err = run_lock("x", *arguments, "--", "echo", "ran", REDSYNC_URLS=",".join(urls))
     finally:
         for url in nodes.urls:
             with redis.Redis.from_url(url, password="right") as node:
@@ -85,7 +86,7 @@ def test_refused_password_ends_with_77_however_long_it_would_wait(run_lock, node
 
 
 def test_command_without_nodes_ends_with_78(run_lock):
-    status, _, err = run_lock("x", "--", "true", environment={"REDSYNC_URLS": ""})
+    status, _, err = run_lock("x", "--", "true", REDSYNC_URLS="")
     assert status == 78
     assert (
         err == "redsync lock: no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas\n"
@@ -107,6 +108,18 @@ def test_name_of_another_kind_ends_with_78(run_lock, client):
 def test_command_that_can_not_be_run_gives_the_lock_back(run_lock, client, command, status):
     assert run_lock("x", "--", command)[0] == status
     assert not client.get_fenced_lock("x").locked()
+
+
+@pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
+def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("redsync.cli.survivor.Survivor.__init__", fail)
+    urls = [word for url in nodes.urls for word in ("--url", url)]
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
+    assert main(["lock", "x", *urls, "--", "true"]) == 125
+    assert str(error) in capsys.readouterr().err
 
 
 def test_max_hold_ends_the_command_with_124(run_lock):
@@ -131,7 +144,7 @@ def test_command_finds_name_owner_and_token_in_its_environment(run_lock, client)
 @pytest.mark.parametrize("kind", [["--fair"], ["-s"], ["-x"], ["--permits", "2"]])
 def test_command_under_lock_without_token_sees_none(run_lock, kind):
     show = 'echo "${REDSYNC_OWNER:+owner} ${REDSYNC_FENCING_TOKEN-none}"'
-    assert run_lock("x", *kind, "-c", show, environment={"REDSYNC_FENCING_TOKEN": "7"}) == (0, "owner none\n", "")
+    assert run_lock("x", *kind, "-c", show, REDSYNC_FENCING_TOKEN="7") == (0, "owner none\n", "")
 
 
 def test_standard_input_is_the_commands(lock_command):
@@ -150,6 +163,13 @@ def test_open_files_are_inherited(lock_command, tmp_path):
 
 def test_arguments_reach_the_command_untouched_by_any_shell(run_lock):
     assert run_lock("x", "--", "printf", "%s|", "-v", "--", "$HOME", "a b")[1] == "-v|--|$HOME|a b|"
+
+
+def test_name_need_not_be_text(run_lock, client):
+    with client.get_fenced_lock(b"a\xffb"):
+        assert run_lock(b"a\xffb", "-n", "--", "true")[0] == 75
+    status, out, _ = run_lock(b"a\xffb", "-c", 'printf %s "$REDSYNC_LOCK_NAME" | od -An -tx1')
+    assert (status, out.split()) == (0, ["61", "ff", "62"])
 
 
 # Kinds of locks
@@ -205,7 +225,7 @@ def test_waiter_gets_the_lock_and_tells_behind_whom(lock_command, client):
 
 def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eventually):
     process = lock_command("x", "--min-hold", "60", "-c", "echo done; exit 4")
-    process.await_line("done")
+    process.read_until("done\n")
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
     process.terminate()
     process.finish()
@@ -215,7 +235,7 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
 
 def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
     process = lock_command("x", "--lease", "1.5", "-c", "echo ready; sleep 60")
-    process.await_line("ready")
+    process.read_until("ready\n")
     assert 0 < client.inspect("x").holders[0].remaining <= 1.5
     process.kill()
     process.finish()
@@ -225,9 +245,9 @@ def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
 def test_prefix_and_urls_come_from_options_first(run_lock, nodes, client):
     urls = [word for url in nodes.urls for word in ("--url", url)]
     with client.get_fenced_lock("x"):
-        environment = {"REDSYNC_URLS": "redis://127.0.0.1:1", "REDSYNC_PREFIX": "redsync:"}
-        assert run_lock("x", *urls, "-n", "--", "true", environment=environment)[0] == 75
-        assert run_lock("x", *urls, "--prefix", "p:", "-n", "--", "true", environment=environment)[0] == 0
+        elsewhere = {"REDSYNC_URLS": "redis://127.0.0.1:1", "REDSYNC_PREFIX": "redsync:"}
+        assert run_lock("x", *urls, "-n", "--", "true", **elsewhere)[0] == 75
+        assert run_lock("x", *urls, "--prefix", "p:", "-n", "--", "true", **elsewhere)[0] == 0
 
 
 # The start

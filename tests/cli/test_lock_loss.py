@@ -42,7 +42,7 @@ def last_beat(path):
 @pytest.mark.parametrize("fault", ["pause", "kill"])
 def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nodes, beats, fault):
     process = lock_command("x", "--lease", str(LEASE), "--", sys.executable, "-c", BEAT, str(beats))
-    process.await_line("ready")
+    process.read_until("ready\n")
     for i in range(3):
         getattr(nodes, fault)(i)
     # No renewal that was sent later than this can have had a quorum.
@@ -59,7 +59,7 @@ def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nod
 def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, beats):
     command = ["--", sys.executable, "-c", BEAT, str(beats)]
     process = lock_command("x", "--lease", str(LEASE), "--on-lost", "kill", *command)
-    process.await_line("ready")
+    process.read_until("ready\n")
     for i in range(3):
         nodes.pause(i)
     failed = time.monotonic()
@@ -71,7 +71,7 @@ def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, be
 @pytest.mark.slow
 def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes):
     process = lock_command("x", "--lease", "1", "--on-lost", "ignore", "-c", "echo ready; sleep 2; exit 3")
-    process.await_line("ready")
+    process.read_until("ready\n")
     for i in range(3):
         nodes.pause(i)
     _, err = process.finish()
@@ -82,7 +82,7 @@ def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes)
 @pytest.mark.slow
 def test_command_outlives_a_rolling_restart(lock_command, nodes):
     process = lock_command("x", "--lease", str(LEASE), "-c", "echo ready; read line", stdin=-1)
-    process.await_line("ready")
+    process.read_until("ready\n")
     for i in range(5):
         nodes.kill(i)
         nodes.restart(i)
@@ -96,7 +96,7 @@ def test_command_outlives_a_rolling_restart(lock_command, nodes):
 @pytest.mark.parametrize("program", [RELUCTANT, "echo ready; sleep 60"])
 def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
     process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)
-    process.await_line("ready")
+    process.read_until("ready\n")
     assert client.get_fenced_lock("x").force_release()
     _, err = process.finish()
     assert process.returncode == 124
@@ -105,7 +105,7 @@ def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, cli
 
 def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
     process = lock_command("x", "-c", "echo ready; read line", stdin=-1)
-    process.await_line("ready")
+    process.read_until("ready\n")
     assert client.get_fenced_lock("x").force_release()
     process.stdin.write("\n")
     _, err = process.finish()
@@ -117,7 +117,7 @@ def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
 @pytest.mark.parametrize("kind", [["--permits", "2"], ["-s"], ["--fair"]])
 def test_every_kind_of_lock_is_watched(lock_command, nodes, kind):
     process = lock_command("x", *kind, "--lease", "1.5", "-c", "echo ready; sleep 60")
-    process.await_line("ready")
+    process.read_until("ready\n")
     for i in range(3):
         nodes.pause(i)
     process.finish()

@@ -1,7 +1,6 @@
 """Signals and `redsync lock`: while it waits, while the command runs, with a terminal, and when it is killed itself."""
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -55,7 +54,7 @@ def test_signal_while_running_reaches_the_command_and_all_it_started(lock_comman
     process = lock_command("x", "-c", "cat; echo never", stdin=subprocess.PIPE)
     process.stdin.write("ready\n")
     process.stdin.flush()
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.send_signal(number)
     assert process.wait(20) == 128 + number
     assert process.finish() == ("", "")
@@ -64,7 +63,7 @@ def test_signal_while_running_reaches_the_command_and_all_it_started(lock_comman
 
 def test_command_that_handles_a_signal_decides_its_status(lock_command):
     process = lock_command("x", "-c", "trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.terminate()
     assert process.finish()[0] == "tidy\n"
     assert process.returncode == 5
@@ -72,7 +71,7 @@ def test_command_that_handles_a_signal_decides_its_status(lock_command):
 
 def test_signals_that_the_command_ignores_do_not_end_it(lock_command, client):
     process = lock_command("x", "-c", RELUCTANT)
-    process.await_line("ready")
+    process.read_until("ready\n")
     for _ in range(3):
         process.terminate()
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
@@ -93,7 +92,7 @@ def test_ignored_hangup_stays_ignored(lock_command):
 
 def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client):
     process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", RELUCTANT)
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.finish()
     assert process.returncode == 124
     assert not client.get_fenced_lock("x").locked()
@@ -102,21 +101,21 @@ def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client)
 def test_max_hold_ends_what_the_command_left_behind(lock_command):
     # The leader goes when asked; its pipeline does not.
     process = lock_command("x", "--max-hold", "0.5", "-k", "0.3", "-c", f'sh -c "{RELUCTANT}" & sleep 60')
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.finish()
     assert process.returncode == 124
 
 
 def test_stopped_command_is_ended_too(lock_command):
     process = lock_command("x", "--max-hold", "0.5", "-c", "echo ready; kill -STOP $$")
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.finish()
     assert process.returncode == 124
 
 
 def test_command_ends_when_we_are_killed(lock_command, eventually):
     process = lock_command("x", "-k", "0.2", "-c", RELUCTANT)
-    process.await_line("ready")
+    process.read_until("ready\n")
     process.kill()
     process.wait()
     eventually(lambda: not process.family())
@@ -129,121 +128,70 @@ def state_of(number):
     return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-SESSION = [
-    sys.executable,
-    "-c",
-    "import fcntl,os,sys,termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])",
-]
-
-
-class Terminal:
-    """The user's side of a pseudo-terminal."""
-
-    def __init__(self):
-        self._master, self.slave = pty.openpty()
-        self._seen = ""
-
-    def type(self, text):
-        os.write(self._master, text.encode())
-
-    def await_text(self, text):
-        while text not in self._seen:
-            try:
-                self._seen += os.read(self._master, 1024).decode()
-            except OSError:  # nobody has the other side open any more
-                break
-        assert text in self._seen, self._seen
-        self._seen = self._seen.partition(text)[2]
-
-    def hand_over(self):
-        """Leave the other side to those who were started with it."""
-        os.close(self.slave)
-        self.slave = -1
-
-    def close(self):
-        os.close(self._master)
-        if self.slave >= 0:
-            os.close(self.slave)
-
-
 @pytest.fixture
-def terminal():
-    terminal = Terminal()
-    yield terminal
-    terminal.close()
-
-
-@pytest.fixture
-def on_terminal(lock_command, terminal):
+def on_terminal(lock_command):
     """Start `redsync lock` in the foreground of a terminal."""
-
-    def start(*arguments, before=()):
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
-        process = lock_command(*arguments, before=[*SESSION, *before], **streams)
-        terminal.hand_over()
-        return process
-
-    return start
+    return lambda *arguments, **more: lock_command(*arguments, terminal=True, **more)
 
 
-def test_command_reads_from_the_terminal(on_terminal, terminal):
+def test_command_reads_from_the_terminal(on_terminal):
     process = on_terminal("x", "-c", "echo ready; read line; echo got $line")
-    terminal.await_text("ready")
-    terminal.type("words\n")
-    terminal.await_text("got words")
+    process.read_until("ready")
+    process.type("words\n")
+    process.read_until("got words")
     assert process.wait(20) == 0
 
 
-def test_interrupt_key_reaches_the_command_once(on_terminal, terminal):
+def test_interrupt_key_reaches_the_command_once(on_terminal):
     process = on_terminal("x", "-c", "trap 'echo interrupted; exit 6' INT; echo ready; while :; do sleep 0.02; done")
-    terminal.await_text("ready")
-    terminal.type("\x03")
-    terminal.await_text("interrupted")
+    process.read_until("ready")
+    process.type("\x03")
+    process.read_until("interrupted")
     assert process.wait(20) == 6
 
 
-def test_interrupt_key_while_waiting_ends_with_130(on_terminal, terminal, client, eventually):
+def test_interrupt_key_while_waiting_ends_with_130(on_terminal, client, eventually):
     with client.get_fenced_lock("x"):
         process = on_terminal("x", "--", "true")
         eventually(lambda: client.inspect("x").waiters)
-        terminal.type("\x03")
+        process.type("\x03")
         assert process.wait(20) == 130
         eventually(lambda: not client.inspect("x").waiters)
 
 
-def test_terminal_is_given_back(on_terminal, terminal):
+def test_terminal_is_given_back(on_terminal):
     # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
     shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
     process = on_terminal("x", "-c", "echo ran", before=shell)
-    terminal.await_text("back")
-    terminal.type("words\n")
-    terminal.await_text("got words")
+    process.read_until("back")
+    process.type("words\n")
+    process.read_until("got words")
     assert process.wait(20) == 0
 
 
-def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(on_terminal, terminal):
+def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(on_terminal):
     shell = ["/bin/sh", "-c", 'set -m; "$@"; echo stopped; fg; echo over', "sh"]
     process = on_terminal("x", "-c", "echo ready; read line; echo got $line", before=shell)
-    terminal.await_text("ready")
-    terminal.type("\x1a")
-    terminal.await_text("stopped")
-    terminal.type("words\n")
-    terminal.await_text("got words")
-    terminal.await_text("over")
+    process.read_until("ready")
+    process.type("\x1a")
+    process.read_until("stopped")
+    process.type("words\n")
+    process.read_until("got words")
+    process.read_until("over")
     assert process.wait(20) == 0
 
 
-def test_command_is_stopped_with_us_when_the_terminal_is_not_its_own(on_terminal, terminal, tmp_path):
+def test_command_is_stopped_with_us_when_the_terminal_is_not_its_own(on_terminal, eventually, tmp_path):
     shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
     go = tmp_path / "go"
     process = on_terminal("x", "-c", f"echo ready; until [ -e {go} ]; do sleep 0.02; done; echo went", before=shell)
-    terminal.await_text("ready")
-    terminal.type("\x1a")
-    terminal.await_text("stopped")
+    process.read_until("ready")
+    process.type("\x1a")
+    process.read_until("stopped")
     group = process.command_group()
-    assert state_of(group) == "T"
+    eventually(lambda: state_of(group) == "T")
     go.touch()
-    terminal.type("\n")
-    terminal.await_text("went")
-    terminal.await_text("over")
+    process.type("\n")
+    process.read_until("went")
+    process.read_until("over")
     assert process.wait(20) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from redsync.cli import FAMILIES, main
-from redsync.cli.exits import UsageError
+from redsync.cli.exits import SetupError, UsageError, status_without_quorum
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [name for names in FAMILIES.values() for name in names]
@@ -112,6 +112,45 @@ def test_contradiction_ends_with_status_64_and_a_sentence(command, capsys):
     command(UsageError("-a and -b contradict each other"))
     assert main(["planted"]) == 64
     assert capsys.readouterr().err == "redsync planted: -a and -b contradict each other\n"
+
+
+def test_command_that_can_not_begin_ends_with_its_status_and_a_sentence(command, capsys):
+    command(SetupError("there are no nodes", 78))
+    assert main(["planted"]) == 78
+    assert capsys.readouterr().err == "redsync planted: there are no nodes\n"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "status"),
+    [
+        (["Connection refused", "Connection refused", None], 69),
+        (["WRONGPASS no", "NOAUTH Authentication required.", None], 77),
+        (["WRONGPASS no", "Connection refused", None], 69),
+        (["NOPERM no permission", "Timeout reading"], 77),
+        (["invalid username-password pair or user is disabled."], 77),
+    ],
+)
+def test_status_tells_refusals_from_failures(troubles, status):
+    assert status_without_quorum(troubles) == status
+
+
+NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["watch"], ["doctor"], ["bench"]]
+
+
+@pytest.mark.parametrize("arguments", [*NODELESS, ["lock", "x", "--", "true"]])
+def test_every_command_without_nodes_ends_with_78_and_the_same_sentence(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("REDSYNC_URLS", " , ")
+    assert main(arguments) == 78
+    sentence = "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas"
+    assert capsys.readouterr().err == f"redsync {arguments[0]}: {sentence}\n"
+
+
+@pytest.mark.parametrize("arguments", [*NODELESS, ["dev"], ["demo"], ["top"]])
+def test_every_command_takes_json_and_refuses_what_it_does_not_know(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--json", "--nonsense"])
+    assert end.value.code == 64
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
 
 
 def test_words_after_dashes_are_the_wrapped_commands_own(monkeypatch):

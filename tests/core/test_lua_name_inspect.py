@@ -2,8 +2,9 @@
 
 import pytest
 
-from redsync._core.keys import LatchKeys, SlotKeys
+from redsync._core.keys import LatchKeys
 from redsync._core.presence import ClientRecord
+from redsync._core.slots import SlotKeys
 from redsync._protocols.name_survey import NameLook, break_commands, key_patterns, look_command, name_of_key
 
 PREFIX, NAME = b"redsync:", b"x"
@@ -39,7 +40,7 @@ def test_look_tells_who_is_behind_a_lock(node, look):
     node.redis.set(f"redsync:client:{CLIENT}", ClientRecord("host", 7, "program", 1.5).pack())
     found = look()
     (claim,) = found.claims
-    assert (found.kind, claim.owner, claim.count, claim.mode) == ("lock", ME, 3, None)
+    assert (found.kind, claim.owner, claim.hold_count, claim.mode) == ("lock", ME, 3, None)
     assert claim.client == ClientRecord("host", 7, "program", 1.5)
     assert 0 < claim.remaining <= 60
 
@@ -50,7 +51,7 @@ def test_look_leaves_out_permits_that_have_expired(node, look):
     node.redis.hset(KEYS.slots, mapping={"dead": "0", ME: "1,3"})
     found = look()
     assert (found.kind, found.permits, found.held) == ("semaphore", 4, 1)
-    assert [(claim.owner, claim.count) for claim in found.claims] == [(ME, 2)]
+    assert [(claim.owner, claim.hold_count) for claim in found.claims] == [(ME, 2)]
 
 
 def test_look_knows_permits_where_the_limit_is_unknown(node, look):
@@ -72,7 +73,7 @@ def test_look_tells_both_modes_of_a_read_write_lock(node, look):
     node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5})
     found = look()
     assert found.kind == "read-write lock"
-    assert [(claim.owner, claim.mode, claim.count) for claim in found.claims] == [
+    assert [(claim.owner, claim.mode, claim.hold_count) for claim in found.claims] == [
         ("me:1", "write", 2),
         ("me:1", "read", 1),
     ]

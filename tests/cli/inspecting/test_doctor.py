@@ -5,6 +5,7 @@ import redis
 
 from redsync.cli.doctor_checks import Report, check_deployment, check_node
 from redsync.testing import LocalNodes
+from tests.cli.commands import Terminal
 
 
 def problems(done):
@@ -113,10 +114,17 @@ def test_doctor_finds_a_replica(redsync, guarded, raw, nodes):
         raw[0].replicaof("NO", "ONE")
 
 
-def test_doctor_finds_a_node_that_forgets_without_a_guard(redsync):
+def test_doctor_takes_nodes_on_this_machine_for_a_try(redsync):
     done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="0")
-    assert done.status == 1
-    assert "forgets who holds what" in problems(done)[0][0]
+    assert (done.status, problems(done)) == (0, {})
+    assert "forgets who holds what" in notes(done)[0]
+    assert [each["text"] for each in done.json["findings"]] == ["all nodes run on this machine, and fail with it"]
+
+
+def test_doctor_tells_what_concerns_each_node_once(redsync):
+    out = redsync("doctor", REDSYNC_RESTART_GUARD="0").out
+    assert out.count("forgets who holds what") == 1
+    assert "each node: forgets who holds what" in out
 
 
 def test_doctor_tells_where_it_may_not_look(server_path, redsync):
@@ -162,7 +170,7 @@ INFO = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1, "uptime_in
 
 
 def texts(report):
-    found = check_node(report, guard=30.0, node_timeout=0.25, alone=False)
+    found = check_node(report, guard=30.0, node_timeout=0.25, is_serious=True)
     return [each.text for each in found if each.is_problem]
 
 
@@ -202,3 +210,51 @@ def test_even_number_of_nodes_is_pointed_out(count, is_problem):
     (finding,) = check_deployment([Report(str(number)) for number in range(count)])
     assert finding.is_problem is is_problem
     assert f"{count} nodes" in finding.text
+
+
+@pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
+def test_node_that_forgets_without_a_guard_is_a_problem_where_others_rely_on_it(is_serious, count):
+    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", latency=0.001)
+    found = check_node(report, guard=0.0, node_timeout=0.25, is_serious=is_serious)
+    assert len(found) == 1
+    assert "forgets who holds what" in found[0].text
+    assert sum(finding.is_problem for finding in found) == count
+
+
+@pytest.mark.parametrize(
+    ("addresses", "texts"),
+    [
+        (["a:1", "b:1", "c:1"], []),
+        (["a:1", "a:2", "b:1"], [("2 of 3 nodes run on a, and fail with it", True)]),
+        (["a:1", "a:2", "b:1", "c:1", "d:1"], [("2 of 5 nodes run on a, and fail with it", False)]),
+        (["127.0.0.1:1", "localhost:2", "/run/redis"], [("all nodes run on this machine, and fail with it", False)]),
+        (["127.0.0.1:1"], []),
+    ],
+)
+def test_nodes_that_share_a_machine_are_pointed_out(addresses, texts):
+    found = check_deployment([Report(address) for address in addresses])
+    assert [(finding.text, finding.is_problem) for finding in found] == texts
+
+
+@pytest.mark.parametrize(
+    ("info", "snapshots", "told"),
+    [
+        ({}, None, "not allowed to look"),
+        ({"aof_enabled": 1}, "", "append-only file"),
+        ({"aof_enabled": 0}, "", "none"),
+        ({"aof_enabled": 0}, "3600 1", "snapshots"),
+        ({"aof_enabled": 0}, None, "none, or snapshots"),
+    ],
+)
+def test_persistence_is_told(info, snapshots, told):
+    assert Report("a", info=info, snapshots=snapshots).persistence == told
+
+
+def test_doctor_is_a_list_where_the_terminal_is_narrow(start):
+    command = start("doctor", terminal=Terminal(columns=60))
+    text = command.read_until("LATENCY")
+    assert [line.split()[0] for line in text.splitlines()] == [
+        *("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP", "CLOCK", "LATENCY")
+    ]
+    assert max(map(len, command.read_until("nothing needs attention").splitlines())) <= 60
+    assert command.end() == 0

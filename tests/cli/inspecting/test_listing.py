@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from redsync.cli.writing import shown, table, told
+from redsync.cli.writing import cells, fitted, narrowed, short, shown, table, told
 from redsync.testing import LocalNodes
+from tests.cli.commands import Terminal
 
 
 def owner_of(client, name):
@@ -66,7 +67,8 @@ def test_ls_shows_a_table(everything, redsync):
     assert len(rows) == 9
     assert any("semaphore of 3" in row for row in rows)
     assert any("2 of 3 to come" in row for row in rows)
-    assert any("(read)" in row for row in rows)
+    assert any("read lock" in row for row in rows)
+    assert any(" x2 " in row for row in rows), "two permits at once"
 
 
 def test_ls_lists_names_that_match(three, redsync):
@@ -100,6 +102,15 @@ def test_ls_names_foreign_values_by_their_type(raw, redsync):
     kinds = {entry["name"]: entry["kind"] for entry in done.json["names"]}
     assert kinds == {"list": "list", "for ever": "string", "scores": "zset", "fields": "hash"}
     assert "secret" not in done.out
+
+
+def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
+    three.get_lock("x").acquire()
+    raw[0].config_resetstat()
+    assert redsync("ls").status == 0
+    used = set(raw[0].info("commandstats"))
+    assert "cmdstat_scan" in used
+    assert "cmdstat_keys" not in used
 
 
 def test_ls_looks_under_the_prefix_given(make_client, redsync):
@@ -142,9 +153,11 @@ def test_ls_without_nodes_ends_with_status_78(redsync):
     assert done.out == ""
 
 
-def test_ls_with_what_is_no_url_ends_with_status_64_and_tells_no_password(redsync):
-    done = redsync("ls", "--url", "http://user:secret@host")
-    assert done.status == 64
+@pytest.mark.parametrize("url", ["http://user:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x"])
+@pytest.mark.parametrize("command", [["ls"], ["doctor"], ["lock", "x", "-n", "--", "true"]])
+def test_what_is_no_url_ends_with_status_78_and_tells_no_password(redsync, command, url):
+    done = redsync(command[0], "--url", url, *command[1:])
+    assert done.status == 78, done.err
     assert "secret" not in done.err
 
 
@@ -178,8 +191,24 @@ def test_show_tells_of_each_node(three, nodes, redsync):
     assert holder["since"] > 1e9
     assert 0 < holder["remaining"] <= 30
     assert "refused" in third["error"]
-    shown_rows = redsync("show", "x").out.splitlines()
-    assert [row.split()[1] for row in shown_rows] == ["KIND", "lock", "lock", "?"]
+    title, _, heading, *rows = redsync("show", "x").out.splitlines()
+    assert title == "x: lock"
+    assert heading.split() == ["NODE", "HELD", "BY", "OWNER", "COUNT", "LIFE", "LEFT", "WAITING"]
+    process = f"{holder['host']}:{holder['pid']}"
+    assert [row.split()[1:4] for row in rows[:2]] == [[process, short(holder["owner"]), "2"]] * 2
+    assert rows[2].split()[1:3] == ["no", "answer"]
+    assert rows[4] == "holders:"
+    assert rows[5].strip() == holder["owner"]
+    assert f"{process} ({holder['program']}), client since 20" in rows[6]
+
+
+def test_show_does_not_call_free_what_too_few_nodes_know(nodes, redsync):
+    assert redsync("show", "x").out.startswith("x: free, and nobody waits\n")
+    nodes.kill(0)
+    nodes.kill(1)
+    done = redsync("show", "x")
+    assert (done.status, done.out.splitlines()[0]) == (69, "x: unknown")
+    assert done.err.splitlines()[-1] == "too few nodes answer: 1 of 3, a quorum is 2"
 
 
 def test_show_tells_who_waits(three, make_client, other, redsync, eventually):
@@ -300,7 +329,7 @@ def test_break_asks_at_a_terminal(reply, status, held, make_client, start):
 
 def test_break_without_owner_is_wrong_usage(redsync):
     done = redsync("break", "x", "--yes")
-    assert done.status in (2, 64)
+    assert done.status == 64
     assert "--owner" in done.err
 
 
@@ -319,3 +348,43 @@ def test_table_is_aligned():
 )
 def test_times_are_told_as_people_do(seconds, text):
     assert told(seconds) == text
+
+
+def test_ls_cuts_names_where_the_terminal_is_narrow(three, start):
+    three.get_lock("a" * 100).acquire()
+    command = start("ls", terminal=Terminal(columns=60))
+    lines = (command.read_until("3/3") + command.read_until("\n")).splitlines()
+    assert all(len(line) <= 60 for line in lines), lines
+    assert "a…" in lines[1]
+    assert command.end() == 0
+
+
+def test_ls_says_at_a_terminal_that_there_is_nothing(nodes, start):
+    command = start("ls", terminal=True)
+    command.read_until("nothing is kept under any such name")
+    assert command.end() == 0
+
+
+def test_width_is_counted_in_columns_of_the_terminal():
+    assert [cells(text) for text in ("abc", "名前", "e\u0301")] == [3, 4, 1]
+    assert table(["A", "B"], [["名", "x"], ["abc", "y"]]) == ["A    B", "名   x", "abc  y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "cut"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("名前前", 4, "名…"), ("ab", 1, "…"), ("ab", 0, "")],
+)
+def test_text_is_cut_to_a_width(text, width, cut):
+    assert fitted(text, width) == cut
+
+
+def test_columns_are_cut_one_after_the_other():
+    rows = [("n" * 30, "kind", "h" * 30)]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 60, (0, 2))] == [[22, 4, 30]]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 40, (0, 2))] == [[10, 4, 22]]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 5, (0, 2))] == [[10, 4, 10]]
+
+
+def test_owner_is_shortened_if_it_has_a_uuid():
+    assert short("0b6b4a2e-9ea9-424c-bf14-d67046491a9a:12") == "0b6b4a2e:12"
+    assert short("somebody:1") == "somebody:1"

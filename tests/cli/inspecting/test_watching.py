@@ -5,7 +5,9 @@ import os
 
 import pytest
 
-from redsync.cli.watching import changes, page, settled
+from redsync.cli.top import Ages, page
+from redsync.cli.watching import changes, settled
+from tests.cli.commands import Terminal
 
 
 def read_event(command, wanted):
@@ -58,7 +60,7 @@ def view(*holders, errors=(None, None, None), waiting=0):
 
 
 def hold(owner, *, quorum=True):
-    process = {"host": "h", "pid": 1, "remaining": 9.0, "nodes": 2}
+    process = {"host": "h", "pid": 1, "remaining": 9.0, "nodes": 2, "hold_count": 1}
     return {"owner": owner, "mode": None, "quorum": quorum, **process}
 
 
@@ -81,10 +83,12 @@ def test_top_shows_who_holds_what_until_q(three, start):
     three.get_lock("x").acquire()
     command = start("top", "--interval", "0.05", terminal=True)
     command.read_until("\x1b[?1049h")
-    assert "3 of 3 nodes answer, 1 names, 1 held" in command.read_until("LIFE LEFT")
+    assert "1 name, 1 held, 0 waiting" in command.read_until("3 of 3 nodes answer")
+    command.read_until("LIFE")
     assert f":{os.getpid()}" in command.read_until("3/3")
     three.get_lock("x").release()
     command.read_until("0 names, 0 held")
+    command.read_until("nothing is held, nobody waits")
     command.type("q")
     command.read_until("\x1b[?1049l")
     assert command.end() == 0
@@ -101,7 +105,7 @@ def test_top_gives_the_terminal_back_at_ctrl_c(nodes, start):
 def test_top_gives_the_terminal_back_when_it_is_terminated(nodes, start):
     command = start("top", "--interval", "30", terminal=True)
     command.read_until("(q: leave)")
-    command.process.terminate()
+    command.terminate()
     command.read_until("\x1b[?25h\x1b[?1049l")
     assert command.end() == 143
 
@@ -111,7 +115,7 @@ def test_top_shows_nodes_that_are_down(nodes, start):
     command.read_until("3 of 3 nodes answer")
     nodes.kill(0)
     command.read_until("2 of 3 nodes answer")
-    command.read_until(f"node 127.0.0.1:{nodes.ports[0]}: ")
+    command.read_until(f"  127.0.0.1:{nodes.ports[0]}: ")
     command.type("q")
     assert command.end() == 0
 
@@ -131,18 +135,65 @@ def test_top_writes_json_for_programs(three, start):
     assert command.end() == 0
 
 
+def shown(seen, width=80, height=24):
+    ages = Ages()
+    ages.note(seen, 0.0)
+    return [line.text for line in page(seen, ages, 0.0, width, height)]
+
+
 def test_page_fits_the_terminal():
     crowded = view()
     crowded["names"] = [{**crowded["names"][0], "name": f"name {number}", "waiting": number} for number in range(50)]
-    lines = page(crowded, 40, 10)
+    lines = shown(crowded, 40, 10)
     assert len(lines) == 10
     assert max(map(len, lines)) <= 40
-    assert lines[3].startswith("name 49"), "what most wait for comes first"
-    assert "lines more" in lines[-1]
+    assert lines[4].startswith("name 49"), "what most wait for comes first"
+    assert lines[-1] == "... and 45 lines more"
+
+
+def test_page_has_the_states_of_the_nodes_in_its_head():
+    troubles = ("Connection refused", "Timeout reading from socket", None)
+    lines = shown(view(hold("a"), errors=troubles), width=120)
+    assert lines[1] == "1 of 3 nodes answer: node 0 down  node 1 silent  node 2 up"
+    assert lines[2:4] == ["  node 0: Connection refused", "  node 1: Timeout reading from socket"]
+    assert lines[-1] == "too few nodes answer to tell who holds what"
+    refused = shown(view(errors=("WRONGPASS invalid username-password pair", None, None)))
+    assert refused[1] == "2 of 3 nodes answer: node 0 refuses us  node 1 up  node 2 up"
+
+
+def test_page_keeps_its_columns_where_names_are_long():
+    long = view({**hold("a"), "host": "h" * 40})
+    long["names"][0]["name"] = "n" * 100
+    heading, row = shown(long)[-2:]
+    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "LIFE", "NODES", "WAIT"]
+    assert row.startswith("nnnn")
+    assert row.split()[-3:] == ["s", "2/3", "-"]
+
+
+def test_page_tells_for_how_long_a_hold_is_seen():
+    ages, key = Ages(), ("x", "a", "")
+    ages.note(view(), 0.0)
+    assert ages.told(key, 0.0) == "-"
+    ages.note(view(hold("a")), 10.0)
+    assert ages.told(key, 12.5) == "2.5 s"
+    ages.note(view(hold("b")), 20.0)
+    assert ages.told(key, 20.0) == "-"
+    later = Ages()
+    later.note(view(hold("a")), 0.0)
+    assert later.told(key, 2.5) == "> 2.5 s", "it was there before we looked"
+
+
+@pytest.mark.parametrize(("plain", "styled"), [("", True), ("1", False)])
+def test_top_is_coloured_unless_that_is_not_wanted(nodes, start, plain, styled):
+    more = {"NO_COLOR": plain} if plain else {}
+    command = start("top", "--interval", "30", terminal=Terminal(columns=80), **more)
+    assert ("\x1b[7m" in command.read_until("nothing is held")) is styled
+    command.type("q")
+    assert command.end() == 0
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "soon", "nan"])
 def test_interval_that_can_not_be_is_wrong_usage(redsync, interval):
     done = redsync("watch", f"--interval={interval}")
-    assert done.status in (2, 64)
+    assert done.status == 64
     assert "positive number of seconds" in done.err

@@ -14,8 +14,9 @@ import time
 import hiredis
 import pytest
 
-from redsync._core.keys import LatchKeys, LockKeys, SlotKeys
+from redsync._core.keys import LatchKeys, LockKeys
 from redsync._core.scripts import Script
+from redsync._core.slots import SlotKeys
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import COMMANDS, Store
