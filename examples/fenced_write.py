@@ -37,9 +37,13 @@ class Account:
 
 
 def main() -> None:
-    with closing(sqlite3.connect(":memory:")) as database:
-        with LocalNodes(3) as nodes, nodes.client() as ada, nodes.client() as bob:
-            work(Account(database), ada, bob)
+    with (
+        closing(sqlite3.connect(":memory:")) as database,
+        LocalNodes(3) as nodes,
+        nodes.client() as ada,
+        nodes.client() as bob,
+    ):
+        work(Account(database), ada, bob)
 
 
 def work(account: Account, ada: Client, bob: Client) -> None:

@@ -16,7 +16,7 @@ from redsync.testing import LocalNodes
 RATE, PER = 10, 1.0
 
 ROOM = 0.3
-"""The API counts when calls arrive, the limiter when they are allowed; some take that many seconds longer than others."""
+"""The API counts when calls arrive, the limiter when they are allowed; some take so many seconds longer than others."""
 
 
 class Api(BaseHTTPRequestHandler):
