@@ -1,6 +1,7 @@
 """The client for threads: nodes in, synchronizers out. `client_async` is its twin.
 
-With `any_client` the only places that join facades and drivers.
+With `any_client` the only places that join facades and drivers. The facades are taken from the package, which loads
+each when it is first used: few programs use more than one or two.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import redis
-import redis.asyncio
 
 import redsync
 from redsync._core.events import Event

@@ -20,6 +20,9 @@ PATIENCE = 30
 RELUCTANT = "trap '' TERM INT; echo ready; while :; do sleep 0.02; done"
 """A shell program that ends by SIGKILL only."""
 
+ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; while :; do sleep 0.02; done"
+"""The same, and tells of SIGHUP: who forwards that has begun to watch over it."""
+
 SESSION = [
     sys.executable,
     "-c",

@@ -1,6 +1,7 @@
 """`redsync lock` as a user runs it: exit statuses, kinds of locks, what the command gets, and the start-up."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import redis
 
 from redsync import ClientClosedError
 from redsync.cli import main
+from tests.cli.commands import ANSWERING
 
 # Exit statuses
 
@@ -234,8 +236,10 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
 
 
 def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
-    process = lock_command("x", "--lease", "1.5", "-c", "echo ready; sleep 60")
+    process = lock_command("x", "--lease", "1.5", "-c", ANSWERING)
     process.read_until("ready\n")
+    process.send_signal(signal.SIGHUP)
+    process.read_until("asked\n")
     assert 0 < client.inspect("x").holders[0].remaining <= 1.5
     process.kill()
     process.finish()

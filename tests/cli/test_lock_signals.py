@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import RELUCTANT
+from tests.cli.commands import ANSWERING, RELUCTANT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
@@ -114,8 +114,10 @@ def test_stopped_command_is_ended_too(lock_command):
 
 
 def test_command_ends_when_we_are_killed(lock_command, eventually):
-    process = lock_command("x", "-k", "0.2", "-c", RELUCTANT)
+    process = lock_command("x", "-k", "0.2", "-c", ANSWERING)
     process.read_until("ready\n")
+    process.send_signal(signal.SIGHUP)
+    process.read_until("asked\n")
     process.kill()
     process.wait()
     eventually(lambda: not process.family())
