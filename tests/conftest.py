@@ -37,12 +37,13 @@ ON_REAL_TIME = {"cli", "drivers", "faults", "tests"}
 MOST_REPEATED = 5
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Let tests that depend on what else the machine does fail twice before they count: a stall of a second is no bug.
 
-    Each one is listed at the end (`R`), and a run in which more than a few were repeated fails: see `docs/testing.md`.
+    Each one is listed at the end (`R`), and a run in which more than a few were repeated fails: see CONTRIBUTING.md.
+    `-p no:rerunfailures` repeats none.
     """
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("rerunfailures") else []:
         if item.path.parent.name in ON_REAL_TIME or item.path.parent.parent.name in ON_REAL_TIME - {"tests"}:
             item.add_marker(pytest.mark.flaky(reruns=1))
 

@@ -57,7 +57,7 @@ _HEADSTART_NS = 50_000_000
 def add_parsers(subparsers: Any) -> None:
     """Add the command and its arguments."""
     summary = "watch processes fight over locks while nodes fail, and check every acquisition"
-    parser = subparsers.add_parser("demo", help=summary, description=f"{summary.capitalize()}.")
+    parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
     parser.add_argument("--processes", type=whole(1), default=4, metavar="N", help="worker processes (4)")
     parser.add_argument("--threads", type=whole(1), default=4, metavar="N", help="threads in each of them (4)")

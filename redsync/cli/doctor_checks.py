@@ -169,7 +169,9 @@ def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Findi
 
 
 def _check_life(report: Report, guard: float) -> list[Finding]:
-    ages = [age for age in (report.uptime, report.newborn_age) if age is not None]
+    # Both instants that a node subtracts are whole seconds: its uptime may be one too high, and clients allow for that.
+    uptime = None if report.uptime is None else max(report.uptime - 1.0, 0.0)
+    ages = [age for age in (uptime, report.newborn_age) if age is not None]
     if not ages or min(ages) >= guard:
         return []
     what = "was emptied" if report.newborn_age == min(ages) else "started"

@@ -59,7 +59,7 @@ def _add(subparsers: Any, name: str, module: str, function: str, summary: str) -
 
 def _add_dev(subparsers: Any) -> None:
     summary = "run throwaway nodes on this machine until Ctrl-C, and print what to export"
-    dev = subparsers.add_parser("dev", help=summary, description=f"{summary.capitalize()}.")
+    dev = subparsers.add_parser("dev", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     dev.add_argument("-n", "--nodes", type=whole(1), default=3, metavar="N", help="how many (default: 3)")
     add_json(dev)
     dev.set_defaults(run=_late("dev", "dev"))

@@ -183,7 +183,7 @@ def texts(report):
         ({"maxmemory": 100, "used_memory": 95}, "95% of maxmemory"),
         ({"aof_last_write_status": "err"}, "append-only file failed"),
         ({"rdb_last_bgsave_status": "err"}, "snapshot failed"),
-        ({"uptime_in_seconds": 12}, "for 18 s"),
+        ({"uptime_in_seconds": 12}, "for 19 s"),
     ],
 )
 def test_finding_of_a_node_is_told(change, said):
@@ -258,3 +258,11 @@ def test_doctor_is_a_list_where_the_terminal_is_narrow(start):
     ]
     assert max(map(len, command.read_until("nothing needs attention").splitlines())) <= 60
     assert command.end() == 0
+
+
+def test_node_is_not_fine_before_clients_think_so():
+    """Servers tell their uptime in whole seconds, and it may be one too high."""
+    info = INFO | {"uptime_in_seconds": 30}
+    (text,) = texts(Report("a", info=info, policy="noeviction", latency=0.001))
+    assert "takes no part in new grants for 1 s" in text
+    assert texts(Report("a", info=info | {"uptime_in_seconds": 31}, policy="noeviction", latency=0.001)) == []
