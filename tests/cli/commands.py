@@ -1,5 +1,6 @@
 """Commands as real processes: read from, typed to, found again with all that they started by a mark they inherit."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -142,7 +143,8 @@ class Command(subprocess.Popen):
     def clean_up(self):
         """End all that is left of it."""
         for number in self.family() | ({self.pid} if self.poll() is None else set()):
-            os.kill(number, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:

@@ -14,17 +14,18 @@ LEASE = 2.0
 DRIFT = LEASE * 0.01 + 0.002
 
 BEAT = """
-import signal, sys, time
+import os, signal, sys, time
 
 def note(number, frame):
     print("asked", time.monotonic(), flush=True)
 
 signal.signal(signal.SIGTERM, note)
 print("ready", flush=True)
-while True:
-    with open(sys.argv[1], "w") as file:
-        file.write(f"{time.monotonic()}\\n")
-    time.sleep(0.005)
+with open(sys.argv[1], "wb") as file:
+    while True:
+        # In one call and of one length: whenever it is killed, a whole number is there.
+        os.pwrite(file.fileno(), b"%020.6f" % time.monotonic(), 0)
+        time.sleep(0.005)
 """
 """Writes the time into a file again and again, and can't be ended by SIGTERM."""
 
