@@ -5,6 +5,7 @@
 """
 
 import gc
+import logging
 import os
 import signal
 import time
@@ -26,9 +27,10 @@ SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.
 
 FLAVOURS = ["threads", "asyncio"]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As in what a shell without job control starts in the background; children inherit it, and Ctrl-C is tested.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell without job control starts in the background ignores both, and children inherit that: they are tested.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 ON_REAL_TIME = {"cli", "drivers", "faults", "tests"}
@@ -62,6 +64,16 @@ def pytest_generate_tests(metafunc):
     if "both_flavours" in metafunc.fixturenames:
         alone = metafunc.definition.get_closest_marker("threads_only")
         metafunc.parametrize("flavour", FLAVOURS[:1] if alone else FLAVOURS, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_loggers() -> Iterator[None]:
+    """Commands and programs set them for their whole process; some tests run such in ours."""
+    loggers = [logging.getLogger(name) for name in ("redsync", "redsync.watchdog", "redsync.node")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
 
 
 def test_rule_has_what_any_branch_of_the_scripts_calls():
-    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "client|setinfo", "scan"}
+    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "client|setinfo", "config|get", "scan"}
     assert commands_of(ALL) == called_by(Script.shipped()) | ours
 
 
@@ -295,5 +295,5 @@ def test_who_may_look_can_look_and_change_nothing(guarded):
 
 
 def test_rule_for_looking_has_what_its_script_calls():
-    ours = {"ping", "info", "time", "get", "evalsha", "eval", "client|setinfo", "scan"}
+    ours = {"ping", "info", "time", "get", "evalsha", "eval", "client|setinfo", "config|get", "scan"}
     assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from redsync._core.presence import ClientRecord
 
@@ -35,22 +35,36 @@ def at_exit(function: Callable[[], object]) -> None:
 
     A child of multiprocessing ends by `os._exit`, after finalizers of its own; those of its parent, and what is set up
     while its arguments are unpickled, it forgets at its start. So each process that connects must ask anew, and what it
-    sets up is set up again after that.
+    sets up is set up again after that. Since Python 3.13 it calls what `atexit` was given as well.
     """
     util = sys.modules.get("multiprocessing.util")
     known = _asked_for.setdefault(os.getpid(), set())
     if (function, util is not None) in known:
         return
     known.add((function, util is not None))
-    atexit.unregister(function)
-    atexit.register(function)
+    ending = _Ending(function)
+    atexit.unregister(ending)
+    atexit.register(ending)
     if util is not None:
         _finalize(function)
         util.register_after_fork(function, _finalize)
 
 
 def _finalize(function: Callable[[], object]) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, function, exitpriority=0)
+    sys.modules["multiprocessing.util"].Finalize(None, _Ending(function), exitpriority=0)
 
 
+class _Ending(NamedTuple):
+    """Calls a function once in each process. All for the same function are equal, so `atexit` finds them."""
+
+    function: Callable[[], object]
+
+    def __call__(self) -> None:
+        ended = _ended.setdefault(os.getpid(), set())
+        if self.function not in ended:
+            ended.add(self.function)
+            self.function()
+
+
+_ended: Final[dict[int, set[Callable[[], object]]]] = {}
 _asked_for: Final[dict[int, set[tuple[Callable[[], object], bool]]]] = {}
