@@ -8,9 +8,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from redsync._core.presence import ClientRecord
 
@@ -42,7 +42,7 @@ def at_exit(function: Callable[[], object]) -> None:
     if (function, util is not None) in known:
         return
     known.add((function, util is not None))
-    ending = _Ending(function)
+    ending = _once(function)
     atexit.unregister(ending)
     atexit.register(ending)
     if util is not None:
@@ -51,19 +51,20 @@ def at_exit(function: Callable[[], object]) -> None:
 
 
 def _finalize(function: Callable[[], object]) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, _Ending(function), exitpriority=0)
+    sys.modules["multiprocessing.util"].Finalize(None, _once(function), exitpriority=0)
 
 
-class _Ending(NamedTuple):
-    """Calls a function once in each process. All for the same function are equal, so `atexit` finds them."""
+@cache
+def _once(function: Callable[[], object]) -> Callable[[], None]:
+    """Return what calls it once in each process; the same for the same function, so `atexit` finds it."""
 
-    function: Callable[[], object]
-
-    def __call__(self) -> None:
+    def end() -> None:
         ended = _ended.setdefault(os.getpid(), set())
-        if self.function not in ended:
-            ended.add(self.function)
-            self.function()
+        if function not in ended:
+            ended.add(function)
+            function()
+
+    return end
 
 
 _ended: Final[dict[int, set[Callable[[], object]]]] = {}
