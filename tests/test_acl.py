@@ -151,6 +151,7 @@ def use_semaphore(one, two, guarded, eventually):
     assert yours.acquire(timeout=0.05) is None
     waiter = in_other_thread(lambda: yours.acquire(timeout=20).release())
     eventually(lambda: one.inspect("sem").waiters)
+    eventually(lambda: all(admin.exists("redsync:sem") for admin in guarded.admins))
     guarded.admins[0].delete("redsync:sem", "redsync_slots:{redsync:sem}")
     permit.extend()  # and writes it down again where it was forgotten
     assert len(mine.holders()) == 1
