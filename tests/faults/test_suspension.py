@@ -68,7 +68,7 @@ def unplug(nodes):
         nodes.resume(i)
 
 
-def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug, eventually):
+def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug, *, eventually):
     def wait(hold):
         return hold.wait_lost(), time.monotonic()
 
@@ -94,7 +94,7 @@ def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, 
 
 
 def test_suspended_holder_gets_errors_at_once_although_no_node_answers(
-    suspend, client, told, unplug, watch, eventually
+    suspend, client, told, unplug, watch, *, eventually
 ):
     def work():
         with client.get_lock("x"), client.get_lock("y") as hold:
