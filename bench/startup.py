@@ -1,8 +1,9 @@
-"""What it costs to import redsync, beside redis-py alone, which it needs anyway. Fresh processes in turns."""
+"""What it costs to import redsync and to start its commands, beside redis-py alone. Fresh processes in turns."""
 
 from __future__ import annotations
 
 import compileall
+import os
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,29 @@ from pathlib import Path
 import redsync
 from bench.measure import Figure, interleave
 
-_STATEMENTS = ("import redis", "import redsync; from redsync import Client", "import redsync")
+_BASE = "import redis"
+
+
+def _command(arguments: list[str], *modules: str) -> str:
+    """Return what a command does before it begins: it parses its arguments, and loads what it needs."""
+    loads = "".join(f"; import redsync.{module}" for module in modules)
+    return f"import sys; sys.argv[1:] = {arguments!r}; from redsync.cli import main; main(){loads}"
+
+
+# Neither says to which nodes or what to do, so both end before they do anything.
+_LOCK = _command(
+    ["lock", "x"], "client", "fenced_lock", *(f"cli.{name}" for name in ("taking", "child", "guard", "survivor"))
+)
+_LS = _command(["ls"], "_protocols.name_survey")
+
+_WITHIN = {
+    "from redsync import Client": ("from redsync import Client", 20),
+    "redsync lock": (_LOCK, 30),
+    "redsync ls": (f"import redis; {_LS}", 30),
+}
+"""What may cost how many milliseconds more than redis-py alone."""
+
+_PACKAGE = "import redsync"
 
 _PROGRAM = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
 
@@ -20,30 +43,26 @@ _PROGRAM = "import time; t = time.perf_counter(); {}; print(time.perf_counter() 
 def run(*, quick: bool) -> list[Figure]:
     """Measure imports with warm caches, and of bytecode: installers compile what they install, a source tree is not."""
     compileall.compile_dir(Path(redsync.__file__).parent, quiet=1)
-    for statement in _STATEMENTS:
+    statements = [_BASE, _PACKAGE, *(statement for statement, _ in _WITHIN.values())]
+    for statement in statements:
         _import(statement)
-    redis, client, package = interleave([partial(_import, s) for s in _STATEMENTS], 9 if quick else 21)
-    # What redsync adds is the difference within a round, for the same reason as ratios are.
-    extra = statistics.median(mine - base for mine, base in zip(client, redis, strict=True))
-    extra_text = "redsync <= floor + 20 ms"
+    sides = [partial(_import, statement) for statement in statements]
+    redis, package, *others = interleave(sides, 9 if quick else 21)
     floor = statistics.median(redis)
-    return [
-        Figure(
-            "startup",
-            "from redsync import Client / import redis",
-            "ms",
-            floor + extra,
-            floor,
-            statistics.median(mine / base for mine, base in zip(client, redis, strict=True)),
-            extra_text,
-            extra <= 20,
-        ),
-        Figure("startup", "import redsync alone", "ms", statistics.median(package)),
-    ]
+    figures = []
+    for (what, (_, most)), mine in zip(_WITHIN.items(), others, strict=True):
+        # What redsync adds is the difference within a round, for the same reason as ratios are.
+        extra = statistics.median(own - base for own, base in zip(mine, redis, strict=True))
+        share = statistics.median(own / base for own, base in zip(mine, redis, strict=True))
+        target = f"redsync <= floor + {most} ms"
+        name = f"{what} / import redis"
+        figures.append(Figure("startup", name, "ms", floor + extra, floor, share, target, extra <= most))
+    return [*figures, Figure("startup", "import redsync alone", "ms", statistics.median(package))]
 
 
 def _import(statement: str) -> float:
     """Return how long the statement takes in a new interpreter, in milliseconds."""
     command = [sys.executable, "-c", _PROGRAM.format(statement)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    environment = {name: value for name, value in os.environ.items() if name != "REDSYNC_URLS"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     return float(result.stdout) * 1000

@@ -9,6 +9,7 @@ there; the token does. Runs by itself, on throwaway servers. With your own, writ
 
 import sqlite3
 import time
+from contextlib import closing
 
 from redsync import Client, LeaseLostError
 from redsync.testing import LocalNodes
@@ -36,9 +37,13 @@ class Account:
 
 
 def main() -> None:
-    with LocalNodes(3) as nodes, nodes.client() as ada, nodes.client() as bob:
-        account = Account(sqlite3.connect(":memory:"))
-        work(account, ada, bob)
+    with (
+        closing(sqlite3.connect(":memory:")) as database,
+        LocalNodes(3) as nodes,
+        nodes.client() as ada,
+        nodes.client() as bob,
+    ):
+        work(Account(database), ada, bob)
 
 
 def work(account: Account, ada: Client, bob: Client) -> None:

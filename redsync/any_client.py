@@ -7,23 +7,24 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from redsync._core.effects import Steps
 from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
-from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node, NodeStatus, make_nodes
-from redsync._drivers.threads import ThreadRunner
-from redsync._protocols import lock_survey
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.exceptions import ConfigurationError
 
+if TYPE_CHECKING:
+    from redsync._drivers.aio import AioRunner
+    from redsync._drivers.threads import ThreadRunner
+
 __all__ = ["AnyClient"]
 
-DriverT = TypeVar("DriverT", ThreadRunner, AioRunner)
+DriverT = TypeVar("DriverT", "ThreadRunner", "AioRunner")
 
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], AnyClient[Any]] = weakref.WeakValueDictionary()
 _shared_guard = threading.Lock()
@@ -88,21 +89,24 @@ class AnyClient(ABC, Generic[DriverT]):
     ) -> DriverT: ...
 
     @classmethod
-    def from_env(cls) -> Self:
+    def from_env(cls, nodes: Sequence[Any] = (), **options: Any) -> Self:
         """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
+
+        Args:
+            nodes: The nodes, if not those of the environment.
+            **options: As for the class; they take the place of what the environment says.
 
         Raises:
             ConfigurationError: No URLs, or a number that is none.
         """
-        urls = [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
+        urls = nodes or [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
         if not urls:
             raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
-        options: dict[str, Any] = {}
         if "REDSYNC_PREFIX" in os.environ:
-            options["prefix"] = os.environ["REDSYNC_PREFIX"]
+            options.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
         for option in ("lease", "restart_guard"):
             text = os.environ.get(f"REDSYNC_{option.upper()}")
-            if text is None:
+            if text is None or option in options:
                 continue
             try:
                 options[option] = float(text)
@@ -136,6 +140,8 @@ class AnyClient(ABC, Generic[DriverT]):
         return self._runner.statuses()
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
+        from redsync._protocols import lock_survey
+
         keys = LockKeys.of(self._prefix, encode_name(name))
         # As nobody, see `Exclusive._holder_steps`.
         return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())

@@ -1,37 +1,39 @@
 """The client for threads: nodes in, synchronizers out. `client_async` is its twin.
 
-With `any_client` the only places that join facades and drivers.
+With `any_client` the only places that join facades and drivers. The facades are taken from the package, which loads
+each when it is first used: few programs use more than one or two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import redis
-import redis.asyncio
 
+import redsync
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
 from redsync.any_client import AnyClient
-from redsync.decorator import locked_decorator
-from redsync.exclusive import ExclusiveLock
-from redsync.fair_lock import FairLock
-from redsync.fenced_lock import FencedLock
-from redsync.hold import Hold
-from redsync.latch import CountDownLatch
-from redsync.lock import Lock
-from redsync.lock_info import LockInfo
-from redsync.multi_lock import MultiLock
-from redsync.mutex import Mutex
-from redsync.permit import Permit
-from redsync.rate_limiter import RateLimiter
-from redsync.read_write_lock import ReadWriteLock
-from redsync.semaphore import Semaphore
-from redsync.spin_lock import SpinLock
+
+if TYPE_CHECKING:
+    from redsync.exclusive import ExclusiveLock
+    from redsync.fair_lock import FairLock
+    from redsync.fenced_lock import FencedLock
+    from redsync.hold import Hold
+    from redsync.latch import CountDownLatch
+    from redsync.lock import Lock
+    from redsync.lock_info import LockInfo
+    from redsync.multi_lock import MultiLock
+    from redsync.mutex import Mutex
+    from redsync.permit import Permit
+    from redsync.rate_limiter import RateLimiter
+    from redsync.read_write_lock import ReadWriteLock
+    from redsync.semaphore import Semaphore
+    from redsync.spin_lock import SpinLock
 
 __all__ = ["Client"]
 
@@ -99,7 +101,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
@@ -124,7 +126,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fair_lock(
         self,
@@ -147,7 +149,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fenced_lock(
         self,
@@ -165,7 +167,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,
@@ -192,7 +194,9 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: A name or a number that can't be.
             TypeError: A `backoff` that is no function.
         """
-        return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.SpinLock(
+            self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
+        )
 
     def get_read_write_lock(
         self,
@@ -215,7 +219,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -240,7 +244,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_rate_limiter(
         self,
@@ -264,7 +268,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+        return redsync.RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
@@ -279,7 +283,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return CountDownLatch(self, name, timeout=timeout, keep=keep)
+        return redsync.CountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -292,7 +296,7 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: No lock, one that is given twice, or a timeout that can't be.
             TypeError: Something that is no lock of this flavour.
         """
-        return MultiLock(locks, timeout=timeout)
+        return redsync.MultiLock(locks, timeout=timeout)
 
     def locked(
         self,
@@ -317,6 +321,8 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: A field that is no parameter, or an `on_busy` of no known kind.
             TypeError: The function is a coroutine function; this client is for threads.
         """
+        from redsync.decorator import locked_decorator
+
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
     def inspect(self, name: str | bytes) -> LockInfo:
@@ -325,7 +331,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return LockInfo.read(name, self._runner.run(self._survey(name)))
+        return redsync.LockInfo.read(name, self._runner.run(self._survey(name)))
 
     # The end.
 

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import redis
 import redis.asyncio
 
+import redsync
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
 from redsync.any_client import AnyClient
-from redsync.decorator import async_locked_decorator
-from redsync.exclusive_async import AsyncExclusiveLock
-from redsync.fair_lock import AsyncFairLock
-from redsync.fenced_lock import AsyncFencedLock
-from redsync.hold import AsyncHold
-from redsync.latch import AsyncCountDownLatch
-from redsync.lock import AsyncLock
-from redsync.lock_info import LockInfo
-from redsync.multi_lock_async import AsyncMultiLock
-from redsync.mutex import AsyncMutex
-from redsync.permit import AsyncPermit
-from redsync.rate_limiter import AsyncRateLimiter
-from redsync.read_write_lock import AsyncReadWriteLock
-from redsync.semaphore import AsyncSemaphore
-from redsync.spin_lock import AsyncSpinLock
+
+if TYPE_CHECKING:
+    from redsync.exclusive_async import AsyncExclusiveLock
+    from redsync.fair_lock import AsyncFairLock
+    from redsync.fenced_lock import AsyncFencedLock
+    from redsync.hold import AsyncHold
+    from redsync.latch import AsyncCountDownLatch
+    from redsync.lock import AsyncLock
+    from redsync.lock_info import LockInfo
+    from redsync.multi_lock_async import AsyncMultiLock
+    from redsync.mutex import AsyncMutex
+    from redsync.permit import AsyncPermit
+    from redsync.rate_limiter import AsyncRateLimiter
+    from redsync.read_write_lock import AsyncReadWriteLock
+    from redsync.semaphore import AsyncSemaphore
+    from redsync.spin_lock import AsyncSpinLock
 
 __all__ = ["AsyncClient"]
 
@@ -88,7 +90,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
@@ -113,7 +115,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fair_lock(
         self,
@@ -136,7 +138,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fenced_lock(
         self,
@@ -154,7 +156,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,
@@ -181,7 +183,7 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: A name or a number that can't be.
             TypeError: A `backoff` that is no function.
         """
-        return AsyncSpinLock(
+        return redsync.AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
 
@@ -206,7 +208,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -231,7 +233,9 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncSemaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return redsync.AsyncSemaphore(
+            self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
+        )
 
     def get_rate_limiter(
         self,
@@ -255,7 +259,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+        return redsync.AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
@@ -267,7 +271,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A name or a number that can't be.
         """
-        return AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
+        return redsync.AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
@@ -280,7 +284,7 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: No lock, one that is given twice, or a timeout that can't be.
             TypeError: Something that is no lock of this flavour.
         """
-        return AsyncMultiLock(locks, timeout=timeout)
+        return redsync.AsyncMultiLock(locks, timeout=timeout)
 
     def locked(
         self,
@@ -305,6 +309,8 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: A field that is no parameter, or an `on_busy` of no known kind.
             TypeError: The function is no coroutine function; this client is for asyncio.
         """
+        from redsync.decorator import async_locked_decorator
+
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
     async def inspect(self, name: str | bytes) -> LockInfo:
@@ -313,7 +319,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return LockInfo.read(name, await self._runner.run(self._survey(name)))
+        return redsync.LockInfo.read(name, await self._runner.run(self._survey(name)))
 
     # The end.
 

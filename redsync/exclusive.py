@@ -20,7 +20,6 @@ from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._protocols import lock_survey
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.tokens import Fence
@@ -170,10 +169,14 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
 
     def _holder_steps(self) -> Steps[str | None]:
         # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
+        from redsync._protocols import lock_survey
+
         runner = self._runner
         return lock_survey.holder(runner.session, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
+        from redsync._protocols import lock_survey
+
         runner = self._runner
         return lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
 

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
+from redsync._core.presence import Claim
 from redsync._core.quorum import Choice, Tally, Vote
-from redsync._protocols.lock_survey import Claim, Look
+from redsync._protocols.lock_survey import Look
 from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
@@ -101,6 +102,6 @@ def _holder(held: list[Claim], tally: Tally) -> Holder:
     owner, mode = held[0].owner, held[0].mode
     lasting = sorted((float("inf") if claim.remaining is None else claim.remaining for claim in held), reverse=True)
     remaining = lasting[tally.quorum - 1]
-    count = max(claim.count for claim in held)
+    count = max(claim.hold_count for claim in held)
     host, pid, program, since = next((claim.client for claim in held if claim.client), (None,) * 4)
     return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since, mode)

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from redsync._core.effects import Steps
-from redsync._core.keys import SlotKeys, encode_name
+from redsync._core.keys import encode_name
 from redsync._core.limits import Limit
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore

@@ -18,10 +18,11 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.keys import SlotKeys, encode_name
+from redsync._core.keys import encode_name
 from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
 from redsync._protocols import semaphore as protocol
 from redsync._protocols.bids import Bid

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,70 @@ SAYS = {
         20 readers missed it, 1 computed it
         4 updates between the reads of 4 readers, 0 of them seen half done
         """,
+    "django_once.py": r"""
+        paid twice at once:
+        200 paid
+        409 paid already
+        while another machine has it:
+        423 somebody else is at this order
+        another machine sends the orders
+        sent order 1
+        """,
+    "celery_once.py": r"""
+        two deliveries:
+        charged
+        charged already
+        one more, later:
+        charged already
+        the worker ended with status 0
+        """,
+    "fastapi_lock.py": r"""
+        free: 200 \{"paid":"order 1"\}
+        held by another machine: 423 \{"detail":"somebody else is at it"\}
+        lost on the way: 503 \{"detail":"the lock service is out of reach"\}
+        """,
+    "cron_once.py": r"""
+        the report, written on machine 1
+        machine 2 wrote '' and ended with status 0
+        still held on machine 1: True
+        status of machine 1: 0
+        free again: True
+        """,
+    "dogpile_mutex.py": r"""
+        8 readers have \{'report number 1'\}, computed 1 time
+        while a new one is computed: report number 1
+        then: report number 2
+        without a quorum of nodes: an invoice, all the same
+        """,
+    "leader_election.py": r"""
+        three candidates, 1 leads
+        the leader was killed, and another one leads: True
+        that one was asked to end, and the last one leads: True
+        the number of the term has grown: True
+        the lock was taken away: the leader steps down
+        nobody else is left, and it leads again: True
+        """,
+    "gunicorn_workers.py": r"""
+        workers: 2 clients: 2
+        one of them answers: True
+        one was killed, and its successor is another client: True
+        one of them answers: True
+        clients closed: 2
+        gunicorn ended with status 0
+        """,
     "own_unit_test_with_fakeredis.py": r"""
         test_shop_sells_what_it_has: passed
         test_shop_never_sells_more_to_many_customers: passed
         """,
 }
+
+
+RUN_BY = {"gunicorn/gunicorn.conf.py": "gunicorn_workers.py", "gunicorn/shop.py": "gunicorn_workers.py"}
+
+PAGES = [path for path in sorted((EXAMPLES.parent / "docs").rglob("*.md")) if "--8<--\nexamples/" in path.read_text()]
+INCLUDED = re.compile(
+    r"^<!-- skip: tests/test_examples\.py runs it -->\n```python\n--8<--\nexamples/(\S+)\n--8<--\n```$", re.MULTILINE
+)
 
 
 def run(*arguments, **environment):
@@ -84,17 +144,33 @@ def run(*arguments, **environment):
     )
 
 
+def unindented(text):
+    return re.sub(r"(?m)^ +", "", text)
+
+
+def pattern_of(name):
+    return unindented(SAYS[name].strip()) + "\n"
+
+
 @pytest.mark.parametrize("name", SAYS)
 def test_example_says_what_it_promises_and_warns_of_nothing(name):
     done = run("-W", "error", str(EXAMPLES / name))
     assert done.returncode == 0, done.stdout + done.stderr
-    pattern = re.sub(r"(?m)^ +", "", SAYS[name].strip()) + "\n"
-    output = re.sub(r"(?m)^ +", "", done.stdout)
-    assert re.fullmatch(pattern, output), done.stdout
+    assert re.fullmatch(pattern_of(name), unindented(done.stdout)), done.stdout
     # Where logging is not configured, a loss is told there.
-    assert all(re.match("lost the hold of '(files|report|account:7)'", line) for line in done.stderr.splitlines()), (
-        done.stderr
-    )
+    assert all(
+        re.match("lost the hold of '(files|report|account:7|order:2|leader)'", line)
+        for line in done.stderr.splitlines()
+    ), done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=attrgetter("name"))
+def test_page_shows_what_the_example_says_that_it_includes(path):
+    text = path.read_text()
+    names = INCLUDED.findall(text)
+    assert len(names) == text.count("--8<--\nexamples/")
+    for name in names:
+        assert re.search(f"```text\n{pattern_of(RUN_BY.get(name, name))}```", unindented(text)), name
 
 
 def test_every_example_is_run():

@@ -179,14 +179,19 @@ def test_object_dropped_while_held_is_released_whoever_wants_to_be_told_of_a_los
     eventually(lambda: WARNED in [(record.name, record.levelname) for record in caplog.records])
 
 
+def told(caplog):
+    """Return what was logged of holds; on a busy machine nodes may be suspect for a moment, and that is logged too."""
+    return [record for record in caplog.records if record.name != "redsync.node"]
+
+
 def test_object_dropped_when_released_says_nothing(client, caplog, eventually):
     for _ in range(3):
         with client.get_mutex("released"):
             pass
     client.get_mutex("held").acquire()
     gc.collect()
-    eventually(lambda: caplog.records)
-    assert [record.args[0] for record in caplog.records] == ["held"]
+    eventually(lambda: told(caplog))
+    assert [record.args[0] for record in told(caplog)] == ["held"]
 
 
 def test_hold_of_a_with_block_keeps_the_object_alive(client):
@@ -391,7 +396,7 @@ def test_close_gives_back_what_objects_hold_without_a_word(make_client, raw, cap
     del dropped
     gc.collect()
     assert raw.keys() == [set()] * 5
-    assert caplog.records == []
+    assert told(caplog) == []
     for refused in (mutex.acquire, mutex.locked, lambda: client.get_mutex("z").acquire(False)):
         with pytest.raises(ClientClosedError):
             refused()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "HoldLost", "HoldOrphaned", "NodeChanged"]
 
 
-@dataclass(frozen=True, slots=True)
-class HoldLost:
+class HoldLost(NamedTuple):
     """A hold ended before its owner released it.
 
     Attributes:
@@ -28,8 +26,7 @@ class HoldLost:
     state: HoldState
 
 
-@dataclass(frozen=True, slots=True)
-class HoldOrphaned:
+class HoldOrphaned(NamedTuple):
     """A hold was given back because its owner ended without doing so: a thread, or an object that nobody has any more.
 
     Attributes:
@@ -41,8 +38,7 @@ class HoldOrphaned:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(NamedTuple):
     """A node went up, down, suspect or quarantined.
 
     Attributes:

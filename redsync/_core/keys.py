@@ -8,11 +8,11 @@ The queue of `{x}` is spelled apart from that of `x`: two names never share a ke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["HoldKey", "LatchKeys", "LockKeys", "SlotKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -100,8 +100,7 @@ class LockKeys:
         return cls(lock, queue, places, channel, token, (lock, queue, places), (lock,), (lock, mode) if mode else lock)
 
 
-@dataclass(frozen=True, slots=True)
-class LatchKeys:
+class LatchKeys(NamedTuple):
     """The keys of one count-down latch; a lock may have the same name.
 
     Attributes:
@@ -123,29 +122,3 @@ class LatchKeys:
         ours = b":" + full if b"{" in full else b"{" + full + b"}"
         latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
         return cls(latch, waiters, LockKeys.of(b"redsync_latch_setting:", ours), (latch, waiters))
-
-
-@dataclass(frozen=True, slots=True)
-class SlotKeys(LockKeys):
-    """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
-
-    Attributes:
-        slots: Hash permit -> "slot,slot": which slots it has.
-        taken: Bit map of the slots that are taken.
-        limit: "version permits": how many slots there are, and who said so last.
-    """
-
-    slots: bytes
-    taken: bytes
-    limit: bytes
-
-    @classmethod
-    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> SlotKeys:
-        """Return the keys of the semaphore with that name."""
-        base = LockKeys.of(prefix, name, mode)
-        ours = base.queue.removeprefix(b"redsync_queue:")
-        slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
-        everything = (*base.all, slots, taken, limit)
-        held = (base.lock, slots, taken, base.queue, base.places)
-        common = base.lock, base.queue, base.places, base.channel, base.token
-        return cls(*common, everything, held, base.hold, slots, taken, limit)

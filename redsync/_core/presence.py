@@ -1,10 +1,15 @@
-"""Client records: who is behind a client's UUID. Each client keeps one on every node, for `inspect` to show."""
+"""Who has what, for people: claims as nodes tell of them, and the records that tell who is behind a client's UUID.
+
+Each client keeps its record on every node.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-__all__ = ["ClientRecord"]
+__all__ = ["Claim", "ClientRecord"]
+
+_MODES: Final = {b"r": "read", b"w": "write", b"": None}
 
 
 class ClientRecord(NamedTuple):
@@ -40,3 +45,29 @@ class ClientRecord(NamedTuple):
             return cls(str(fields["host"]), int(fields["pid"]), str(fields["program"]), float(fields["since"]))
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
+
+
+class Claim(NamedTuple):
+    """One holder's claim on one node.
+
+    Attributes:
+        owner: The holder.
+        hold_count: How many acquisitions it has to release.
+        mode: "read" or "write" of a read-write lock; None of what is held in one way only.
+        remaining: Seconds until the node forgets the claim; None when it never does.
+        client: Who is behind the holder, None if unknown.
+    """
+
+    owner: str
+    hold_count: int
+    mode: str | None
+    remaining: float | None
+    client: ClientRecord | None
+
+    @classmethod
+    def read(cls, words: Any) -> Claim:
+        """Return what a script says of one claim: owner, hold count, mode, remaining ms (-1: for ever), record."""
+        owner, count, mode, remaining_ms, record = words
+        client = ClientRecord.unpack(record) if record else None
+        remaining = remaining_ms / 1000 if remaining_ms >= 0 else None
+        return cls(owner.decode("utf-8", "backslashreplace"), count, _MODES[mode], remaining, client)

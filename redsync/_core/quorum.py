@@ -20,9 +20,8 @@ changing under its eyes. Not thread-safe: the driver that fills a tally guards i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "quorum_of"]
 
@@ -62,8 +61,7 @@ def quorum_of(nodes: int) -> int:
     return nodes // 2 + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(NamedTuple):
     """One node's vote, for people and error handlers to read.
 
     Attributes:

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
-from redsync._core.latches import Arrivals
 from redsync._core.ownership import Owner
 from redsync._core.timing import Timing
+
+if TYPE_CHECKING:
+    from redsync._core.latches import Arrivals
 
 __all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner", "Scope", "Session", "drive"]
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Session:
     """What all synchronizers of one client share.
 
@@ -42,8 +44,8 @@ class Session:
     luck: Callable[[], float]
     record_key: bytes = b""
     record: bytes = b""
-    marks: Iterator[int] = field(default_factory=lambda: count(1), compare=False)
-    arrivals: dict[bytes, Arrivals] = field(default_factory=dict, compare=False)
+    marks: Iterator[int] = field(default_factory=lambda: count(1))
+    arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
 
     @property
     def quorum(self) -> int:

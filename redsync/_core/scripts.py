@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 __all__ = ["Script"]
 
+_FOLDER = files("redsync").joinpath("_lua")
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 
+@cache
 def _read(file_name: str) -> str:
-    return files("redsync").joinpath("_lua", file_name).read_text("utf-8")
+    return _FOLDER.joinpath(file_name).read_text("utf-8")
 
 
 def _expand(text: str) -> str:
@@ -27,8 +29,7 @@ def _expand(text: str) -> str:
     return _INCLUDE.sub(lambda match: _expand(_read(f"_{match[1]}.lua")), text)
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One script that nodes execute atomically.
 
     Attributes:
@@ -38,8 +39,11 @@ class Script:
     """
 
     name: str
-    source: bytes = field(repr=False)
-    sha: bytes = field(repr=False)
+    source: bytes
+    sha: bytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
 
     @classmethod
     @cache
@@ -52,5 +56,5 @@ class Script:
     @cache
     def shipped(cls) -> tuple[Script, ...]:
         """Return all scripts of the package, for a node to load before their first use."""
-        names = sorted(entry.name for entry in files("redsync").joinpath("_lua").iterdir())
+        names = sorted(entry.name for entry in _FOLDER.iterdir())
         return tuple(cls.load(name[:-4]) for name in names if name.endswith(".lua") and not name.startswith("_"))

@@ -12,7 +12,7 @@ byte leaves, and each node starts its own TTL later than that: the client always
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["MAX_LEASE", "Timing", "check_timeout", "retry_delay"]
 
@@ -26,8 +26,7 @@ _NODE_TIMEOUT_SHARE = 0.05
 _SHORTEST_NODE_TIMEOUT = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """A client's time settings, and what follows from them.
 
     Attributes:

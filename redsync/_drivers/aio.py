@@ -33,10 +33,9 @@ from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel
-from redsync._drivers.process import describe_process
+from redsync._drivers.process import clock, describe_process
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
-from redsync._drivers.threads import clock
 from redsync.exceptions import ClientClosedError, ConfigurationError
 
 __all__ = ["AioRunner"]

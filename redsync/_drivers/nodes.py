@@ -12,8 +12,7 @@ import math
 import re
 import socket
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import hiredis
@@ -68,8 +67,7 @@ def pack(*parts: bytes | str) -> bytes:
     return packed
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(NamedTuple):
     """What a node said of itself when it was connected.
 
     Attributes:
@@ -87,8 +85,7 @@ class NodeInfo:
     birth: Birth | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(NamedTuple):
     """The state of one node as this client sees it.
 
     Attributes:
@@ -408,8 +405,9 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     if isinstance(node, str):
         try:
             pool: Any = client_class.from_url(node).connection_pool
-        except ValueError as error:
-            raise ConfigurationError(f"{node!r} is no URL of a node: {error}") from error
+        except ValueError:
+            # Neither the URL nor what is wrong with it is told: it may have a password.
+            raise ConfigurationError(f"node {index + 1} is no URL such as redis://:password@host:6379/0") from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
     else:

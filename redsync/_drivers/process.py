@@ -1,4 +1,4 @@
-"""What a client needs to know of the process it lives in: who it is, and when it ends."""
+"""What a client needs to know of the process it lives in: who it is, its clock, and when it ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 from redsync._core.presence import ClientRecord
 
-__all__ = ["at_exit", "describe_process"]
+__all__ = ["at_exit", "clock", "describe_process"]
+
+# A suspended machine's leases go on running on the nodes, so where possible they go on running here.
+clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 def describe_process() -> ClientRecord:
@@ -29,22 +35,37 @@ def at_exit(function: Callable[[], object]) -> None:
 
     A child of multiprocessing ends by `os._exit`, after finalizers of its own; those of its parent, and what is set up
     while its arguments are unpickled, it forgets at its start. So each process that connects must ask anew, and what it
-    sets up is set up again after that.
+    sets up is set up again after that. Since Python 3.13 it calls what `atexit` was given as well.
     """
     util = sys.modules.get("multiprocessing.util")
     known = _asked_for.setdefault(os.getpid(), set())
     if (function, util is not None) in known:
         return
     known.add((function, util is not None))
-    atexit.unregister(function)
-    atexit.register(function)
+    ending = _once(function)
+    atexit.unregister(ending)
+    atexit.register(ending)
     if util is not None:
         _finalize(function)
         util.register_after_fork(function, _finalize)
 
 
 def _finalize(function: Callable[[], object]) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, function, exitpriority=0)
+    sys.modules["multiprocessing.util"].Finalize(None, _once(function), exitpriority=0)
 
 
+@cache
+def _once(function: Callable[[], object]) -> Callable[[], None]:
+    """Return what calls it once in each process; the same for the same function, so `atexit` finds it."""
+
+    def end() -> None:
+        ended = _ended.setdefault(os.getpid(), set())
+        if function not in ended:
+            ended.add(function)
+            function()
+
+    return end
+
+
+_ended: Final[dict[int, set[Callable[[], object]]]] = {}
 _asked_for: Final[dict[int, set[tuple[Callable[[], object], bool]]]] = {}

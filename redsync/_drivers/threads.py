@@ -20,7 +20,6 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
@@ -35,18 +34,13 @@ from redsync._drivers.lanes import Lane
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel
-from redsync._drivers.process import at_exit, describe_process
+from redsync._drivers.process import at_exit, clock, describe_process
 from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError
 
 __all__ = ["ThreadRunner", "clock"]
 
 T = TypeVar("T")
-
-# A suspended machine's leases go on running on the nodes, so where possible they go on running here.
-clock: Callable[[], float] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
 
 _Listening: TypeAlias = list[tuple[Lane, bytes]]
 """Whose wake-ups a running protocol keeps, to be forgotten when it ends."""

@@ -11,7 +11,7 @@ from redsync._core.claims import ClaimKind
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.presence import ClientRecord
+from redsync._core.presence import Claim, ClientRecord
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
@@ -27,35 +27,6 @@ def _not_foreign(reply: Any) -> bool:
     if reply.__class__ is not int or reply not in (1, 0, -1):
         raise ValueError("a forced release is answered by 1, 0 or -1")
     return bool(reply >= 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One holder's claim on one node.
-
-    Attributes:
-        owner: The holder.
-        count: The hold count.
-        mode: "read" or "write" of a read-write lock; None of what is held in one way only.
-        remaining: Seconds until the node forgets the claim; None when it never does.
-        client: Who is behind the holder, None if unknown.
-    """
-
-    owner: str
-    count: int
-    mode: str | None
-    remaining: float | None
-    client: ClientRecord | None
-
-    @classmethod
-    def read(cls, words: Any) -> Claim:
-        """Return what `lock_inspect` says of one claim on a read-write lock."""
-        owner, count, mode, remaining_ms, record = words
-        client = ClientRecord.unpack(record) if record else None
-        return cls(owner.decode("utf-8", "replace"), count, _MODES[mode], remaining_ms / 1000, client)
-
-
-_MODES = {b"r": "read", b"w": "write"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, read_slots
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._core.slots import SlotKeys
 from redsync._protocols.claim import acquire_new
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release

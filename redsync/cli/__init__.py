@@ -1,35 +1,44 @@
 """The `redsync` command.
 
-Each sub-command is one module of this package, listed in `COMMANDS`. Such a module has two functions,
-
-- `configure(parser)`, which adds the command's arguments, and
-- `run(options) -> int`, which does the work and returns the exit status,
-
-and imports what is slow or optional (redis, rich, servers) only inside `run`: `redsync --help` must answer at once, and
-also where no extra is installed. Only the module of the chosen command is imported at all.
-
-Exit statuses: 0 success, 1 the command found something wrong, 2 wrong usage, 69 something it needs is not installed or
-does not start, 130 interrupted by Ctrl-C.
+Commands come in families, each a module of this package that is listed in `FAMILIES`. Such a module has a function
+`add_parsers(subparsers)`, which adds a parser for each of its commands and gives it what to run:
+`parser.set_defaults(run=function)`, where `function(options) -> int` does the work and returns the exit status (see
+`exits`). What is slow or optional (redis, rich, servers) it imports only inside that: `redsync --help` must answer at
+once, and also where no extra is installed. Only the family of the chosen command is imported, unless all are to be
+listed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-__all__ = ["COMMANDS", "main"]
+from redsync.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, SetupError
 
-COMMANDS: Final = {
-    "demo": "watch processes fight over locks while nodes fail, and check every acquisition",
+__all__ = ["FAMILIES", "WRAPPING", "main"]
+
+FAMILIES: Final = {
+    "lock_command": ("lock",),
+    "inspecting": ("doctor", "ls", "show", "break", "watch", "top", "bench", "dev"),
+    "demo": ("demo",),
 }
-"""The sub-commands: each is the name of its module, with the line that `redsync --help` says about it."""
+"""The modules that add commands, with the names of these."""
 
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
+WRAPPING: Final = {"lock"}
+"""The commands that run another: what follows `--` is its command line, which is not ours to parse."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with our own status when the arguments are wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
 class _Version(argparse.Action):
@@ -49,13 +58,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments without the program's name; None for those of this process.
 
     Raises:
-        SystemExit: The arguments were wrong (status 2), or asked for help or the version (status 0).
+        SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
     """
+    if argv is None:
+        # A process of our own. What it loads stays to the end: to look for garbage there takes a tenth of the start.
+        gc.set_threshold(20_000, 10, 10)
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parse(arguments)
     try:
-        status: int = _module(options.command).run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
+    except SetupError as error:
+        print(f"redsync {options.command}: {error}", file=sys.stderr)
+        return error.status
     except KeyboardInterrupt:
         print(f"redsync {options.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -67,21 +82,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="redsync", description="Distributed locks over independent Redis masters: tools to try and to watch them."
+    # No option before the command takes a value, so the first word that is no option is the command.
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    wrapped: list[str] = []
+    if chosen in WRAPPING and "--" in arguments:
+        end = arguments.index("--")
+        arguments, wrapped = arguments[:end], arguments[end + 1 :]
+    options = _parser(chosen).parse_args(arguments)
+    options.wrapped = wrapped
+    return options
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the chosen command, and of those of its family; of all if there is no such command."""
+    parser = _Parser(
+        prog="redsync",
+        description="Distributed locks over independent Redis masters: tools to use, try and watch them.",
     )
     parser.add_argument(
         "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version and exit"
     )
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    # No option before the command takes a value, so the first word that is no option is the command.
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-        if name == chosen:
-            _module(name).configure(command)
-    return parser.parse_args(arguments)
-
-
-def _module(command: str) -> Any:
-    return import_module(f"redsync.cli.{command}")
+    known = [family for family, names in FAMILIES.items() if chosen in names]
+    for family in known or FAMILIES:
+        import_module(f"redsync.cli.{family}").add_parsers(commands)
+    return parser

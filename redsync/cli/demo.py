@@ -23,24 +23,25 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from redsync.cli.arguments import add_json, seconds, whole
 from redsync.cli.demo_checks import zombies
 from redsync.cli.demo_crew import Crew, RunFailedError
 from redsync.cli.demo_faults import FaultPlan, plan
 from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
 from redsync.cli.demo_report import Findings, Report, plural
-from redsync.cli.demo_view import NodeLine, Snapshot, View, choose_view
+from redsync.cli.demo_view import NodeLine, PlainView, Snapshot, View, choose_view
 from redsync.cli.demo_worker import PATIENCE, Order
+from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE
+from redsync.cli.writing import write_json
 from redsync.exceptions import RedsyncError
 
 if TYPE_CHECKING:
     from redsync import Client, Lock
     from redsync.testing import LocalNodes
 
-__all__ = ["configure", "run"]
+__all__ = ["add_parsers", "run"]
 
 LEASE: Final = 2.0
-UNAVAILABLE: Final = 69
-BROKEN: Final = 1
 
 _INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[server,cli]"'
 
@@ -53,14 +54,20 @@ _END_PATIENCE = PATIENCE + 8.0
 _HEADSTART_NS = 50_000_000
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument("--processes", type=_count, default=4, metavar="N", help="worker processes (4)")
-    parser.add_argument("--threads", type=_count, default=4, metavar="N", help="threads in each of them (4)")
-    parser.add_argument("--names", type=_count, default=3, metavar="N", help="locks to fight over (3)")
-    parser.add_argument("--seconds", type=_duration, default=12.0, metavar="S", help="how long they fight (12)")
-    parser.add_argument("--nodes", type=_count, default=5, metavar="N", help="servers to start (5)")
+def add_parsers(subparsers: Any) -> None:
+    """Add the command and its arguments."""
+    summary = "watch processes fight over locks while nodes fail, and check every acquisition"
+    parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.set_defaults(run=run)
+    parser.add_argument("--processes", type=whole(1), default=4, metavar="N", help="worker processes (4)")
+    parser.add_argument("--threads", type=whole(1), default=4, metavar="N", help="threads in each of them (4)")
+    parser.add_argument("--names", type=whole(1), default=3, metavar="N", help="locks to fight over (3)")
+    parser.add_argument(
+        "--seconds", type=seconds(1, _LONGEST), default=12.0, metavar="S", help="how long they fight (12)"
+    )
+    parser.add_argument("--nodes", type=whole(1), default=5, metavar="N", help="servers to start (5)")
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
+    add_json(parser, "write the report as JSON to standard output, and the rest to standard error")
 
 
 @contextlib.contextmanager
@@ -86,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             _Directory() as directory,
             LocalNodes(options.nodes) as nodes,
         ):
-            view = choose_view()
+            view = PlainView(sys.stderr) if options.json else choose_view()
             with contextlib.closing(view):
                 return _Demo(options, directory, nodes, view).run(interruption)
     except ServerNotFoundError as error:
@@ -223,7 +230,9 @@ class _Demo:
         if report.broken:
             self._directory.keep = True
             view.say(f"ledgers and journals are kept in {self._directory.path}; the seed was {self._seed}")
-        return BROKEN if report.broken or report.proves_nothing else 0
+        if options.json:
+            write_json({"seed": self._seed, **report.as_json()})
+        return BROKEN if report.broken or report.proves_nothing else FINE
 
 
 class _Tally:
@@ -320,16 +329,3 @@ def _try_once(lock: Lock) -> bool:
             return True
     except RedsyncError:
         return False
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 1 <= float(text) <= _LONGEST:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to {_LONGEST:,.0f}, not {text!r}")

@@ -98,6 +98,28 @@ class Report:
             ("zombie keys", f"{self.zombies:,}"),
         ]
 
+    def as_json(self) -> dict[str, object]:
+        """Return the report for programs; times in seconds."""
+        findings = self._findings
+        waits = [attempt.granted - attempt.asked for attempts in self._by_name for attempt in attempts]
+        outcomes = [attempt.outcome for attempt in findings.attempts]
+        return {
+            "seconds": findings.seconds,
+            "acquisitions": self.acquisitions,
+            "re_entries": sum(attempt.reentries for attempt in findings.attempts),
+            "hand_overs": sum(map(checks.handovers, self._by_name)),
+            "wait_p50": checks.percentile(waits, 0.50) / 1e9,
+            "wait_p99": checks.percentile(waits, 0.99) / 1e9,
+            "quorum_errors": sum(attempt.quorum_errors for attempt in findings.attempts),
+            "timeouts": outcomes.count(TIMEOUT),
+            "lost_holds": outcomes.count(LOST),
+            "faults": list(findings.faults),
+            "overlaps": self.overlaps,
+            "lost_updates": self.lost_updates,
+            "zombie_keys": self.zombies,
+            "evidence": self.evidence(),
+        }
+
     def failures(self) -> list[bool]:
         """Tell of each row of the table whether it shows a broken promise."""
         verdicts = (self.overlaps, self.lost_updates, self.zombies)

@@ -1,6 +1,7 @@
 """`redsync demo` as a user runs it: the verdict, its exit statuses, and that it leaves nothing behind."""
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -207,9 +208,23 @@ def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_p
     assert "Traceback" not in err
 
 
+@linux
+@pytest.mark.slow
+def test_demo_writes_its_report_as_json_for_programs(start):
+    process = start("demo", "--json", "--seconds", "2", "--processes", "2", "--seed", "7")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    report = json.loads(out)
+    assert (report["seed"], report["overlaps"], report["lost_updates"], report["zombie_keys"]) == (7, 0, 0, 0)
+    assert report["acquisitions"] > 10
+    assert 0 <= report["wait_p50"] <= report["wait_p99"] < 10
+    assert report["evidence"] == []
+    assert "acquisitions" in err
+
+
 def options(**changes):
     return argparse.Namespace(
-        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5} | changes
+        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5, "json": False} | changes
     )
 
 

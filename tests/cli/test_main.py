@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from redsync import cli
-from redsync.cli import COMMANDS, main
+from redsync.cli import FAMILIES, main
+from redsync.cli.exits import SetupError, UsageError, status_without_quorum
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = [name for names in FAMILIES.values() for name in names]
 
 
 def run_python(program, **options):
@@ -26,14 +28,16 @@ def run_python(program, **options):
     )
 
 
-class Command:
-    """Stands for a command's module."""
+class Family:
+    """Stands for a family's module."""
 
     def __init__(self, outcome):
         self.outcome = outcome
 
-    def configure(self, parser):
+    def add_parsers(self, subparsers):
+        parser = subparsers.add_parser("planted")
         parser.add_argument("--number", type=int, default=1)
+        parser.set_defaults(run=self.run)
 
     def run(self, options):
         self.options = options
@@ -45,9 +49,9 @@ class Command:
 @pytest.fixture
 def command(monkeypatch):
     def plant(outcome):
-        planted = Command(outcome)
-        monkeypatch.setitem(COMMANDS, "planted", "do nothing")
-        monkeypatch.setattr(cli, "_module", lambda name: planted if name == "planted" else pytest.fail(name))
+        planted = Family(outcome)
+        monkeypatch.setitem(FAMILIES, "planted_family", ("planted",))
+        monkeypatch.setitem(sys.modules, "redsync.cli.planted_family", planted)
         return planted
 
     return plant
@@ -91,17 +95,67 @@ def test_help_of_command_shows_its_arguments(name, capsys):
         (["demo", "--seconds", "soon"], "must be a number of seconds"),
     ],
 )
-def test_wrong_usage_ends_with_status_2(arguments, said, capsys):
+def test_wrong_usage_ends_with_status_64(arguments, said, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
-    assert end.value.code == 2
+    assert end.value.code == 64
     assert said in capsys.readouterr().err
 
 
 def test_status_is_that_of_the_command(command):
     planted = command(7)
     assert main(["planted", "--number", "3"]) == 7
-    assert planted.options == argparse.Namespace(command="planted", number=3)
+    assert planted.options == argparse.Namespace(command="planted", number=3, run=planted.run, wrapped=[])
+
+
+def test_contradiction_ends_with_status_64_and_a_sentence(command, capsys):
+    command(UsageError("-a and -b contradict each other"))
+    assert main(["planted"]) == 64
+    assert capsys.readouterr().err == "redsync planted: -a and -b contradict each other\n"
+
+
+def test_command_that_can_not_begin_ends_with_its_status_and_a_sentence(command, capsys):
+    command(SetupError("there are no nodes", 78))
+    assert main(["planted"]) == 78
+    assert capsys.readouterr().err == "redsync planted: there are no nodes\n"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "status"),
+    [
+        (["Connection refused", "Connection refused", None], 69),
+        (["WRONGPASS no", "NOAUTH Authentication required.", None], 77),
+        (["WRONGPASS no", "Connection refused", None], 69),
+        (["NOPERM no permission", "Timeout reading"], 77),
+        (["invalid username-password pair or user is disabled."], 77),
+    ],
+)
+def test_status_tells_refusals_from_failures(troubles, status):
+    assert status_without_quorum(troubles) == status
+
+
+NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["watch"], ["doctor"], ["bench"]]
+
+
+@pytest.mark.parametrize("arguments", [*NODELESS, ["lock", "x", "--", "true"]])
+def test_every_command_without_nodes_ends_with_78_and_the_same_sentence(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("REDSYNC_URLS", " , ")
+    assert main(arguments) == 78
+    sentence = "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas"
+    assert capsys.readouterr().err == f"redsync {arguments[0]}: {sentence}\n"
+
+
+@pytest.mark.parametrize("arguments", [*NODELESS, ["dev"], ["demo"], ["top"]])
+def test_every_command_takes_json_and_refuses_what_it_does_not_know(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--json", "--nonsense"])
+    assert end.value.code == 64
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+
+
+def test_words_after_dashes_are_the_wrapped_commands_own(monkeypatch):
+    monkeypatch.setattr("redsync.cli.lock_command.run", lambda options: options.wrapped == ["ls", "-v", "--", "-x"])
+    assert main(["lock", "x", "--", "ls", "-v", "--", "-x"])
 
 
 def test_interrupted_command_ends_with_status_130(command, capsys):
@@ -121,14 +175,15 @@ def test_reader_that_ends_early_is_no_error():
 import sys
 from redsync import cli
 
-class Command:
-    def configure(parser): pass
+class Family:
+    def add_parsers(subparsers):
+        subparsers.add_parser("planted").set_defaults(run=Family.run)
     def run(options):
         print("a line " * 100_000)
         return 0
 
-cli.COMMANDS["planted"] = ""
-cli._module = lambda name: Command
+cli.FAMILIES["planted_family"] = ("planted",)
+sys.modules["redsync.cli.planted_family"] = Family
 sys.exit(cli.main(["planted"]))
 """
     process = subprocess.Popen(
@@ -144,11 +199,12 @@ sys.exit(cli.main(["planted"]))
     assert process.returncode == 141
 
 
-def test_start_imports_nothing_slow_or_optional():
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_start_imports_nothing_slow_or_optional(arguments):
     done = run_python(
         "import sys\n"
         "from redsync.cli import main\n"
-        "try: main(['demo', '--help'])\n"
+        f"try: main({arguments})\n"
         "except SystemExit: pass\n"
         "slow = {'redis', 'hiredis', 'rich', 'asyncio', 'redsync.client', 'redsync.testing.local_nodes'}\n"
         "print(sorted(slow & set(sys.modules)))"
@@ -157,8 +213,32 @@ def test_start_imports_nothing_slow_or_optional():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_commands_are_modules_with_both_functions():
-    for name in COMMANDS:
-        module = cli._module(name)
-        assert callable(module.configure)
-        assert callable(module.run)
+def test_only_the_chosen_family_is_imported():
+    done = run_python(
+        "import sys\n"
+        "from redsync.cli import main\n"
+        "try: main(['lock', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print('redsync.cli.lock_command' in sys.modules, 'redsync.cli.demo' in sys.modules)"
+    )
+    assert done.stdout.splitlines()[-1] == "True False"
+
+
+def test_module_runs_as_the_command_does():
+    done = subprocess.run(
+        [sys.executable, "-m", "redsync.cli", "lock"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert "NAME" in done.stderr
+
+
+def test_families_add_the_commands_they_are_listed_with():
+    for family, names in FAMILIES.items():
+        commands = argparse.ArgumentParser().add_subparsers()
+        import_module(f"redsync.cli.{family}").add_parsers(commands)
+        assert tuple(commands.choices) == names
+        assert all(callable(parser.get_default("run")) for parser in commands.choices.values())

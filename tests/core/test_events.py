@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -17,8 +16,8 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_event_is_frozen_and_small(event):
-    field = next(iter(event.__dataclass_fields__))
-    with pytest.raises(FrozenInstanceError):
+    field = event._fields[0]
+    with pytest.raises(AttributeError):
         setattr(event, field, "other")
     with pytest.raises((AttributeError, TypeError)):
         event.something_else = 1

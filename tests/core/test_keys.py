@@ -5,7 +5,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from redsync._core.keys import LockKeys, SlotKeys, client_key, encode_name, encode_prefix, wake_channel
+from redsync._core.keys import LockKeys, client_key, encode_name, encode_prefix, wake_channel
+from redsync._core.slots import SlotKeys
 from redsync.exceptions import ConfigurationError
 
 ODD = [

@@ -6,7 +6,7 @@ import time
 import pytest
 import redis
 
-from redsync._core.keys import SlotKeys
+from redsync._core.slots import SlotKeys
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
 OTHER = SlotKeys.of(b"redsync:", b"y")

@@ -68,7 +68,7 @@ def unplug(nodes):
         nodes.resume(i)
 
 
-def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug):
+def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug, *, eventually):
     def wait(hold):
         return hold.wait_lost(), time.monotonic()
 
@@ -86,13 +86,16 @@ def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, 
     assert lost
     with pytest.raises(LeaseLostError, match="lease ended"):
         lock.__exit__(None, None, None)
-    assert [type(thing) for thing, _ in told] == [Hold, HoldLost]
+    # Who finds the loss first may not be who tells of it.
+    eventually(lambda: [type(thing) for thing, _ in told] == [Hold, HoldLost])
     waits = [at - woken_at for at in (told_at, told[0][1], told[1][1])]
     print("told after", waits)
     assert max(waits) < PROMPT
 
 
-def test_suspended_holder_gets_errors_at_once_although_no_node_answers(suspend, client, told, unplug, watch):
+def test_suspended_holder_gets_errors_at_once_although_no_node_answers(
+    suspend, client, told, unplug, watch, *, eventually
+):
     def work():
         with client.get_lock("x"), client.get_lock("y") as hold:
             unplug()
@@ -112,7 +115,7 @@ def test_suspended_holder_gets_errors_at_once_although_no_node_answers(suspend, 
     # With a note of each lock that was lost.
     assert ["lock 'y'" in note for note in caught.value.__notes__] == [True, False]
     assert ["lock 'x'" in note for note in caught.value.__notes__] == [False, True]
-    assert sorted(event.name for event, _ in told if isinstance(event, HoldLost)) == ["x", "y"]
+    eventually(lambda: sorted(event.name for event, _ in told if isinstance(event, HoldLost)) == ["x", "y"])
 
 
 def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend, lock, settle, eventually):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
 from redsync._core.quorum import Tally, Verdict
+from redsync._core.slots import SlotKeys
 from redsync._protocols.bids import Bid
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError

@@ -2,8 +2,8 @@
 
 import pytest
 
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
 from redsync._protocols import rate as protocol
 from redsync._protocols.bids import Bid
 from redsync._protocols.semaphore import Pool

@@ -10,9 +10,9 @@ import random
 import pytest
 
 from redsync._core.effects import Broadcast, Wait
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
 from redsync._core.runner import Session
+from redsync._core.slots import SlotKeys
 from redsync._core.timing import Timing
 from redsync._protocols import rate as protocol
 from redsync._protocols import windows

@@ -2,9 +2,9 @@
 
 import pytest
 
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
 from redsync._core.presence import ClientRecord
+from redsync._core.slots import SlotKeys
 from redsync._protocols.bids import Bid
 from redsync._protocols.lease import lose
 from redsync._protocols.renewal import renew

@@ -14,11 +14,11 @@ import pytest
 
 from redsync._core.effects import Broadcast, Command, Tell, Wait, Wakeup
 from redsync._core.holds import HoldTable
-from redsync._core.keys import SlotKeys
 from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
+from redsync._core.slots import SlotKeys
 from redsync._core.timing import Timing
 from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt

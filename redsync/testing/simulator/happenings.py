@@ -187,7 +187,7 @@ class Told(NamedTuple):
     event: Event
 
     def __str__(self) -> str:
-        fields = [getattr(self.event, name) for name in self.event.__slots__ if name != "state"]
+        fields = [getattr(self.event, name) for name in self.event._fields if name != "state"]
         rest = [getattr(self.event, "state", "")] if type(self.event).__name__ == "NodeChanged" else []
         words = ", ".join(str(field) for field in [*fields, *rest] if field != "")
         return f"{self.runner.name} tells: {type(self.event).__name__}: {words}"

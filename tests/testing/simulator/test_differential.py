@@ -14,8 +14,9 @@ import time
 import hiredis
 import pytest
 
-from redsync._core.keys import LatchKeys, LockKeys, SlotKeys
+from redsync._core.keys import LatchKeys, LockKeys
 from redsync._core.scripts import Script
+from redsync._core.slots import SlotKeys
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import COMMANDS, Store
@@ -306,6 +307,21 @@ class Chance:
         lock = self.of([self.lock, SHELF, POOL])
         return (lock.lock, lock.queue, lock.token), ()
 
+    def inspect_name(self):
+        lock = self.of([self.lock, SHELF])
+        name = self.of([POOL, SlotKeys.of(b"", lock.lock)])
+        everything = (
+            name.lock,
+            name.queue,
+            name.places,
+            name.slots,
+            name.limit,
+            name.token,
+            LATCH.latch,
+            LATCH.waiters,
+        )
+        return everything, (self.of([0, 1, 100]),)
+
     def announce(self):
         return (b"redsync:client:" + self.of(OWNERS).partition(b":")[0],), (b"a \x00 record", self.of(LEASES))
 
@@ -417,6 +433,7 @@ ARGUMENTS = {
     "mutex_acquire": Chance.acquire,
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
+    "name_inspect": Chance.inspect_name,
     "node_christen": Chance.christen,
     "read_lock_abandon": Chance.abandon,
     "read_lock_acquire": Chance.mode_acquire,

@@ -1,0 +1,111 @@
+"""Celery: a task that is delivered twice, and does its work once.
+
+A broker delivers at least once: again when a worker was lost, when a task took longer than the visibility timeout, or
+when whoever sent it was not sure and sent it again. The lock keeps two deliveries apart; a record of what was done,
+made under the lock, is what the second one finds.
+
+Runs by itself, on throwaway servers and with a worker of its own. With your own servers, set BROKER_URL and
+REDSYNC_URLS, and start `celery --app celery_once worker`.
+"""
+
+import functools
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+from celery import Celery, Task
+from celery.signals import worker_process_shutdown
+
+from redsync import AcquireTimeout, Client
+from redsync.testing import LocalNodes
+
+BROKER_URL = os.environ.get("BROKER_URL", "redis://")
+app = Celery("celery_once", broker=BROKER_URL, backend=BROKER_URL)
+
+
+@functools.cache
+def locks() -> Client:
+    """Return the client of this process, made by the first task that it runs: after the fork of the worker."""
+    return Client.from_env()
+
+
+@worker_process_shutdown.connect
+def give_back(**_: object) -> None:
+    if locks.cache_info().currsize:
+        locks().close()
+
+
+@app.task(bind=True, acks_late=True, max_retries=None)
+def charge(self: Task, order: int) -> str:
+    try:
+        with locks().get_lock(f"charge:{order}", timeout=0) as hold:
+            if is_charged(order):
+                return "charged already"
+            time.sleep(0.5)  # asks a bank
+            hold.check()
+            note_charged(order)
+            return "charged"
+    except AcquireTimeout:
+        # Somebody is at it, who may yet die: look again, and leave this worker free for other tasks until then.
+        raise self.retry(countdown=0.5) from None
+
+
+# The record: a table with a unique key, in whatever database the shop has.
+
+
+def shop() -> sqlite3.Connection:
+    return sqlite3.connect(os.environ["SHOP"], timeout=10.0)
+
+
+def is_charged(order: int) -> bool:
+    with closing(shop()) as connection:
+        return connection.execute("SELECT 1 FROM charged WHERE number = ?", [order]).fetchone() is not None
+
+
+def note_charged(order: int) -> None:
+    with closing(shop()) as connection, connection:
+        connection.execute("INSERT INTO charged VALUES (?)", [order])
+
+
+# The rest is the demonstration.
+
+
+def main() -> None:
+    with LocalNodes(3) as nodes, LocalNodes(1) as broker, tempfile.TemporaryDirectory() as directory:
+        os.environ.update(
+            BROKER_URL=broker.urls[0],
+            REDSYNC_URLS=",".join(nodes.urls),
+            REDSYNC_RESTART_GUARD="0",
+            SHOP=f"{directory}/shop.sqlite3",
+        )
+        app.conf.update(broker_url=broker.urls[0], result_backend=broker.urls[0])
+        with closing(shop()) as connection:
+            connection.execute("CREATE TABLE charged (number INTEGER PRIMARY KEY)")
+
+        command = [sys.executable, "-m", "celery", "--app", "celery_once", "worker"]
+        options = ["--concurrency", "2", "--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
+        with (
+            open(f"{directory}/log", "w+") as log,
+            subprocess.Popen([*command, *options], cwd=Path(__file__).parent, stdout=log, stderr=log) as worker,
+        ):
+            try:
+                deliveries = [charge.delay(7), charge.delay(7)]
+                print("two deliveries:", *sorted(delivery.get(timeout=30) for delivery in deliveries), sep="\n  ")
+                print("one more, later:", charge.delay(7).get(timeout=30), sep="\n  ")
+            except BaseException:
+                log.seek(0)
+                print(log.read())
+                raise
+            finally:
+                worker.terminate()
+        print("the worker ended with status", worker.returncode)
+        app.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""dogpile.cache: of all processes that miss an entry one computes it; the others wait for it, or use the old one.
+
+Runs by itself, on throwaway servers: three for the locks, and one for the cache.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from dogpile.cache import CacheRegion, make_region
+from dogpile.cache.api import CacheMutex
+from dogpile.cache.proxy import ProxyBackend
+
+from redsync import Client, Mutex, NotOwnedError, QuorumError
+from redsync.testing import LocalNodes
+
+PATIENCE = 10.0
+"""Seconds to wait for somebody else's value, before computing one's own."""
+
+
+class CreationMutex(CacheMutex):
+    """Lets one at a time compute an entry, as long as that can be had: a cache must not fail because of its lock."""
+
+    def __init__(self, mutex: Mutex) -> None:
+        self._mutex = mutex
+        self._guard = threading.Lock()
+        self._without = 0
+
+    def acquire(self, wait: bool = True) -> bool:
+        try:
+            if self._mutex.acquire(False):  # an error here comes at once, that of a call that waits only in the end
+                return True
+            if not wait:
+                return False  # there is an old value
+            if self._mutex.acquire(timeout=PATIENCE):
+                return True
+        except QuorumError:
+            pass
+        # dogpile.cache computes now, and calls `release` after it: that must not give back what another thread has.
+        with self._guard:
+            self._without += 1
+        return True
+
+    def release(self) -> None:
+        with self._guard:
+            if self._without:
+                self._without -= 1
+                return
+        with suppress(NotOwnedError):  # the hold was lost: the entry may have been computed twice
+            self._mutex.release()
+
+    def locked(self) -> bool:
+        return self._mutex.locked()
+
+
+class RedsyncProxy(ProxyBackend):
+    """Gives a backend of dogpile.cache mutexes that all processes share."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+
+    def get_mutex(self, key: str) -> CacheMutex:
+        # Of a process that dies the mutex is free after the lease; of one that hangs it must be free some time, too.
+        return CreationMutex(self._client.get_mutex(f"dogpile:{key}", max_hold=60.0))
+
+
+def make_cache(url: str, client: Client) -> CacheRegion:
+    return make_region().configure("dogpile.cache.redis", arguments={"url": url}, wrap=[RedsyncProxy(client)])
+
+
+# The rest is the demonstration. Two clients stand for two machines.
+
+
+def main() -> None:
+    with LocalNodes(3) as nodes, LocalNodes(1) as store, nodes.client() as one, nodes.client() as two:
+        caches = [make_cache(store.urls[0], client) for client in (one, two)]
+        computed: list[str] = []
+        begun, go_on = threading.Event(), threading.Event()
+        readers = threading.Barrier(8)
+
+        def compute() -> str:
+            computed.append("report")
+            begun.set()
+            go_on.wait()
+            return f"report number {len(computed)}"
+
+        def read_at_once(number: int) -> str:
+            readers.wait()
+            return caches[number % 2].get_or_create("report", compute)
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = pool.map(read_at_once, range(8))
+            while len(one.inspect("dogpile:report").waiters) < 7:
+                begun.wait()
+            go_on.set()
+            print(f"8 readers have {set(answers)}, computed {len(computed)} time")
+
+            begun.clear()
+            go_on.clear()
+            renewed = pool.submit(caches[0].get_or_create, "report", compute, expiration_time=0)
+            begun.wait()
+            print("while a new one is computed:", caches[1].get_or_create("report", compute, expiration_time=0))
+            go_on.set()
+            print("then:", renewed.result())
+
+        logging.getLogger("redsync.node").setLevel(logging.ERROR)  # we know which nodes are down
+        for node in (0, 1):
+            nodes.kill(node)
+        print("without a quorum of nodes:", caches[0].get_or_create("invoice", lambda: "an invoice, all the same"))
+
+        for cache in caches:
+            cache.actual_backend.reader_client.connection_pool.disconnect()
+
+
+if __name__ == "__main__":
+    main()

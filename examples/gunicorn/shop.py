@@ -1,0 +1,24 @@
+"""A WSGI application whose requests take turns, across all its workers."""
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from redsync import AcquireTimeout, Client
+
+
+@functools.cache
+def locks() -> Client:
+    """Return the client of this process."""
+    return Client.from_env()
+
+
+def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+    try:
+        with locks().get_lock("stock", timeout=5.0):
+            start_response("200 OK", [("Content-Type", "text/plain")])
+            return [f"worker {os.getpid()} client {locks().id}\n".encode()]
+    except AcquireTimeout:
+        start_response("503 Service Unavailable", [("Retry-After", "5")])
+        return [b"busy\n"]

@@ -1,0 +1,99 @@
+"""A leader among several processes: one leads, the others wait, and one of them takes over when it dies or is deposed.
+
+Runs by itself, on throwaway servers. With your own, set REDSYNC_URLS and start `leader_election.py NAME` on each
+machine.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import IO
+
+from redsync import Client, FencedLock, Hold, LeaseLostError
+from redsync.testing import LocalNodes
+
+
+def lead(name: str, hold: Hold) -> None:
+    """Do the leader's work until it has to step down."""
+    print(name, "leads", hold.fencing_token, flush=True)
+    while not hold.wait_lost(timeout=0.1):  # the pause between two steps ends at once when the lock is lost
+        hold.check()
+        # One step, short against the lease. What it writes carries hold.fencing_token, the number of this term.
+
+
+def stand(name: str, lock: FencedLock) -> None:
+    """Be a candidate for as long as the process lives."""
+    while True:
+        try:
+            with lock as hold:  # waits for as long as another one leads, and while too few nodes answer
+                lead(name, hold)
+        except LeaseLostError:
+            print(name, "steps down", flush=True)
+
+
+def candidate(name: str) -> None:
+    # SIGTERM raises SystemExit: the `with` statements end, and the next leader begins at once.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    with Client.from_env(lease=1.5) as client:
+        print(name, "is ready", flush=True)
+        stand(name, client.get_fenced_lock("leader"))
+
+
+# The rest is the demonstration.
+
+
+def start(name: str, news: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, __file__, name], stdout=news)
+
+
+def expect(lines: IO[str], what: str) -> tuple[str, str]:
+    """Return who reports that next, and what else it says."""
+    name, _, said = lines.readline().rstrip().partition(" ")
+    assert said.startswith(what), (name, said)
+    return name, said.removeprefix(what)
+
+
+def main() -> None:
+    reading, writing = os.pipe()
+    with LocalNodes(3) as nodes, nodes.client() as operator, open(reading) as lines:
+        os.environ.update(REDSYNC_URLS=",".join(nodes.urls), REDSYNC_RESTART_GUARD="0")
+        candidates = {name: start(name, writing) for name in ("Ada", "Bob", "Eve")}
+        os.close(writing)
+        try:
+            said = sorted(lines.readline().split()[1] for _ in range(4))
+            print(f"three candidates, {said.count('leads')} leads")
+            leader, others = find_leader(operator, candidates)
+
+            candidates[leader].kill()
+            first, term = expect(lines, "leads")
+            print("the leader was killed, and another one leads:", first in others)
+            others.discard(first)
+
+            candidates[first].terminate()
+            second, next_term = expect(lines, "leads")
+            print("that one was asked to end, and the last one leads:", second in others)
+            print("the number of the term has grown:", int(next_term) > int(term))
+
+            operator.get_fenced_lock("leader").force_release()
+            print(
+                "the lock was taken away:",
+                "the leader" if expect(lines, "steps down")[0] == second else "?",
+                "steps down",
+            )
+            print("nobody else is left, and it leads again:", expect(lines, "leads")[0] == second)
+        finally:
+            for process in candidates.values():
+                process.terminate()
+                process.wait()
+
+
+def find_leader(operator: Client, candidates: dict[str, subprocess.Popen[bytes]]) -> tuple[str, set[str]]:
+    """Return the name of the leader, and those of the others."""
+    (holder,) = operator.inspect("leader").holders
+    (leader,) = [name for name, process in candidates.items() if process.pid == holder.pid]
+    return leader, set(candidates) - {leader}
+
+
+if __name__ == "__main__":
+    candidate(sys.argv[1]) if len(sys.argv) > 1 else main()

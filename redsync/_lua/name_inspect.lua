@@ -1,0 +1,83 @@
+-- Purpose: tell all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
+-- KEYS[1] claim: hash owner -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter), or
+--         "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative (read-write lock)
+-- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] limit: "version permits", of a rate limiter also its window, us   KEYS[6] latest fencing token
+-- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> until when, ms
+-- ARGV[1] of how many holders and waiters to tell who they are, at most
+-- Reply: {kind ("none", or the type of a foreign value), {{owner, count, "r", "w" or "", remaining ms, -1 never, record} ...},
+--        how many hold it, {{owner, record} ... first come first}, how many wait, permits or 0, window, us, or 0,
+--        {size of the latch, how many are to come, remaining ms, how many wait} or {}}; a record is msgpack, or empty
+-- include: read_write
+local most = tonumber(ARGV[1])
+
+local function find_record(owner)
+  -- Owners of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
+  local client = string.match(owner, '^([%x-]+):%d+$')
+  local record = client and redis.pcall('get', 'redsync:client:' .. client)
+  return type(record) == 'string' and record or ''
+end
+
+local holders, held, holds = {}, 0, {}
+local function tell_holder(owner, count, mode, remaining)
+  held, holds[owner] = held + 1, true
+  if held <= most then holders[held] = {owner, count, mode, remaining, find_record(owner)} end
+end
+
+local kind, pttl = redis.call('type', KEYS[1]).ok, redis.call('pttl', KEYS[1])
+local limit = redis.pcall('get', KEYS[5])
+local version, permits, window = string.match(type(limit) == 'string' and limit or '', '^(%d+) (%d+) ?(%d*)$')
+-- A node that was healed may know of permits before it knows the limit.
+local counts = version or kind == 'zset' and redis.call('exists', KEYS[4]) == 1
+if counts and (kind == 'none' or kind == 'zset') then
+  kind = tonumber(window) and 'rate limiter' or 'semaphore'
+  local claims = redis.call('zrangebyscore', KEYS[1], string.format('%.0f', now + 1), '+inf', 'withscores')
+  for i = 1, #claims, 2 do
+    local slots = redis.pcall('hget', KEYS[4], claims[i])
+    local _, commas = string.gsub(type(slots) == 'string' and slots or '', ',', '')
+    tell_holder(claims[i], commas + 1, '', claims[i + 1] - now)
+  end
+elseif kind == 'hash' and pttl >= 0 and redis.call('hlen', KEYS[1]) == 1 then
+  local claim = redis.call('hgetall', KEYS[1])
+  if tonumber(claim[2]) then
+    kind = redis.call('exists', KEYS[6]) == 1 and 'fenced lock' or 'lock'
+    tell_holder(claim[1], tonumber(claim[2]), '', pttl)
+  end
+elseif kind == 'string' and pttl >= 0 and string.len(redis.call('get', KEYS[1])) <= 256 then
+  kind = 'mutex'
+  tell_holder(redis.call('get', KEYS[1]), 1, '', pttl)
+elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '^[rw]:') then
+  kind = 'read-write lock'
+  local claims = redis.call('zrange', KEYS[1], 0, -1, 'withscores')
+  for i = 1, #claims, 2 do
+    local mode, owner = string.match(claims[i], '^([rw]):(.*)$')
+    local score = math.abs(claims[i + 1])
+    if mode and is_live(score) then
+      tell_holder(owner, (score - math.floor(score)) * 1024 + 1, mode, math.floor(score) - now)
+    end
+  end
+end
+
+-- Who waits to write has a rank far below zero, so that it comes first; people are told who has waited for longest.
+local waiters, came, waiting = {}, {}, redis.pcall('zrange', KEYS[2], 0, -1, 'withscores')
+for i = 1, #waiting, 2 do
+  local place = redis.pcall('hget', KEYS[3], waiting[i])
+  local until_ms = type(place) == 'string' and string.match(place, '^(%d+) ')
+  if until_ms and tonumber(until_ms) > now and not holds[waiting[i]] then
+    local rank = tonumber(waiting[i + 1])
+    came[#came + 1] = {waiting[i], rank < 0 and rank + 2^52 or rank}
+  end
+end
+table.sort(came, function(one, other) return one[2] < other[2] end)
+for i = 1, math.min(#came, most) do waiters[i] = {came[i][1], find_record(came[i][1])} end
+
+local latch, size = {}, redis.pcall('hget', KEYS[7], 'size')
+if type(size) == 'string' and tonumber(size) > 0 then
+  local left, fields = tonumber(size), redis.call('hgetall', KEYS[7])
+  for i = 1, #fields, 2 do
+    if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'hearsay' then left = left - fields[i + 1] end
+  end
+  local last = string.format('%.0f', now + 1)
+  latch = {tonumber(size), math.max(left, 0), redis.call('pttl', KEYS[7]), redis.call('zcount', KEYS[8], last, '+inf')}
+end
+return {kind, holders, held, waiters, #came, tonumber(permits) or 0, tonumber(window) or 0, latch}

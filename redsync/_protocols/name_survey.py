@@ -1,0 +1,158 @@
+"""Looking at names of any kind, node by node: which there are, who has them on each node, and taking away one claim.
+
+Unlike `lock_survey` this is for people: no quorum decides anything here, each node is asked and shown by itself. So
+these are no protocols, but the commands that such a question takes, and what the replies mean.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redsync._core.effects import Command
+from redsync._core.keys import LatchKeys
+from redsync._core.presence import Claim, ClientRecord
+from redsync._core.scripts import Script
+from redsync._core.slots import SlotKeys
+
+__all__ = ["LatchLook", "NameLook", "Waiter", "break_commands", "key_patterns", "look_command", "name_of_key"]
+
+INSPECT: Final = Script.load("name_inspect")
+
+_RELEASES: Final = {
+    "lock": ("lock_release",),
+    "fenced lock": ("lock_release",),
+    "mutex": ("mutex_release",),
+    "read-write lock": ("read_lock_release", "write_lock_release"),
+    "semaphore": ("semaphore_release",),
+    "rate limiter": ("semaphore_release",),
+}
+_SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
+_RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _seconds(ms: int) -> float | None:
+    return ms / 1000 if ms >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One who waits, as one node knows it.
+
+    Attributes:
+        owner: Who waits.
+        client: Who is behind it, None if unknown.
+    """
+
+    owner: str
+    client: ClientRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class LatchLook:
+    """What one node knows of a latch.
+
+    Attributes:
+        size: What it was set to.
+        left: How many are still to come, as far as this node knows.
+        remaining: Seconds until the node forgets it.
+        waiting: How many wait for it.
+    """
+
+    size: int
+    left: int
+    remaining: float | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameLook:
+    """What one node keeps under a name.
+
+    Attributes:
+        kind: "lock", "fenced lock", "mutex", "read-write lock", "semaphore", "rate limiter", "none", or the type of a
+            foreign value.
+        claims: Who has it; not more than were asked for.
+        held: How many have it.
+        waiters: Who waits, longest first; not more than were asked for.
+        waiting: How many wait.
+        permits: How many permits there are, 0 if it has none.
+        window: A rate limiter's window in seconds, 0.0 of others.
+        latch: The latch of that name, None if there is none.
+    """
+
+    kind: str
+    claims: tuple[Claim, ...]
+    held: int
+    waiters: tuple[Waiter, ...]
+    waiting: int
+    permits: int
+    window: float
+    latch: LatchLook | None
+
+    @classmethod
+    def read(cls, reply: Any) -> NameLook:
+        """Return what a reply of `name_inspect` says."""
+        kind, claims, held, waiters, waiting, permits, window_us, latch = reply
+        return cls(
+            kind.decode(),
+            tuple(map(Claim.read, claims)),
+            held,
+            tuple(Waiter(_text(owner), ClientRecord.unpack(record) if record else None) for owner, record in waiters),
+            waiting,
+            permits,
+            window_us / 1e6,
+            LatchLook(latch[0], latch[1], _seconds(latch[2]), latch[3]) if latch else None,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the node keeps nothing under that name."""
+        return self.kind == "none" and not self.waiting and self.latch is None
+
+
+def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
+    """Return the question what a node keeps under a name; `NameLook.read` reads the reply.
+
+    Args:
+        prefix: What the names of all keys begin with.
+        name: The name.
+        most: Of how many holders and waiters to tell who they are.
+    """
+    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
+    everything = (keys.lock, keys.queue, keys.places, keys.slots, keys.limit, keys.token, latch.latch, latch.waiters)
+    return Command(INSPECT, everything, (most,))
+
+
+def break_commands(prefix: bytes, name: bytes, kind: str, owner: bytes) -> list[Command]:
+    """Return what takes a claim away from one owner, as if it had released it; each is answered by 1 if it had it.
+
+    Others' claims stay, and whoever waits gets it next. There are none for a kind that nobody holds.
+    """
+    keys = SlotKeys.of(prefix, name)
+    if kind in ("semaphore", "rate limiter"):
+        return [Command(Script.load("semaphore_release"), keys.all, (owner, 0, b""))]
+    taken = keys.lock, keys.queue, keys.places
+    return [Command(Script.load(script), taken, (owner, 0, keys.channel)) for script in _RELEASES.get(kind, ())]
+
+
+def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:
+    """Return the patterns of all keys that tell of a name which matches `pattern`; `name_of_key` reads the keys."""
+    full = re.sub(rb"([\\*?\[\]^])", rb"\\\1", prefix) + pattern
+    return [full, b"redsync_*:{%s}" % full, b"redsync_*::%s" % full]
+
+
+def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
+    """Return the name of which a key tells; None for what is no synchronizer's, or goes with another key of it."""
+    if _RECORD.fullmatch(key):
+        return None
+    side = _SIDE_KEY.fullmatch(key)
+    full = (side["braced"] or side["tagged"] or b"") if side else key
+    if not full.startswith(prefix) or full.startswith(b"redsync_") or len(full) == len(prefix):
+        return None
+    return full.removeprefix(prefix)

@@ -1,0 +1,237 @@
+"""Asking each node by itself, all at once: what the inspecting commands have in common.
+
+No quorum decides what is shown. A node that is down, hangs or refuses us is an answer as well, and never the end of the
+command; only the exit status tells that too few nodes answered.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from redsync.cli.exits import FINE, UNCONFIGURED, SetupError, status_without_quorum
+from redsync.cli.nodes import no_url, prefix_of, urls_of
+
+if TYPE_CHECKING:
+    import redis
+
+    from redsync._core.effects import Command
+    from redsync._core.scripts import Script
+    from redsync._protocols.name_survey import NameLook
+
+__all__ = [
+    "Answer",
+    "Node",
+    "Nodes",
+    "execute",
+    "find_names",
+    "look_at",
+]
+
+BATCH: Final = 200
+"""Names per write: a node that is asked for many stays free for others in between."""
+
+_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
+"""What redis-py says of a connection that could not be made."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        address: `host:port`, or the path of a unix socket; no password, so fit to be shown.
+        redis: How to ask it.
+    """
+
+    address: str
+    redis: redis.Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What one node said.
+
+    Attributes:
+        node: The node's address.
+        value: What it said, None if it failed.
+        error: Why it said nothing, None if it did.
+    """
+
+    node: str
+    value: T | None = None
+    error: str | None = None
+
+
+class Nodes:
+    """The nodes that a command is about.
+
+    Args:
+        urls: Their URLs.
+        prefix: What the names of all keys begin with.
+        timeout: How long a node may be silent, in seconds.
+
+    Raises:
+        SetupError: A URL that is none.
+    """
+
+    def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
+        self.urls: Final = list(urls)
+        self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
+        self.timeout: Final = timeout
+        self.nodes: Final = [_node(number, url, timeout) for number, url in enumerate(urls, 1)]
+
+    @classmethod
+    def chosen(cls, options: Any) -> Nodes:
+        """Return the nodes that the options of the command line, or else the environment, name.
+
+        Raises:
+            SetupError: There is none, or a URL that is none.
+        """
+        return cls(urls_of(options), prefix_of(options), options.timeout)
+
+    @property
+    def quorum(self) -> int:
+        """How many nodes must grant."""
+        return len(self.nodes) // 2 + 1
+
+    def ask(self, question: Callable[[redis.Redis], T]) -> list[Answer[T]]:
+        """Ask all nodes at once, and return what each said, in their order."""
+        answers: list[Answer[T] | Exception] = [RuntimeError("not asked")] * len(self.nodes)
+
+        def ask_one(index: int, node: Node) -> None:
+            try:
+                answers[index] = _ask(node, question)
+            except Exception as error:
+                answers[index] = error
+
+        threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(self.nodes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        heard = []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            heard.append(answer)
+        return heard
+
+    def status(self, answers: Sequence[Answer[Any]]) -> int:
+        """Return the exit status that the answers deserve: whether a quorum said something."""
+        if sum(answer.error is None for answer in answers) >= self.quorum:
+            return FINE
+        return status_without_quorum([answer.error for answer in answers])
+
+    def close(self) -> None:
+        """Close all connections."""
+        for node in self.nodes:
+            node.redis.close()
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _node(number: int, url: str, timeout: float) -> Node:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    try:
+        client = redis.Redis.from_url(
+            url,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            decode_responses=False,
+        )
+    except ValueError:
+        raise SetupError(no_url(number), UNCONFIGURED) from None
+    kwargs = client.connection_pool.connection_kwargs
+    return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
+
+
+def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
+    from redis.exceptions import RedisError
+
+    try:
+        return Answer(node.address, question(node.redis))
+    except (OSError, RedisError, ValueError) as error:
+        return Answer(node.address, None, _described(error))
+
+
+def _described(error: Exception) -> str:
+    """Return an error in one line, without the address: who tells of it has said of which node."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    connecting = _CONNECTING.fullmatch(text)
+    return connecting[1] if connecting else text
+
+
+def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
+    """Execute scripts on one node and return their replies.
+
+    Raises:
+        RedisError: The node refused one.
+    """
+    from redis.exceptions import NoScriptError
+
+    replies = _send(client, commands, known={command.script for command in commands})
+    unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    # Only those again: the others were executed, and what they changed they would not find a second time.
+    for index, reply in zip(unknown, _send(client, [commands[i] for i in unknown], known=set()), strict=True):
+        replies[index] = reply
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) -> list[Any]:
+    # With EVAL, and not SCRIPT LOAD, which fewer users are allowed.
+    if not commands:
+        return []
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        count, words = len(command.keys), (*command.keys, *command.args)
+        if command.script in known:
+            pipeline.evalsha(command.script.sha.decode(), count, *words)
+        else:
+            pipeline.eval(command.script.source.decode(), count, *words)
+            known.add(command.script)
+    return pipeline.execute(raise_on_error=False)
+
+
+def find_names(client: redis.Redis, prefix: bytes, pattern: bytes) -> set[bytes]:
+    """Return the names that match a pattern and of which the node keeps something."""
+    from redsync._protocols.name_survey import key_patterns, name_of_key
+
+    keys = (key for match in key_patterns(prefix, pattern) for key in client.scan_iter(match, count=1000))
+    return {name for key in keys if (name := name_of_key(prefix, key)) is not None}
+
+
+def look_at(client: redis.Redis, prefix: bytes, names: Sequence[bytes], most: int = 100) -> dict[bytes, NameLook]:
+    """Return what the node keeps under each of the names; those of which it knows nothing are left out.
+
+    Args:
+        client: The node.
+        prefix: What the names of all keys begin with.
+        names: The names.
+        most: Of how many holders and waiters of each to tell who they are.
+    """
+    from redsync._protocols.name_survey import NameLook, look_command
+
+    looks: dict[bytes, NameLook] = {}
+    for begin in range(0, len(names), BATCH):
+        batch = names[begin : begin + BATCH]
+        replies = execute(client, [look_command(prefix, name, most) for name in batch])
+        looks |= {name: NameLook.read(reply) for name, reply in zip(batch, replies, strict=True)}
+    return {name: look for name, look in looks.items() if not look.is_empty}

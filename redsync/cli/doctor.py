@@ -1,0 +1,184 @@
+"""`redsync doctor`: asks every node how it is set up, and says what to change."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync.cli.asking import Answer, Nodes, execute
+from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node, is_loopback
+from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, is_refusal
+from redsync.cli.writing import print_table, shown, told, wrapped, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+__all__ = ["doctor"]
+
+PINGS: Final = 11
+NODE_TIMEOUT: Final = 0.25
+LEASE: Final = 30.0
+HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP FOR", "CLOCK", "LATENCY")
+
+
+def doctor(options: Any) -> int:
+    """Check every node and how they fit together."""
+    with Nodes.chosen(options) as nodes:
+        guard = _restart_guard(len(nodes.nodes))
+        answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
+        reports = [_report(answer) for answer in answers]
+        # One node promises no more than that; nodes on this very machine are somebody's first try.
+        is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
+        for report in reports:
+            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
+        general = check_deployment(reports)
+        if options.json:
+            write_json(_as_json(reports, general, nodes.quorum, guard))
+        else:
+            _print(reports, general)
+        everything = [*general, *(finding for report in reports for finding in report.findings)]
+        trouble = any(finding.is_problem for finding in everything)
+        return nodes.status(answers) or (BROKEN if trouble else FINE)
+
+
+def _restart_guard(count: int) -> float:
+    for name in ("REDSYNC_RESTART_GUARD", "REDSYNC_LEASE"):
+        if name == "REDSYNC_LEASE" and count == 1:
+            return 0.0
+        text = os.environ.get(name)
+        if text is not None:
+            try:
+                return float(text)
+            except ValueError:
+                raise SetupError(f"{name} is a number of seconds, not {text!r}", UNCONFIGURED) from None
+    return LEASE
+
+
+def _report(answer: Answer[Report]) -> Report:
+    report = answer.value or Report(answer.node, error=answer.error)
+    report.node = answer.node
+    return report
+
+
+def _examine(client: redis.Redis, prefix: bytes) -> Report:
+    """Ask one node everything; only what fails altogether is raised, a refused question has no answer."""
+    from redsync._protocols.name_survey import look_command
+
+    spent = []
+    for _ in range(PINGS):
+        begun = time.perf_counter()
+        client.ping()
+        spent.append(time.perf_counter() - begun)
+    report = Report("", latency=median(spent), offset=_clock_offset(client))
+    info: dict[str, Any] = {}
+    for section in ("server", "replication", "persistence", "memory", "cluster"):
+        info |= _allowed(partial(client.info, section)) or {}
+    report.info = info
+    report.policy = info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
+    report.snapshots = _setting(client, "save")
+    report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
+    report.newborn_age = _newborn_age(client)
+    return report
+
+
+def _clock_offset(client: redis.Redis) -> float | None:
+    begun = time.time()
+    stamp = _allowed(client.time)
+    # In the middle of the round trip the node looked at its clock, as far as anybody can tell.
+    return None if stamp is None else float(stamp[0] + stamp[1] / 1e6 - (begun + time.time()) / 2)
+
+
+def _allowed(question: Callable[[], Any]) -> Any:
+    """Return the answer to a question, None if the node does not allow it."""
+    from redis.exceptions import ResponseError
+
+    try:
+        return question()
+    except ResponseError:
+        return None
+
+
+def _setting(client: redis.Redis, name: str) -> str | None:
+    settings = _allowed(lambda: client.config_get(name)) or {}
+    value = settings.get(name, settings.get(name.encode()))
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
+    from redis.exceptions import ResponseError
+
+    try:
+        attempt()
+    except ResponseError as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def _newborn_age(client: redis.Redis) -> float | None:
+    from redsync._core.memory import BIRTH_KEY, Birth
+
+    record, stamp = _allowed(lambda: client.get(BIRTH_KEY)), _allowed(client.time)
+    if record is None or stamp is None:
+        return None
+    try:
+        birth = Birth.read(record, stamp[0] + stamp[1] / 1e6)
+    except ValueError:
+        return None
+    return birth.age if birth is not None and birth.newborn else None
+
+
+def _print(reports: list[Report], general: list[Finding]) -> None:
+    print_table(HEADINGS, [_row(report) for report in reports])
+    # What is to be said of several nodes is said once.
+    places: dict[Finding, list[str]] = {finding: [] for finding in general}
+    for report in reports:
+        for finding in report.findings:
+            places.setdefault(finding, []).append(report.node)
+    for is_problem, title in ((True, "needs attention"), (False, "good to know")):
+        chosen = [(finding, nodes) for finding, nodes in places.items() if finding.is_problem is is_problem]
+        if chosen:
+            print(f"\n{title}:")
+        for finding, nodes in chosen:
+            where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
+            print(wrapped(f"{where}{shown(finding.text)}", "  "))
+            print(wrapped(f"-> {finding.advice}", "     "))
+    if not any(finding.is_problem for finding in places):
+        print("\nnothing needs attention")
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    if report.error is not None:
+        return (report.node, "refuses us" if is_refusal(report.error) else "no answer", *["-"] * 7)
+    state = "needs attention" if any(finding.is_problem for finding in report.findings) else "fine"
+    uptime = NOT_ALLOWED if report.uptime is None else told(report.uptime)
+    clock = NOT_ALLOWED if report.offset is None else f"{report.offset * 1000:+.0f} ms"
+    latency = "-" if report.latency is None else f"{report.latency * 1000:.2f} ms"
+    described = report.version, report.role, report.persistence, report.policy or NOT_ALLOWED
+    return (report.node, state, *described, uptime, clock, latency)
+
+
+def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: float) -> dict[str, Any]:
+    def findings(found: list[Finding]) -> list[dict[str, Any]]:
+        return [{"text": each.text, "advice": each.advice, "problem": each.is_problem} for each in found]
+
+    nodes = [
+        {
+            "node": report.node,
+            "error": report.error,
+            "version": None if report.error else report.version,
+            "role": None if report.error else report.role,
+            "persistence": None if report.error else report.persistence,
+            "eviction": report.policy,
+            "uptime": report.uptime,
+            "clock_offset": report.offset,
+            "latency": report.latency,
+            "findings": findings(report.findings),
+        }
+        for report in reports
+    ]
+    return {"nodes": nodes, "quorum": quorum, "restart_guard": guard, "findings": findings(general)}

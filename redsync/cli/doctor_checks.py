@@ -1,0 +1,229 @@
+"""What the doctor makes of what nodes say: pure judgement, so that each finding can be tested without a server."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+__all__ = ["Finding", "Report", "check_deployment", "check_node", "is_loopback"]
+
+NOT_ALLOWED: Final = "not allowed to look"
+
+OLDEST: Final = (6, 0)
+OFFSET_MAX: Final = 1.0
+FULL: Final = 0.9
+LATENCY_MAX: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the doctor found.
+
+    Attributes:
+        text: What it is.
+        advice: What to do.
+        is_problem: Whether it needs attention; else it is good to know.
+    """
+
+    text: str
+    advice: str
+    is_problem: bool = True
+
+
+@dataclass
+class Report:
+    """What one node said.
+
+    Attributes:
+        node: Its address.
+        error: Why it said nothing, None if it did.
+        info: The fields of its INFO; empty if we are not allowed to look.
+        policy: Its eviction policy, None if we are not allowed to look.
+        snapshots: When it writes snapshots, empty for never, None if we are not allowed to look.
+        offset: How far its clock is ahead of ours, in seconds; None if unknown.
+        latency: The median time of a PING, in seconds; None if unknown.
+        scripts: Why it does not run our scripts, None if it does.
+        newborn_age: Seconds since it was found to be emptied, None if it was not.
+        findings: What is wrong with it.
+    """
+
+    node: str
+    error: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    snapshots: str | None = None
+    offset: float | None = None
+    latency: float | None = None
+    scripts: str | None = None
+    newborn_age: float | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def version(self) -> str:
+        """The server and its version."""
+        server = str(self.info.get("server_name", "redis"))
+        version = self.info.get(f"{server}_version") or self.info.get("redis_version")
+        return f"{server} {version}" if version else NOT_ALLOWED
+
+    @property
+    def role(self) -> str:
+        """Master or replica."""
+        return {"slave": "replica"}.get(role := str(self.info.get("role", NOT_ALLOWED)), role)
+
+    @property
+    def persistence(self) -> str:
+        """Whether it writes to disk, and how."""
+        if "aof_enabled" not in self.info:
+            return NOT_ALLOWED
+        if self.info["aof_enabled"] == 1:
+            return "append-only file"
+        return "none, or snapshots" if self.snapshots is None else "snapshots" if self.snapshots else "none"
+
+    @property
+    def uptime(self) -> float | None:
+        """Seconds since it started."""
+        uptime = self.info.get("uptime_in_seconds")
+        return None if uptime is None else float(uptime)
+
+
+def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
+    """Return what is to be said of one node.
+
+    Args:
+        report: What it said.
+        guard: The restart guard of the clients, in seconds.
+        node_timeout: How long clients wait for a node.
+        is_serious: Whether others rely on these nodes: more than one, and not all on this machine.
+    """
+    if report.error is not None:
+        return [Finding(f"does not answer: {report.error}", "start it, or correct its URL, password or firewall")]
+    found: list[Finding] = []
+    if not report.info:
+        advice = "allow the user INFO, so that this can be checked: ACL SETUSER <user> +info"
+        found.append(
+            Finding("INFO is refused: version, role, persistence, uptime are unknown", advice, is_problem=False)
+        )
+    found += _check_server(report)
+    found += _check_memory(report)
+    found += _check_disk(report, guard, is_serious=is_serious)
+    found += _check_life(report, guard)
+    if report.latency is not None and report.latency > min(LATENCY_MAX, node_timeout / 2):
+        text = f"a round trip takes {report.latency * 1000:.0f} ms"
+        advice = f"move it nearer, or raise node_timeout ({node_timeout:g} s): who is slower has no vote"
+        found.append(Finding(text, advice, is_problem=report.latency > node_timeout / 2))
+    return found
+
+
+def _check_server(report: Report) -> list[Finding]:
+    found = []
+    numbers = tuple(map(int, re.findall(r"\d+", str(report.info.get("redis_version", "")))[:2]))
+    if numbers and numbers < OLDEST:
+        found.append(Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey"))
+    if report.role == "replica":
+        advice = "list masters only, each independent of the others"
+        found.append(Finding("is a replica, which refuses to write and does not vote by itself", advice))
+    elif int(report.info.get("connected_slaves", 0)) > 0:
+        text = "has replicas: a replica that is promoted may not know the latest claims"
+        found.append(Finding(text, "never fail over to one automatically", is_problem=False))
+    if report.info.get("cluster_enabled") == 1:
+        found.append(Finding("is part of a cluster, which sends keys elsewhere", "use servers with cluster-enabled no"))
+    if report.info.get("loading") == 1:
+        found.append(Finding("is still loading its data", "wait until it has"))
+    if report.scripts is not None:
+        advice = "allow the user scripts, and the keys: ACL SETUSER <user> +@all ~redsync* ~redisson* &*"
+        found.append(Finding(f"does not run our scripts: {report.scripts}", advice))
+    return found
+
+
+def _check_memory(report: Report) -> list[Finding]:
+    found = []
+    most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
+    if report.policy is None:
+        text = f"eviction policy: {NOT_ALLOWED}"
+        found.append(Finding(text, "see to it that it is noeviction", is_problem=False))
+    elif report.policy != "noeviction":
+        text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
+        text += "" if most else "; at present maxmemory is 0, so that it never is"
+        found.append(Finding(text, "CONFIG SET maxmemory-policy noeviction, and in its file", is_problem=most > 0))
+    if most and used > FULL * most:
+        text = f"has used {used / most:.0%} of maxmemory; when full it refuses new claims"
+        found.append(Finding(text, "raise maxmemory, or move other data elsewhere"))
+    return found
+
+
+def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
+    found = []
+    for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
+        if report.info.get(state, "ok") != "ok":
+            advice = "make room on its disk, and see its log"
+            found.append(Finding(f"the last {what} failed; it may refuse to write", advice))
+    if report.info.get("aof_enabled") == 0 and guard == 0:
+        text = "forgets who holds what when it restarts, and no restart guard covers that"
+        advice = "set restart_guard to the longest lease (REDSYNC_RESTART_GUARD), or appendonly yes, appendfsync always"
+        found.append(Finding(text, advice, is_problem=is_serious))
+    return found
+
+
+def _check_life(report: Report, guard: float) -> list[Finding]:
+    # Both instants that a node subtracts are whole seconds: its uptime may be one too high, and clients allow for that.
+    uptime = None if report.uptime is None else max(report.uptime - 1.0, 0.0)
+    ages = [age for age in (uptime, report.newborn_age) if age is not None]
+    if not ages or min(ages) >= guard:
+        return []
+    what = "was emptied" if report.newborn_age == min(ages) else "started"
+    text = f"{what} {min(ages):.0f} s ago: takes no part in new grants for {guard - min(ages):.0f} s (restart guard)"
+    return [Finding(text, "wait; if nobody restarted it, see its log")]
+
+
+def check_deployment(reports: Sequence[Report]) -> list[Finding]:
+    """Return what is to be said of all nodes together; adds to the findings of nodes what only their peers show."""
+    found: list[Finding] = []
+    count = len(reports)
+    if count % 2 == 0:
+        text = f"{count} nodes stand the failure of {(count - 1) // 2}, as {count - 1} do"
+        found.append(Finding(text, "use an odd number of nodes, such as 3 or 5", is_problem=count == 2))
+    answered = sum(report.error is None for report in reports)
+    if answered < count // 2 + 1:
+        found.append(
+            Finding(f"only {answered} of {count} nodes answer, a quorum is {count // 2 + 1}", "start the others")
+        )
+    runs = Counter(report.info["run_id"] for report in reports if "run_id" in report.info)
+    for run_id, times in runs.items():
+        if times > 1:
+            names = ", ".join(report.node for report in reports if report.info.get("run_id") == run_id)
+            found.append(Finding(f"{names} are one server, listed {times} times", "list each server once"))
+    found += _check_machines(reports)
+    known = [report.offset for report in reports if report.offset is not None]
+    for report in reports:
+        ahead = 0.0 if report.offset is None else report.offset - median(known)
+        if abs(ahead) > OFFSET_MAX:
+            text = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the others"
+            report.findings.append(Finding(text, "run NTP there: fencing tokens begin with the time after a loss"))
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a node's address is on this machine."""
+    return address.startswith(("/", "127.")) or _host(address) in ("localhost", "::1")
+
+
+def _host(address: str) -> str:
+    return "" if address.startswith("/") else address.rpartition(":")[0]
+
+
+def _check_machines(reports: Sequence[Report]) -> list[Finding]:
+    """Return what is to be said of nodes that share a machine: they fail together."""
+    if len(reports) > 1 and all(is_loopback(report.node) for report in reports):
+        text = "all nodes run on this machine, and fail with it"
+        return [Finding(text, "good for a try; else give each node a machine of its own", is_problem=False)]
+    found = []
+    for host, times in Counter(_host(report.node) for report in reports).items():
+        if host and times > 1:
+            text = f"{times} of {len(reports)} nodes run on {host}, and fail with it"
+            fatal = len(reports) - times < len(reports) // 2 + 1
+            found.append(Finding(text, "give each node a machine of its own", is_problem=fatal))
+    return found

@@ -1,0 +1,106 @@
+"""Signals for `redsync lock`: an exception while it waits for the lock, news to act upon while the command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections import deque
+from types import FrameType
+from typing import Any, Final, Self
+
+__all__ = ["FORWARDED", "SignalledError", "Signals"]
+
+FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What ends a program from outside: the command gets it, or, before it has begun, the waiting ends."""
+
+_WHILE_RUNNING: Final = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
+
+
+class SignalledError(BaseException):
+    """A signal came while nothing ran that it could be forwarded to.
+
+    Attributes:
+        number: Which.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Signals:
+    """Catches signals as long as its `with` block lasts; for the main thread.
+
+    At first the first of `FORWARDED` is raised as `SignalledError`, and those that come while that cleans up are
+    dropped: an impatient second Ctrl-C must leave no place in a queue. After `collect` they are only noted.
+    """
+
+    def __init__(self) -> None:
+        self._came: deque[int] = deque()
+        self._collecting = False
+        self._raised = False
+        self._former: dict[int, Any] = {}
+        self._reader, self._writer = -1, -1
+        self._former_fd = -1
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in FORWARDED:
+            self._install(number)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._reader)
+        # The other end stays open for a `wake` that another thread has begun: the process is about to end.
+
+    def _install(self, number: int) -> None:
+        # What our parent wants to be ignored (nohup, a shell's background job) stays ignored, here and in the command.
+        if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+            self._former[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._collecting:
+            self._came.append(number)
+        elif not self._raised:
+            self._raised = True
+            raise SignalledError(number)
+
+    def collect(self) -> None:
+        """From now on, raise nothing."""
+        self._collecting = True
+        for number in _WHILE_RUNNING:
+            self._install(number)
+
+    def wait(self, seconds: float) -> list[int]:
+        """Sleep until a signal comes, or `wake` is called, or the time is up; return which signals came."""
+        select.select([self._reader], [], [], max(seconds, 0.0))
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+        came = []
+        while self._came:
+            came.append(self._came.popleft())
+        return came
+
+    def wake(self) -> None:
+        """End the sleep of `wait`, from any thread."""
+        # A full pipe wakes `wait` anyway.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
+
+    def stop_ourselves(self) -> None:
+        """Stop this process group as Ctrl-Z does; return when it is continued, or can't be stopped."""
+        former = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        try:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+            # It need not happen at once where there are more threads.
+            select.select([self._reader], [], [], 0.1)
+        finally:
+            signal.signal(signal.SIGTSTP, former)

@@ -1,0 +1,112 @@
+"""How `redsync lock` takes its lock: which kind, at once or after a wait, and what is told of that."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from redsync.cli.arguments import name_of
+from redsync.cli.exits import REFUSED, status_of
+from redsync.exceptions import AcquireTimeout, QuorumError, RedsyncError
+
+if TYPE_CHECKING:
+    from redsync import Client, Hold
+
+__all__ = ["Voice", "take"]
+
+
+class Voice:
+    """Says what there is to say, on standard error: the output is the command's."""
+
+    def __init__(self, quiet: bool, verbose: bool) -> None:
+        self.verbose = verbose
+        self._quiet = quiet
+
+    def say(self, text: str) -> None:
+        """Say it unless we are to be quiet."""
+        if not self._quiet:
+            print(f"redsync lock: {text}", file=sys.stderr, flush=True)
+
+    def detail(self, text: str) -> None:
+        """Say it if details are wanted."""
+        if self.verbose:
+            self.say(text)
+
+
+def take(
+    stack: ExitStack, client: Client, options: argparse.Namespace, voice: Voice, on_lost: Callable[[Any], object]
+) -> Hold:
+    """Take the lock that the options ask for; the stack gives it back.
+
+    The first try does not wait. So nodes that refuse our password are told at once, although too few nodes are
+    otherwise waited for, and it is known behind whom we wait.
+
+    Raises:
+        AcquireTimeout: Others held it all the time.
+        QuorumError: Too few nodes answered, at the end or because they refuse us.
+        RedsyncError: The name or its settings do not fit.
+        ValueError: A name that can't be.
+    """
+    began = time.monotonic()
+    behind = ""
+    try:
+        hold = _enter(stack, client, options, 0.0, on_lost)
+    except (AcquireTimeout, QuorumError) as error:
+        if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
+            raise
+        behind = _behind(client, options, error) if voice.verbose else ""
+        voice.detail(f"waiting for {options.name!r}{behind}")
+        left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
+        hold = _enter(stack, client, options, left, on_lost)
+    token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
+    voice.detail(f"got {options.name!r} after {time.monotonic() - began:.2f} s{behind}{token}")
+    return hold
+
+
+def _enter(
+    stack: ExitStack,
+    client: Client,
+    options: argparse.Namespace,
+    timeout: float | None,
+    on_lost: Callable[[Any], object],
+) -> Hold:
+    name = name_of(options.name)
+    settings: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost}
+    if options.permits is not None:
+        return stack.enter_context(client.get_semaphore(name, options.permits, **settings))
+    if options.fair:
+        return stack.enter_context(client.get_fair_lock(name, **settings))
+    if options.shared:
+        return stack.enter_context(client.get_read_write_lock(name, **settings).read_lock)
+    if options.exclusive:
+        return stack.enter_context(client.get_read_write_lock(name, **settings).write_lock)
+    return stack.enter_context(client.get_fenced_lock(name, **settings))
+
+
+def _behind(client: Client, options: argparse.Namespace, error: RedsyncError) -> str:
+    """Return behind whom we wait, as the rest of a sentence."""
+    if isinstance(error, QuorumError):
+        return f": {error}"
+    try:
+        if options.permits is not None:
+            holders: tuple[Any, ...] = client.get_semaphore(name_of(options.name), options.permits).holders()
+            waiters = 0
+        else:
+            info = client.inspect(name_of(options.name))
+            # Our own place is not taken yet.
+            holders, waiters = info.holders, len(info.waiters)
+    except RedsyncError:
+        return ""
+    names = ", ".join(map(_describe, holders)) or "a holder that has just gone"
+    return f" behind {names}{f' and {waiters} waiting' if waiters else ''}"
+
+
+def _describe(holder: Any) -> str:
+    if holder.host is None:
+        return str(holder.owner)
+    program = f" ({holder.program})" if holder.program else ""
+    return f"process {holder.pid} on {holder.host}{program}"

@@ -1,0 +1,181 @@
+"""`redsync top`: a page about who holds what, drawn anew every moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from redsync.cli.asking import Nodes
+from redsync.cli.exits import FINE, SIGNALLED, UsageError, is_refusal
+from redsync.cli.listing import list_rows
+from redsync.cli.watching import View, holds, look
+from redsync.cli.writing import cells, fitted, narrowed, shown, table, told, write_json
+
+__all__ = ["Ages", "Line", "page", "top"]
+
+_ENTER, _LEAVE, _HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
+_END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
+_STYLES: Final = {"": "", "heading": "\x1b[7m", "bold": "\x1b[1m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
+_PLAIN: Final = "\x1b[0m"
+
+_HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT")
+
+
+class Line(NamedTuple):
+    """A line of the page.
+
+    Attributes:
+        text: What it says.
+        style: "" or a key of the styles: "heading", "bold", "bad", "faint".
+    """
+
+    text: str
+    style: str = ""
+
+
+class Ages:
+    """Since when each hold is seen. Nodes do not know since when a name is held, so what was there first is older."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], tuple[float, bool]] = {}
+        self._is_first = True
+
+    def note(self, view: View, now: float) -> None:
+        """Look at what is held now."""
+        self._seen = {key: self._seen.get(key, (now, self._is_first)) for key in holds(view)}
+        self._is_first = False
+
+    def told(self, key: tuple[str, str, str], now: float) -> str:
+        """Return for how long that hold has been there, for people."""
+        if key not in self._seen:
+            return "-"
+        since, is_older = self._seen[key]
+        return f"{'> ' if is_older else ''}{told(now - since)}"
+
+
+def top(options: Any) -> int:
+    """Show what nodes keep, drawn anew every moment, until q or Ctrl-C."""
+    if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("needs a terminal: take --json, or `redsync watch`")
+    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
+        while options.json:
+            write_json({"time": time.time(), **look(nodes, options.pattern)})
+            time.sleep(options.interval)
+        ages = Ages()
+        with _screen():
+            leaving = False
+            while not leaving:
+                view, now = look(nodes, options.pattern), time.monotonic()
+                ages.note(view, now)
+                _draw(page(view, ages, now, *shutil.get_terminal_size()))
+                leaving = _key_within(options.interval) in ("q", "Q", "\x03", "\x04", "")
+    return FINE
+
+
+def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Line]:
+    """Return the lines of one screen; what most wait for comes first."""
+    entries = sorted(view["names"], key=lambda entry: (-entry["waiting"], entry["name"]))
+    up = sum(node["error"] is None for node in view["nodes"])
+    held = sum(bool(entry["holders"]) for entry in entries)
+    waiting = sum(entry["waiting"] for entry in entries)
+    names = f"{len(entries)} name{'' if len(entries) == 1 else 's'}, {held} held, {waiting} waiting"
+    lines = [Line(f"redsync top  {time.strftime('%H:%M:%S')}  {names}  (q: leave)", "bold")]
+    lines += [*_node_lines(view["nodes"], width), Line("")]
+    rows = _rows(entries[:height], len(view["nodes"]), ages, now)
+    body = table(_HEADINGS, narrowed(_HEADINGS, rows, width, (0, 2, 1)))
+    lines.append(Line(body[0] + " " * (width - cells(body[0])), "heading"))
+    lines += [Line(line, "bad" if "no quorum" in line else "") for line in body[1:]]
+    if up < len(view["nodes"]) // 2 + 1:
+        lines.append(Line("too few nodes answer to tell who holds what", "bad"))
+    elif not entries:
+        lines.append(Line("nothing is held, nobody waits", "faint"))
+    # Of each name there is one row at least.
+    hidden = len(lines) - height + max(len(entries) - height, 0)
+    if len(lines) > height:
+        lines[height - 1 :] = [Line(f"... and {hidden + 1} lines more", "faint")]
+    return [Line(fitted(text, width), style) for text, style in lines]
+
+
+def _node_lines(nodes: Sequence[dict[str, Any]], width: int) -> list[Line]:
+    """Return how the nodes are: in one line, if it is wide enough, and why those in trouble are."""
+    up = sum(node["error"] is None for node in nodes)
+    states = "  ".join(f"{node['node']} {_state(node['error'])}" for node in nodes)
+    summary = f"{up} of {len(nodes)} nodes answer"
+    style = "" if up == len(nodes) else "bad"
+    full = f"{summary}: {states}"
+    return [
+        Line(full if len(full) <= width else summary, style),
+        *(Line(f"  {node['node']}: {shown(node['error'])}", "bad") for node in nodes if node["error"] is not None),
+    ]
+
+
+def _state(error: str | None) -> str:
+    if error is None:
+        return "up"
+    if is_refusal(error):
+        return "refuses us"
+    return "silent" if "timed out" in error.lower() or "timeout" in error.lower() else "down"
+
+
+def _rows(entries: Sequence[dict[str, Any]], count: int, ages: Ages, now: float) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for row, key in zip(list_rows(list(entries), count), _keys(entries), strict=True):
+        name, kind, holder, nodes, life, waiting = row
+        rows.append((name, kind, holder, ages.told(key, now) if key else "-", life, nodes, waiting))
+    return rows
+
+
+def _keys(entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str] | None]:
+    """Yield for each row of the list which hold it is about."""
+    for entry in entries:
+        if entry["latch"]:
+            yield None
+            if entry["kind"] in ("latch", "none"):
+                continue
+        for holder in entry["holders"]:
+            yield entry["name"], holder["owner"], holder["mode"] or ""
+        if not entry["holders"]:
+            yield None
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[None]:
+    """Take the whole terminal, and give it back as it was."""
+    import signal
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    # Else whoever ends us would leave a terminal without echo.
+    end = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
+    try:
+        tty.setcbreak(terminal)
+        sys.stdout.write(_ENTER)
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, end)
+
+
+def _draw(lines: Sequence[Line]) -> None:
+    # Written over what stood there rather than on a cleared screen, which would flicker.
+    plain = "NO_COLOR" in os.environ
+    drawn = (line.text if plain or not line.style else f"{_STYLES[line.style]}{line.text}{_PLAIN}" for line in lines)
+    sys.stdout.write(_HOME + "\r\n".join(line + _END_OF_LINE for line in drawn) + _END_OF_SCREEN)
+    sys.stdout.flush()
+
+
+def _key_within(seconds: float) -> str | None:
+    """Return the key that is pressed within that time, empty when the terminal has gone; None for no key."""
+    if not select.select([sys.stdin], [], [], seconds)[0]:
+        return None
+    return os.read(sys.stdin.fileno(), 1).decode("latin-1")

@@ -1,0 +1,94 @@
+"""`redsync watch`: the same look at the nodes, again and again, and what is different.
+
+Nodes are asked, not subscribed to: what begins and ends between two looks is not seen, but nothing must be configured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from redsync.cli.arguments import encoded
+from redsync.cli.asking import Answer, Nodes
+from redsync.cli.exits import FINE
+from redsync.cli.listing import listed, survey
+from redsync.cli.writing import process, shown, write_json
+
+__all__ = ["View", "changes", "holds", "look", "settled", "watch"]
+
+MOST = 20
+"""Holders and waiters of each name that are asked for: enough to see who, and cheap enough to be asked every second."""
+
+View = dict[str, Any]
+
+
+def look(nodes: Nodes, pattern: str) -> View:
+    """Return what nodes keep now, and which of them do not answer."""
+    answers = survey(nodes, encoded(pattern), MOST)
+    return {"nodes": [_node(answer) for answer in answers], "names": listed(nodes, answers)}
+
+
+def _node(answer: Answer[Any]) -> dict[str, str | None]:
+    return {"node": answer.node, "error": answer.error}
+
+
+def watch(options: Any) -> int:
+    """Tell of each change until Ctrl-C."""
+    with Nodes.chosen(options) as nodes:
+        before: View = {"nodes": [{"node": node.address, "error": None} for node in nodes.nodes], "names": []}
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                now = settled(before, look(nodes, options.pattern))
+                for event in changes(before, now):
+                    _tell(event, as_json=options.json)
+                before = now
+                time.sleep(options.interval)
+    return FINE
+
+
+def settled(before: View, now: View) -> View:
+    """Return the view with the names of the one before it if too few nodes answer to tell who holds what."""
+    answered = sum(node["error"] is None for node in now["nodes"])
+    return now if answered >= len(now["nodes"]) // 2 + 1 else {**now, "names": before["names"]}
+
+
+def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
+    """Yield what is different now: nodes that went or came back, holds that began or ended, waiters."""
+    for old, new in zip(before["nodes"], now["nodes"], strict=True):
+        if (old["error"] is None) is not (new["error"] is None):
+            yield {"event": "node up" if new["error"] is None else "node down", **new}
+    was, held = holds(before), holds(now)
+    for begun, gone, event in ((was, held, "released"), (held, was, "acquired")):
+        for key in sorted(begun.keys() - gone.keys()):
+            yield {"event": event, "name": key[0], **begun[key]}
+    waited = {entry["name"]: entry["waiting"] for entry in before["names"]}
+    waiting = {entry["name"]: entry["waiting"] for entry in now["names"]}
+    for name in sorted(waited.keys() | waiting.keys()):
+        if waited.get(name, 0) != waiting.get(name, 0):
+            yield {"event": "waiting", "name": name, "count": waiting.get(name, 0)}
+
+
+def holds(view: View) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return what a quorum of nodes knows to be held, by name, owner and mode."""
+    return {
+        (entry["name"], holder["owner"], holder["mode"] or ""): {"kind": entry["kind"], **holder}
+        for entry in view["names"]
+        for holder in entry["holders"]
+        if holder["quorum"]
+    }
+
+
+def _tell(event: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        write_json({"time": time.time(), **event})
+        return
+    what = event["event"]
+    if "node" in event and what.startswith("node"):
+        text = f"{what}  {event['node']}  {shown(event['error'] or '')}"
+    elif what == "waiting":
+        text = f"waiting  {shown(event['name'])}  {event['count']}"
+    else:
+        text = f"{what}  {shown(event['name'])}  {event['kind']}  {process(event)}  {shown(event['owner'])}"
+    print(f"{time.strftime('%H:%M:%S')}  {text}".rstrip(), flush=True)

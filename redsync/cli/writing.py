@@ -1,0 +1,167 @@
+"""How the inspecting commands show themselves: aligned text for people, JSON for programs, and little to import."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from redsync._core.presence import ClientRecord
+    from redsync.cli.asking import Answer
+
+__all__ = [
+    "cells",
+    "clock",
+    "complain",
+    "fitted",
+    "narrowed",
+    "print_table",
+    "process",
+    "short",
+    "shown",
+    "table",
+    "told",
+    "who",
+    "wrapped",
+    "write_json",
+]
+
+
+_NARROWEST: Final = 10
+"""Columns that are left of what is cut."""
+
+_UUID: Final = 36
+"""Characters of a UUID, of which eight tell clients apart well enough."""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, its columns aligned to the left."""
+    widths = [max(map(cells, column)) for column in zip(headings, *rows, strict=True)]
+    lines = (
+        "  ".join(cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in [headings, *rows]
+    )
+    return [line.rstrip() for line in lines]
+
+
+def narrowed(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, columns: Sequence[int]
+) -> list[Sequence[str]]:
+    """Return the rows of a table with as much cut from these columns, one after the other, as it is too wide."""
+    rows = list(rows)
+    for column in columns:
+        excess = max(map(cells, table(headings, rows))) - width
+        widest = max((cells(row[column]) for row in rows), default=0)
+        if excess > 0 and widest > _NARROWEST:
+            keep = max(widest - excess, _NARROWEST)
+            rows = [(*row[:column], fitted(row[column], keep), *row[column + 1 :]) for row in rows]
+    return rows
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int] = ()) -> None:
+    """Print a table. Where the terminal is too narrow, these columns are cut; if none may be, each row is a list."""
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    if width and cut:
+        rows = narrowed(headings, rows, width, cut)
+    lines = table(headings, rows)
+    if width and not cut and max(map(cells, lines)) > width:
+        indent = max(map(len, headings)) + 2
+        lists = ["\n".join(f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)) for row in rows]
+        lines = ["\n\n".join(lists)]
+    print("\n".join(lines))
+
+
+def wrapped(text: str, indent: str) -> str:
+    """Return a text as lines that fit the terminal, if there is one; an indent stands before each."""
+    if not sys.stdout.isatty():
+        return indent + text
+    from textwrap import fill
+
+    width = max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
+    return fill(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+
+
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    # What combines with the character before takes none, what East Asian typography calls wide takes two.
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text that takes no more than so many columns; an ellipsis stands for what was cut off."""
+    if cells(text) <= width:
+        return text
+    kept = text[: max(width - 1, 0)]
+    while cells(kept) > width - 1 and kept:
+        kept = kept[:-1]
+    return f"{kept}…" if width > 0 else ""
+
+
+def shown(text: str | bytes) -> str:
+    """Return a name as it may be shown: what would play tricks with a terminal is escaped."""
+    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c)[0] in "CZ" and c != " " else c for c in text
+    )
+
+
+def told(seconds: float | None) -> str:
+    """Return a time for people."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def clock(since: float) -> str:
+    """Return an instant, seconds since 1970, for people."""
+    import time
+
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    except (OverflowError, ValueError, OSError):  # anybody may write a record
+        return "-"
+
+
+def who(owner: str, client: ClientRecord | None) -> str:
+    """Return an owner for people: its process, or else the id."""
+    return shown(f"{client.host}:{client.pid}" if client else owner)
+
+
+def process(holder: dict[str, Any]) -> str:
+    """Return a holder, as JSON describes it, for people: its process, or else the id."""
+    return shown(f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"])
+
+
+def short(owner: str) -> str:
+    """Return an owner's id, shortened as far as people can tell it from others."""
+    client, _, serial = owner.rpartition(":")
+    return shown(f"{client[:8]}:{serial}" if len(client) == _UUID else owner)
+
+
+def write_json(value: Any) -> None:
+    """Write a value to standard output, as JSON in one line."""
+    import json
+
+    print(json.dumps(value), flush=True)
+
+
+def complain(answers: Sequence[Answer[Any]]) -> None:
+    """Say on standard error which nodes did not answer, and why, and whether those are too many."""
+    for answer in answers:
+        if answer.error is not None:
+            print(f"node {answer.node}: {shown(answer.error)}", file=sys.stderr)
+    answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
+    if answered < quorum:
+        print(f"too few nodes answer: {answered} of {len(answers)}, a quorum is {quorum}", file=sys.stderr)

@@ -1,0 +1,157 @@
+"""Commands as real processes: read from, typed to, found again with all that they started by a mark they inherit."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30
+
+RELUCTANT = "trap '' TERM INT; echo ready; while :; do sleep 0.02; done"
+"""A shell program that ends by SIGKILL only."""
+
+ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; while :; do sleep 0.02; done"
+"""The same, and tells of SIGHUP: who forwards that has begun to watch over it."""
+
+SESSION = [
+    sys.executable,
+    "-c",
+    "import fcntl,os,sys,termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])",
+]
+"""Starts a command in the foreground of the terminal that is its standard input."""
+
+
+class Terminal:
+    """The user's side of a pseudo-terminal."""
+
+    def __init__(self, columns=100, lines=30):
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def hand_over(self):
+        """Leave the other side to those who were started with it."""
+        os.close(self.slave)
+        self.slave = -1
+
+    def close(self):
+        os.close(self.master)
+        if self.slave >= 0:
+            os.close(self.slave)
+
+
+class Ended:
+    """A command that has ended."""
+
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        assert len(self.out.splitlines()) == 1, self.out + self.err
+        return json.loads(self.out)
+
+
+class Command(subprocess.Popen):
+    """A command that runs."""
+
+    def __init__(self, arguments, environment, *, before=(), terminal=None, **options):
+        self.mark = f"redsync-test-{uuid.uuid4()}"
+        self.terminal = terminal
+        self._seen = b""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if terminal:
+            streams = dict.fromkeys(streams, terminal.slave)
+            before = [*SESSION, *before]
+        super().__init__(
+            [*before, sys.executable, "-m", "redsync.cli", *arguments],
+            env={**environment, "MARK": self.mark},
+            text=True,
+            start_new_session=True,
+            **streams | options,
+        )
+        if terminal:
+            terminal.hand_over()
+
+    def finish(self):
+        """Return what it said, when it has ended; without what was read before."""
+        out, err = self.communicate(timeout=PATIENCE)
+        return self._seen.decode() + (out or ""), err
+
+    def end(self):
+        """Return its status; it must end by itself."""
+        return self.wait(PATIENCE)
+
+    def interrupt(self):
+        self.send_signal(signal.SIGINT)
+
+    def read_until(self, text):
+        """Return what it wrote up to some text, and go on behind it."""
+        out = self.terminal.master if self.terminal else self.stdout.fileno()
+        deadline = time.monotonic() + PATIENCE
+        while text.encode() not in self._seen:
+            left = deadline - time.monotonic()
+            assert left > 0, f"it did not write {text!r}, but {self._seen!r}"
+            if select.select([out], [], [], left)[0]:
+                try:
+                    data = os.read(out, 65536)
+                except OSError:  # the terminal's last user has gone
+                    data = b""
+                assert data, f"it ended without {text!r}, but {self._seen!r}"
+                self._seen += data
+        before, found, self._seen = self._seen.partition(text.encode())
+        return (before + found).decode()
+
+    def type(self, text):
+        self.terminal.type(text)
+
+    def family(self):
+        """Return the processes with the mark, itself included."""
+        found = set()
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (path / "environ").read_bytes():
+                    found.add(int(path.name))
+            except OSError:  # it has ended, or belongs to somebody else
+                continue
+        return found
+
+    def command_group(self):
+        """Return the process group of the command that `redsync lock` runs with -c."""
+        (leader,) = (
+            number
+            for number in self.family()
+            if command_line(number)[:2] == [b"/bin/sh", b"-c"]
+            and os.getpgid(number) == number
+            and os.getsid(number) != number
+        )
+        return leader
+
+    def clean_up(self):
+        """End all that is left of it."""
+        for number in self.family() | ({self.pid} if self.poll() is None else set()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        if self.terminal:
+            self.terminal.close()
+
+
+def command_line(number):
+    return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")

@@ -1,0 +1,69 @@
+"""What tests of commands share: real processes, none of which may be left, and terminals."""
+
+import os
+
+import pytest
+
+from tests.cli.commands import ROOT, Command, Ended, Terminal
+
+
+@pytest.fixture
+def environment(nodes):
+    """What commands find in their environment: all nodes."""
+    return make_environment(nodes.urls)
+
+
+def make_environment(urls):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_")}
+    ours = {"REDSYNC_URLS": ",".join(urls), "REDSYNC_RESTART_GUARD": "0", "TERM": "xterm"}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **ours}
+
+
+@pytest.fixture
+def start(environment, eventually):
+    """Start a command; keywords in capitals go to its environment. Nothing of it may be left when it has ended."""
+    started = []
+
+    def start(*arguments, terminal=False, **more):
+        variables = {name: more.pop(name) for name in list(more) if name.isupper()}
+        terminal = Terminal() if terminal is True else terminal or None
+        started.append(Command(arguments, {**environment, **variables}, terminal=terminal, **more))
+        return started[-1]
+
+    yield start
+    try:
+        for command in started:
+            if command.returncode is not None:
+                eventually(lambda command=command: not command.family(), within=20)
+    finally:
+        for command in started:
+            command.clean_up()
+
+
+@pytest.fixture
+def redsync(start):
+    """Run a command to its end."""
+
+    def run(*arguments, **more):
+        command = start(*arguments, **more)
+        out, err = command.finish()
+        return Ended(command.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def lock_command(start):
+    """Start `redsync lock` on the nodes."""
+    return lambda *arguments, **more: start("lock", *arguments, **more)
+
+
+@pytest.fixture
+def run_lock(redsync):
+    """Run `redsync lock` to its end; returns the status, the output and what it said."""
+
+    def run(*arguments, **more):
+        done = redsync("lock", *arguments, **more)
+        return done.status, done.out, done.err
+
+    return run

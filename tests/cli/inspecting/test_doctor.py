@@ -1,0 +1,268 @@
+"""`redsync doctor`: what it finds on real nodes, what it says, and how it ends."""
+
+import pytest
+import redis
+
+from redsync.cli.doctor_checks import Report, check_deployment, check_node
+from redsync.testing import LocalNodes
+from tests.cli.commands import Terminal
+
+
+def problems(done):
+    """Return the texts of all problems: of the deployment under "", of nodes under their number."""
+    found = {"": [each["text"] for each in done.json["findings"] if each["problem"]]}
+    for number, node in enumerate(done.json["nodes"]):
+        found[number] = [each["text"] for each in node["findings"] if each["problem"]]
+    return {where: texts for where, texts in found.items() if texts}
+
+
+def notes(done):
+    return [each["text"] for node in done.json["nodes"] for each in node["findings"] if not each["problem"]]
+
+
+@pytest.fixture
+def guarded(raw):
+    """Environment in which nothing needs attention."""
+    for node in raw[:3]:
+        node.config_set("appendonly", "yes")
+    yield {"REDSYNC_RESTART_GUARD": "0"}
+    for node in raw[:3]:
+        node.config_set("appendonly", "no")
+
+
+def test_doctor_finds_nothing_where_all_is_well(redsync, guarded):
+    done = redsync("doctor", "--json", **guarded)
+    assert (done.status, problems(done)) == (0, {}), done.out
+    for node in done.json["nodes"]:
+        assert node["error"] is None
+        assert node["role"] == "master"
+        assert node["persistence"] == "append-only file"
+        assert node["eviction"] == "noeviction"
+        assert node["version"].split()[0] in ("redis", "valkey")
+        assert node["uptime"] >= 0
+        assert abs(node["clock_offset"]) < 1
+        assert 0 < node["latency"] < 1
+    assert "nothing needs attention" in redsync("doctor", **guarded).out
+
+
+def test_doctor_finds_nodes_that_started_a_moment_ago(redsync, guarded):
+    done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="100000")
+    assert done.status == 1
+    assert [len(problems(done)[number]) for number in range(3)] == [1, 1, 1]
+    assert "takes no part in new grants" in problems(done)[0][0]
+    by_lease = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="0.0", REDSYNC_LEASE="100000")
+    assert by_lease.json["restart_guard"] == 0
+
+
+def test_doctor_finds_a_node_that_was_emptied(redsync, guarded, raw):
+    seconds, _ = raw[0].time()
+    raw[0].set("redsync_birth", f"newborn {seconds * 1000 - 5000}")
+    done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="60")
+    assert any("was emptied" in text or "started" in text for text in problems(done)[0])
+
+
+def test_doctor_finds_a_node_that_is_down(redsync, guarded, nodes):
+    nodes.kill(1)
+    done = redsync("doctor", "--json", **guarded)
+    assert done.status == 1
+    assert list(problems(done)) == [1]
+    assert "does not answer" in problems(done)[1][0]
+    assert "no answer" in redsync("doctor", **guarded).out
+    nodes.restart(1)
+
+
+def test_doctor_without_quorum_ends_with_status_69(redsync, guarded, nodes):
+    nodes.kill(1)
+    nodes.kill(2)
+    done = redsync("doctor", "--json", **guarded)
+    assert done.status == 69
+    assert "only 1 of 3 nodes answer" in problems(done)[""][0]
+    nodes.restart(1)
+    nodes.restart(2)
+
+
+def test_doctor_finds_one_server_listed_twice(redsync, guarded, nodes):
+    urls = [*nodes.urls[:2], nodes.urls[0].replace("127.0.0.1", "localhost")]
+    done = redsync("doctor", "--json", **guarded, REDSYNC_URLS=",".join(urls))
+    assert done.status == 1
+    assert "one server, listed 2 times" in problems(done)[""][0]
+
+
+def test_doctor_finds_eviction(redsync, guarded, raw):
+    raw[0].config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        idle = redsync("doctor", "--json", **guarded)
+        assert idle.status == 0
+        assert any("allkeys-lru" in text for text in notes(idle))
+        raw[0].config_set("maxmemory", "500mb")
+        done = redsync("doctor", "--json", **guarded)
+        assert done.status == 1
+        assert "allkeys-lru" in problems(done)[0][0]
+    finally:
+        raw[0].config_set("maxmemory", 0)
+        raw[0].config_set("maxmemory-policy", "noeviction")
+
+
+def test_doctor_finds_a_replica(redsync, guarded, raw, nodes):
+    raw[0].replicaof("127.0.0.1", nodes.ports[3])
+    try:
+        done = redsync("doctor", "--json", **guarded)
+        assert done.status == 1
+        assert done.json["nodes"][0]["role"] == "replica"
+        assert any("is a replica" in text for text in problems(done)[0])
+    finally:
+        raw[0].replicaof("NO", "ONE")
+
+
+def test_doctor_takes_nodes_on_this_machine_for_a_try(redsync):
+    done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="0")
+    assert (done.status, problems(done)) == (0, {})
+    assert "forgets who holds what" in notes(done)[0]
+    assert [each["text"] for each in done.json["findings"]] == ["all nodes run on this machine, and fail with it"]
+
+
+def test_doctor_tells_what_concerns_each_node_once(redsync):
+    out = redsync("doctor", REDSYNC_RESTART_GUARD="0").out
+    assert out.count("forgets who holds what") == 1
+    assert "each node: forgets who holds what" in out
+
+
+def test_doctor_tells_where_it_may_not_look(server_path, redsync):
+    with LocalNodes(1, server=server_path) as one, one.client() as client:
+        client.get_lock("x").locked()
+        with redis.Redis(port=one.ports[0]) as admin:
+            rules = ["+@all", "-info", "-config", "-time"]
+            admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+        url = one.urls[0].replace("redis://", "redis://guest:right@")
+        done = redsync("doctor", "--json", "--url", url)
+        assert "right" not in done.out + done.err
+        (node,) = done.json["nodes"]
+        assert node["version"] == node["role"] == node["persistence"] == "not allowed to look"
+        assert node["uptime"] is node["clock_offset"] is node["eviction"] is None
+        assert "not allowed to look" in redsync("doctor", "--url", url).out
+
+
+def test_doctor_finds_a_user_who_may_run_no_scripts(server_path, redsync):
+    with LocalNodes(1, server=server_path) as one:
+        with redis.Redis(port=one.ports[0]) as admin:
+            rules = ["+@all", "-@scripting"]
+            admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+        done = redsync("doctor", "--json", "--url", one.urls[0].replace("redis://", "redis://guest:right@"))
+        assert done.status == 1
+        assert any("does not run our scripts" in text for text in problems(done)[0])
+
+
+def test_doctor_with_a_wrong_password_ends_with_status_77(server_path, redsync):
+    with LocalNodes(1, server=server_path, config={"requirepass": "right"}) as one:
+        done = redsync("doctor", "--json", "--url", one.urls[0])
+        assert done.status == 77
+
+
+def test_doctor_with_a_guard_that_is_none_ends_with_status_78(redsync):
+    done = redsync("doctor", REDSYNC_RESTART_GUARD="soon")
+    assert done.status == 78
+    assert "REDSYNC_RESTART_GUARD" in done.err
+
+
+# Findings that no server on one machine shows.
+
+INFO = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1, "uptime_in_seconds": 10**6, "run_id": "a"}
+
+
+def texts(report):
+    found = check_node(report, guard=30.0, node_timeout=0.25, is_serious=True)
+    return [each.text for each in found if each.is_problem]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"redis_version": "5.0.14"}, "too old"),
+        ({"cluster_enabled": 1}, "cluster"),
+        ({"loading": 1}, "loading"),
+        ({"maxmemory": 100, "used_memory": 95}, "95% of maxmemory"),
+        ({"aof_last_write_status": "err"}, "append-only file failed"),
+        ({"rdb_last_bgsave_status": "err"}, "snapshot failed"),
+        ({"uptime_in_seconds": 12}, "for 19 s"),
+    ],
+)
+def test_finding_of_a_node_is_told(change, said):
+    report = Report("a", info=INFO | change, policy="noeviction", offset=0.0, latency=0.001)
+    (text,) = texts(report)
+    assert said in text
+
+
+def test_slow_node_is_a_problem_only_if_it_loses_its_vote():
+    assert "200 ms" in texts(Report("a", info=INFO, policy="noeviction", latency=0.2))[0]
+    assert texts(Report("a", info=INFO, policy="noeviction", latency=0.1)) == []
+
+
+def test_clock_that_differs_from_the_others_is_found():
+    reports = [Report(name, info=INFO | {"run_id": name}, offset=offset) for name, offset in [("a", 0.1), ("b", 0.0)]]
+    reports.append(Report("c", info=INFO | {"run_id": "c"}, offset=-7.0))
+    assert check_deployment(reports) == []
+    assert [len(report.findings) for report in reports] == [0, 0, 1]
+    assert "7.0 s behind" in reports[2].findings[0].text
+
+
+@pytest.mark.parametrize(("count", "is_problem"), [(2, True), (4, False)])
+def test_even_number_of_nodes_is_pointed_out(count, is_problem):
+    (finding,) = check_deployment([Report(str(number)) for number in range(count)])
+    assert finding.is_problem is is_problem
+    assert f"{count} nodes" in finding.text
+
+
+@pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
+def test_node_that_forgets_without_a_guard_is_a_problem_where_others_rely_on_it(is_serious, count):
+    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", latency=0.001)
+    found = check_node(report, guard=0.0, node_timeout=0.25, is_serious=is_serious)
+    assert len(found) == 1
+    assert "forgets who holds what" in found[0].text
+    assert sum(finding.is_problem for finding in found) == count
+
+
+@pytest.mark.parametrize(
+    ("addresses", "texts"),
+    [
+        (["a:1", "b:1", "c:1"], []),
+        (["a:1", "a:2", "b:1"], [("2 of 3 nodes run on a, and fail with it", True)]),
+        (["a:1", "a:2", "b:1", "c:1", "d:1"], [("2 of 5 nodes run on a, and fail with it", False)]),
+        (["127.0.0.1:1", "localhost:2", "/run/redis"], [("all nodes run on this machine, and fail with it", False)]),
+        (["127.0.0.1:1"], []),
+    ],
+)
+def test_nodes_that_share_a_machine_are_pointed_out(addresses, texts):
+    found = check_deployment([Report(address) for address in addresses])
+    assert [(finding.text, finding.is_problem) for finding in found] == texts
+
+
+@pytest.mark.parametrize(
+    ("info", "snapshots", "told"),
+    [
+        ({}, None, "not allowed to look"),
+        ({"aof_enabled": 1}, "", "append-only file"),
+        ({"aof_enabled": 0}, "", "none"),
+        ({"aof_enabled": 0}, "3600 1", "snapshots"),
+        ({"aof_enabled": 0}, None, "none, or snapshots"),
+    ],
+)
+def test_persistence_is_told(info, snapshots, told):
+    assert Report("a", info=info, snapshots=snapshots).persistence == told
+
+
+def test_doctor_is_a_list_where_the_terminal_is_narrow(start):
+    command = start("doctor", terminal=Terminal(columns=60))
+    text = command.read_until("LATENCY")
+    assert [line.split()[0] for line in text.splitlines()] == [
+        *("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP", "CLOCK", "LATENCY")
+    ]
+    assert max(map(len, command.read_until("nothing needs attention").splitlines())) <= 60
+    assert command.end() == 0
+
+
+def test_node_is_not_fine_before_clients_think_so():
+    """Servers tell their uptime in whole seconds, and it may be one too high."""
+    info = INFO | {"uptime_in_seconds": 30}
+    (text,) = texts(Report("a", info=info, policy="noeviction", latency=0.001))
+    assert "takes no part in new grants for 1 s" in text
+    assert texts(Report("a", info=info | {"uptime_in_seconds": 31}, policy="noeviction", latency=0.001)) == []

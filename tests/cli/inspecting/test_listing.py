@@ -1,0 +1,390 @@
+"""`redsync ls`, `show` and `break`, as a user runs them, on real nodes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from redsync.cli.writing import cells, fitted, narrowed, short, shown, table, told
+from redsync.testing import LocalNodes
+from tests.cli.commands import Terminal
+
+
+def owner_of(client, name):
+    return client.inspect(name).holders[0].owner
+
+
+@pytest.fixture
+def everything(three):
+    """One of each kind, held."""
+    for make in (three.get_lock, three.get_fair_lock, three.get_fenced_lock, three.get_spin_lock):
+        assert make(make.__name__).acquire(timeout=10)
+    mutex = three.get_mutex("mutex")
+    permits = three.get_semaphore("semaphore", 3)
+    limiter = three.get_rate_limiter("limiter", 5, 60.0)
+    read_write = three.get_read_write_lock("read-write")
+    latch = three.get_count_down_latch("latch")
+    assert mutex.acquire(timeout=10)
+    assert permits.acquire(timeout=10, n=2)
+    assert limiter.acquire(timeout=10)
+    assert read_write.read_lock.acquire(timeout=10)
+    assert latch.try_set_count(3)
+    latch.count_down()
+    return mutex, permits
+
+
+def test_ls_lists_every_kind(everything, redsync):
+    done = redsync("ls", "--json")
+    assert (done.status, done.err) == (0, "")
+    names = {entry["name"]: entry for entry in done.json["names"]}
+    assert {name: entry["kind"] for name, entry in names.items()} == {
+        "get_lock": "lock",
+        "get_fair_lock": "lock",
+        "get_fenced_lock": "fenced lock",
+        "get_spin_lock": "lock",
+        "mutex": "mutex",
+        "semaphore": "semaphore",
+        "limiter": "rate limiter",
+        "read-write": "read-write lock",
+        "latch": "latch",
+    }
+    for name in names.keys() - {"latch"}:
+        (holder,) = names[name]["holders"]
+        assert (holder["pid"], holder["quorum"]) == (os.getpid(), True)
+        assert holder["nodes"] >= 2
+        assert 0 < holder["remaining"] <= 61
+    assert names["semaphore"]["permits"] == 3
+    assert names["semaphore"]["holders"][0]["hold_count"] == 2
+    assert names["read-write"]["holders"][0]["mode"] == "read"
+    assert names["latch"]["latch"] == {"size": 3, "left": 2}
+
+
+def test_ls_shows_a_table(everything, redsync):
+    done = redsync("ls")
+    heading, *rows = done.out.splitlines()
+    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "NODES", "LIFE", "LEFT", "WAITING"]
+    assert len(rows) == 9
+    assert any("semaphore of 3" in row for row in rows)
+    assert any("2 of 3 to come" in row for row in rows)
+    assert any("read lock" in row for row in rows)
+    assert any(" x2 " in row for row in rows), "two permits at once"
+
+
+def test_ls_lists_names_that_match(three, redsync):
+    for name in ("report:1", "report:2", "other", "in{tag}s"):
+        three.get_lock(name).acquire()
+    assert [entry["name"] for entry in redsync("ls", "report:*", "--json").json["names"]] == ["report:1", "report:2"]
+    assert [entry["name"] for entry in redsync("ls", "*tag*", "--json").json["names"]] == ["in{tag}s"]
+    assert redsync("ls", "nothing").out == ""
+
+
+def test_ls_lists_what_is_free_but_known(three, redsync):
+    three.get_semaphore("idle", 4).acquire().release()
+    (entry,) = redsync("ls", "--json").json["names"]
+    assert (entry["kind"], entry["permits"], entry["holders"]) == ("semaphore", 4, [])
+
+
+def test_ls_lists_a_rest_without_quorum_as_such(raw, redsync):
+    raw[0].hset("redsync:rest", "somebody:1", 1)
+    raw[0].pexpire("redsync:rest", 60_000)
+    (entry,) = redsync("ls", "--json").json["names"]
+    assert [(holder["owner"], holder["quorum"]) for holder in entry["holders"]] == [("somebody:1", False)]
+    assert "1/3 no quorum" in redsync("ls").out
+
+
+def test_ls_names_foreign_values_by_their_type(raw, redsync):
+    raw[0].rpush("redsync:list", 1)
+    raw[0].set("redsync:for ever", "secret")
+    raw[0].zadd("redsync:scores", {"a": 1})
+    raw[0].hset("redsync:fields", mapping={"a": 1, "b": 2})
+    done = redsync("ls", "--json")
+    kinds = {entry["name"]: entry["kind"] for entry in done.json["names"]}
+    assert kinds == {"list": "list", "for ever": "string", "scores": "zset", "fields": "hash"}
+    assert "secret" not in done.out
+
+
+def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
+    three.get_lock("x").acquire()
+    raw[0].config_resetstat()
+    assert redsync("ls").status == 0
+    used = set(raw[0].info("commandstats"))
+    assert "cmdstat_scan" in used
+    assert "cmdstat_keys" not in used
+
+
+def test_ls_looks_under_the_prefix_given(make_client, redsync):
+    make_client(n=3, prefix="app*:").get_lock("x").acquire()
+    assert redsync("ls").out == ""
+    assert [e["name"] for e in redsync("ls", "--json", "--prefix", "app*:").json["names"]] == ["x"]
+    assert [e["name"] for e in redsync("ls", "--json", REDSYNC_PREFIX="app*:").json["names"]] == ["x"]
+
+
+def test_ls_goes_on_without_a_node_that_is_down(three, nodes, redsync):
+    three.get_lock("x").acquire()
+    nodes.kill(1)
+    done = redsync("ls", "--json")
+    assert done.status == 0
+    assert [entry["name"] for entry in done.json["names"]] == ["x"]
+    errors = [node["error"] for node in done.json["nodes"]]
+    assert errors[0] is errors[2] is None
+    assert "refused" in errors[1]
+    assert str(nodes.ports[1]) in done.err
+
+
+def test_ls_is_not_held_up_by_a_node_that_hangs(three, nodes, redsync):
+    three.get_lock("x").acquire()
+    nodes.pause(1)
+    done = redsync("ls", "--json", "--timeout", "0.3")
+    assert done.status == 0
+    assert [entry["name"] for entry in done.json["names"]] == ["x"]
+
+
+def test_ls_without_quorum_ends_with_status_69(nodes, redsync):
+    nodes.kill(0)
+    nodes.kill(1)
+    assert redsync("ls").status == 69
+
+
+def test_ls_without_nodes_ends_with_status_78(redsync):
+    done = redsync("ls", REDSYNC_URLS="")
+    assert done.status == 78
+    assert "--url" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x"])
+@pytest.mark.parametrize("command", [["ls"], ["doctor"], ["lock", "x", "-n", "--", "true"]])
+def test_what_is_no_url_ends_with_status_78_and_tells_no_password(redsync, command, url):
+    done = redsync(command[0], "--url", url, *command[1:])
+    assert done.status == 78, done.err
+    assert "secret" not in done.err
+
+
+def test_ls_takes_urls_of_the_command_line_first(three, nodes, redsync):
+    three.get_lock("x").acquire()
+    done = redsync("ls", "--json", *(f"--url={url}" for url in nodes.urls[3:]))
+    assert len(done.json["nodes"]) == 2
+    assert done.json["names"] == []
+
+
+def test_ls_with_a_wrong_password_ends_with_status_77(server_path, redsync):
+    with LocalNodes(1, server=server_path, config={"requirepass": "right"}) as locked:
+        url = locked.urls[0]
+        for wrong in (url, url.replace("redis://", "redis://:wrong@")):
+            done = redsync("ls", "--url", wrong)
+            assert done.status == 77
+            assert "wrong@" not in done.err
+        assert redsync("ls", "--url", url.replace("redis://", "redis://:right@")).status == 0
+
+
+def test_show_tells_of_each_node(three, nodes, redsync):
+    three.get_lock("x").acquire()
+    three.get_lock("x").acquire()
+    nodes.kill(2)
+    done = redsync("show", "x", "--json")
+    assert done.status == 0
+    first, _, third = done.json["nodes"]
+    (holder,) = first["holders"]
+    assert holder["owner"] == owner_of(three, "x")
+    assert (holder["pid"], holder["hold_count"]) == (os.getpid(), 2)
+    assert holder["since"] > 1e9
+    assert 0 < holder["remaining"] <= 30
+    assert "refused" in third["error"]
+    title, _, heading, *rows = redsync("show", "x").out.splitlines()
+    assert title == "x: lock"
+    assert heading.split() == ["NODE", "HELD", "BY", "OWNER", "COUNT", "LIFE", "LEFT", "WAITING"]
+    process = f"{holder['host']}:{holder['pid']}"
+    assert [row.split()[1:4] for row in rows[:2]] == [[process, short(holder["owner"]), "2"]] * 2
+    assert rows[2].split()[1:3] == ["no", "answer"]
+    assert rows[4] == "holders:"
+    assert rows[5].strip() == holder["owner"]
+    assert f"{process} ({holder['program']}), client since 20" in rows[6]
+
+
+def test_show_does_not_call_free_what_too_few_nodes_know(nodes, redsync):
+    assert redsync("show", "x").out.startswith("x: free, and nobody waits\n")
+    nodes.kill(0)
+    nodes.kill(1)
+    done = redsync("show", "x")
+    assert (done.status, done.out.splitlines()[0]) == (69, "x: unknown")
+    assert done.err.splitlines()[-1] == "too few nodes answer: 1 of 3, a quorum is 2"
+
+
+def test_show_tells_who_waits(three, make_client, other, redsync, eventually):
+    lock = three.get_lock("x")
+    lock.acquire()
+    waiting = make_client(n=3)
+    attempt = other.start(lambda: waiting.get_lock("x").acquire(timeout=30) and waiting.get_lock("x").release())
+    eventually(lambda: three.inspect("x").waiters)
+    answers = [node for node in redsync("show", "x", "--json").json["nodes"] if node["waiting"]]
+    assert answers
+    assert answers[0]["waiters"][0]["pid"] == os.getpid()
+    assert waiting.id in redsync("show", "x").out.partition("waiting:")[2]
+    lock.release()
+    attempt.result(20)
+
+
+def test_show_of_a_name_that_nobody_knows_says_nothing_is_there(redsync):
+    done = redsync("show", "x", "--json")
+    assert done.status == 0
+    assert [node["kind"] for node in done.json["nodes"]] == ["none"] * 3
+
+
+def test_break_refuses_where_it_can_not_ask(three, redsync):
+    three.get_lock("x").acquire()
+    done = redsync("break", "x", "--owner", owner_of(three, "x"))
+    assert done.status == 64
+    assert "--yes" in done.err
+    assert three.get_lock("x").owned()
+    assert three.get_lock("x").locked()
+
+
+@pytest.mark.parametrize("name", ["get_lock", "get_fair_lock", "get_fenced_lock", "mutex", "read-write", "semaphore"])
+def test_break_takes_every_kind_away(name, everything, redsync):
+    (entry,) = redsync("ls", name, "--json").json["names"]
+    owner = entry["holders"][0]["owner"]
+    done = redsync("break", name, "--owner", owner, "--yes", "--json")
+    assert done.status == 0
+    assert done.json["kind"] == entry["kind"]
+    assert sum(node["broken"] for node in done.json["nodes"]) >= 2
+    left = [holder for each in redsync("ls", name, "--json").json["names"] for holder in each["holders"]]
+    assert [holder for holder in left if holder["owner"] == owner and holder["quorum"]] == []
+
+
+def test_break_tells_what_it_took_from_nodes_that_know_no_scripts(make_client, redsync, raw):
+    client = make_client(n=3)
+    client.get_read_write_lock("x").read_lock.acquire(lease=60)
+    (entry,) = redsync("ls", "x", "--json").json["names"]
+    for node in raw[:3]:
+        node.script_flush()
+    done = redsync("break", "x", "--owner", entry["holders"][0]["owner"], "--yes", "--json")
+    assert done.status == 0
+    assert sum(node["broken"] for node in done.json["nodes"]) >= 2
+
+
+def test_ls_is_allowed_to_who_may_not_load_scripts(raw, redsync, nodes):
+    for node in raw[:3]:
+        node.script_flush()
+        rules = ["+@all", "-script"]
+        node.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+    urls = [url.replace("redis://", "redis://guest:right@") for url in nodes.urls[:3]]
+    raw[0].set("redsync:m", "me", px=60_000)
+    done = redsync("ls", "--json", REDSYNC_URLS=",".join(urls))
+    assert [entry["name"] for entry in done.json["names"]] == ["m"]
+    for node in raw[:3]:
+        node.acl_deluser("guest")
+
+
+def test_ls_loads_nothing_that_it_does_not_need(environment, three):
+    program = (
+        "import sys\n"
+        "from redsync.cli import main\n"
+        "main(['ls'])\n"
+        "print(sorted({'rich', 'redsync.client', 'redsync._drivers.nodes', 'redsync.testing'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_break_hands_over_to_who_waits(make_client, other, redsync, eventually):
+    holder, heir = make_client(n=3), make_client(n=3)
+    holder.get_lock("x", lease=60).acquire(lease=60)
+    attempt = other.start(lambda: heir.get_lock("x").acquire(timeout=30))
+    eventually(lambda: holder.inspect("x").waiters)
+    assert redsync("break", "x", "--owner", owner_of(holder, "x"), "--yes").status == 0
+    assert attempt.result(20) is True
+    assert owner_of(holder, "x").startswith(heir.id)
+    other.do(lambda: heir.get_lock("x").release())
+
+
+def test_break_leaves_what_others_have(make_client, redsync):
+    client, stranger = make_client(n=3), make_client(n=3)
+    client.get_semaphore("s", 3).acquire(lease=60)
+    stranger.get_semaphore("s", 3).acquire(lease=60)
+    owners = {holder["owner"] for holder in redsync("ls", "s", "--json").json["names"][0]["holders"]}
+    (mine,) = (owner for owner in owners if owner.startswith(client.id))
+    assert redsync("break", "s", "--owner", mine, "--yes").status == 0
+    assert {h["owner"] for h in redsync("ls", "s", "--json").json["names"][0]["holders"]} == owners - {mine}
+
+
+def test_break_of_another_owner_changes_nothing(three, redsync):
+    three.get_lock("x").acquire()
+    done = redsync("break", "x", "--owner", "somebody:1", "--yes")
+    assert done.status == 1
+    assert "does not hold" in done.err
+    assert three.get_lock("x").locked()
+
+
+@pytest.mark.parametrize(("reply", "status", "held"), [("n\n", 1, True), ("\n", 1, True), ("y\n", 0, False)])
+def test_break_asks_at_a_terminal(reply, status, held, make_client, start):
+    client = make_client(n=3)
+    client.get_lock("x").acquire(lease=60)
+    command = start("break", "x", "--owner", owner_of(client, "x"), terminal=True)
+    assert f":{os.getpid()}?" in command.read_until("[y/N] ")
+    command.type(reply)
+    assert command.end() == status
+    assert client.get_lock("x").locked() is held
+
+
+def test_break_without_owner_is_wrong_usage(redsync):
+    done = redsync("break", "x", "--yes")
+    assert done.status == 64
+    assert "--owner" in done.err
+
+
+def test_names_can_not_play_tricks_with_the_terminal():
+    assert shown(b"a\x1b[31m\nb\xff") == "a\\x1b[31m\\nb\\xff"
+    assert shown("naïve 名") == "naïve 名"
+
+
+def test_table_is_aligned():
+    assert table(["A", "LONG"], [["xxx", "y"]]) == ["A    LONG", "xxx  y"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (1.26, "1.3 s"), (125, "2 min 5 s"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
+)
+def test_times_are_told_as_people_do(seconds, text):
+    assert told(seconds) == text
+
+
+def test_ls_cuts_names_where_the_terminal_is_narrow(three, start):
+    three.get_lock("a" * 100).acquire()
+    command = start("ls", terminal=Terminal(columns=60))
+    lines = (command.read_until("3/3") + command.read_until("\n")).splitlines()
+    assert all(len(line) <= 60 for line in lines), lines
+    assert "a…" in lines[1]
+    assert command.end() == 0
+
+
+def test_ls_says_at_a_terminal_that_there_is_nothing(nodes, start):
+    command = start("ls", terminal=True)
+    command.read_until("nothing is kept under any such name")
+    assert command.end() == 0
+
+
+def test_width_is_counted_in_columns_of_the_terminal():
+    assert [cells(text) for text in ("abc", "名前", "e\u0301")] == [3, 4, 1]
+    assert table(["A", "B"], [["名", "x"], ["abc", "y"]]) == ["A    B", "名   x", "abc  y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "cut"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("名前前", 4, "名…"), ("ab", 1, "…"), ("ab", 0, "")],
+)
+def test_text_is_cut_to_a_width(text, width, cut):
+    assert fitted(text, width) == cut
+
+
+def test_columns_are_cut_one_after_the_other():
+    rows = [("n" * 30, "kind", "h" * 30)]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 60, (0, 2))] == [[22, 4, 30]]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 40, (0, 2))] == [[10, 4, 22]]
+    assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 5, (0, 2))] == [[10, 4, 10]]
+
+
+def test_owner_is_shortened_if_it_has_a_uuid():
+    assert short("0b6b4a2e-9ea9-424c-bf14-d67046491a9a:12") == "0b6b4a2e:12"
+    assert short("somebody:1") == "somebody:1"

@@ -1,0 +1,199 @@
+"""`redsync watch` and `top` as a user sees them: events in a pipe, a page on a terminal."""
+
+import json
+import os
+
+import pytest
+
+from redsync.cli.top import Ages, page
+from redsync.cli.watching import changes, settled
+from tests.cli.commands import Terminal
+
+
+def read_event(command, wanted):
+    while True:
+        event = json.loads(command.read_until("\n"))
+        if event["event"] == wanted:
+            return event
+
+
+def test_watch_tells_of_holds_that_begin_and_end(three, start):
+    command = start("watch", "--json", "--interval", "0.05")
+    lock = three.get_lock("x")
+    lock.acquire()
+    event = read_event(command, "acquired")
+    assert (event["name"], event["kind"], event["pid"]) == ("x", "lock", os.getpid())
+    lock.release()
+    event = read_event(command, "released")
+    assert event["name"] == "x"
+    command.interrupt()
+    assert command.end() == 0
+
+
+def test_watch_tells_of_nodes_that_go_and_come(nodes, start):
+    command = start("watch", "--interval", "0.05")
+    nodes.kill(1)
+    assert f"127.0.0.1:{nodes.ports[1]}" in command.read_until("node down") + command.read_until("\n")
+    nodes.restart(1)
+    command.read_until("node up")
+    command.interrupt()
+    assert command.end() == 0
+
+
+def test_watch_tells_of_who_waits(three, make_client, other, start):
+    lock = three.get_lock("x")
+    lock.acquire()
+    command = start("watch", "x", "--json", "--interval", "0.05")
+    read_event(command, "acquired")
+    waiting = make_client(n=3).get_lock("x")
+    attempt = other.start(lambda: waiting.acquire(timeout=30) and waiting.release())
+    assert read_event(command, "waiting")["count"] == 1
+    lock.release()
+    attempt.result(20)
+    assert read_event(command, "waiting")["count"] == 0
+
+
+def view(*holders, errors=(None, None, None), waiting=0):
+    nodes = [{"node": f"node {number}", "error": error} for number, error in enumerate(errors)]
+    entry = {"name": "x", "kind": "lock", "holders": list(holders), "waiting": waiting, "permits": None, "latch": None}
+    return {"nodes": nodes, "names": [entry]}
+
+
+def hold(owner, *, quorum=True):
+    process = {"host": "h", "pid": 1, "remaining": 9.0, "nodes": 2, "hold_count": 1}
+    return {"owner": owner, "mode": None, "quorum": quorum, **process}
+
+
+def test_change_of_holder_is_a_release_and_an_acquisition():
+    events = [(event["event"], event["owner"]) for event in changes(view(hold("a")), view(hold("b")))]
+    assert events == [("released", "a"), ("acquired", "b")]
+
+
+def test_hold_without_quorum_is_none():
+    assert list(changes(view(), view(hold("a", quorum=False)))) == []
+
+
+def test_nothing_is_released_while_too_few_nodes_answer():
+    silent = settled(view(hold("a")), view(errors=("down", "down", None)))
+    assert [event["event"] for event in changes(view(hold("a")), silent)] == ["node down", "node down"]
+    assert [event["event"] for event in changes(silent, view(hold("a")))] == ["node up", "node up"]
+
+
+def test_top_shows_who_holds_what_until_q(three, start):
+    three.get_lock("x").acquire()
+    command = start("top", "--interval", "0.05", terminal=True)
+    command.read_until("\x1b[?1049h")
+    assert "1 name, 1 held, 0 waiting" in command.read_until("3 of 3 nodes answer")
+    command.read_until("LIFE")
+    assert f":{os.getpid()}" in command.read_until("3/3")
+    three.get_lock("x").release()
+    command.read_until("0 names, 0 held")
+    command.read_until("nothing is held, nobody waits")
+    command.type("q")
+    command.read_until("\x1b[?1049l")
+    assert command.end() == 0
+
+
+def test_top_gives_the_terminal_back_at_ctrl_c(nodes, start):
+    command = start("top", "--interval", "30", terminal=True)
+    command.read_until("(q: leave)")
+    command.interrupt()
+    command.read_until("\x1b[?25h\x1b[?1049l")
+    assert command.end() == 0
+
+
+def test_top_gives_the_terminal_back_when_it_is_terminated(nodes, start):
+    command = start("top", "--interval", "30", terminal=True)
+    command.read_until("(q: leave)")
+    command.terminate()
+    command.read_until("\x1b[?25h\x1b[?1049l")
+    assert command.end() == 143
+
+
+def test_top_shows_nodes_that_are_down(nodes, start):
+    command = start("top", "--interval", "0.05", terminal=True)
+    command.read_until("3 of 3 nodes answer")
+    nodes.kill(0)
+    command.read_until("2 of 3 nodes answer")
+    command.read_until(f"  127.0.0.1:{nodes.ports[0]}: ")
+    command.type("q")
+    assert command.end() == 0
+
+
+def test_top_without_terminal_is_wrong_usage(redsync):
+    done = redsync("top")
+    assert done.status == 64
+    assert "terminal" in done.err
+
+
+def test_top_writes_json_for_programs(three, start):
+    three.get_lock("x").acquire()
+    command = start("top", "--json", "--interval", "0.05")
+    seen = json.loads(command.read_until("\n"))
+    assert [entry["name"] for entry in seen["names"]] == ["x"]
+    command.interrupt()
+    assert command.end() == 0
+
+
+def shown(seen, width=80, height=24):
+    ages = Ages()
+    ages.note(seen, 0.0)
+    return [line.text for line in page(seen, ages, 0.0, width, height)]
+
+
+def test_page_fits_the_terminal():
+    crowded = view()
+    crowded["names"] = [{**crowded["names"][0], "name": f"name {number}", "waiting": number} for number in range(50)]
+    lines = shown(crowded, 40, 10)
+    assert len(lines) == 10
+    assert max(map(len, lines)) <= 40
+    assert lines[4].startswith("name 49"), "what most wait for comes first"
+    assert lines[-1] == "... and 45 lines more"
+
+
+def test_page_has_the_states_of_the_nodes_in_its_head():
+    troubles = ("Connection refused", "Timeout reading from socket", None)
+    lines = shown(view(hold("a"), errors=troubles), width=120)
+    assert lines[1] == "1 of 3 nodes answer: node 0 down  node 1 silent  node 2 up"
+    assert lines[2:4] == ["  node 0: Connection refused", "  node 1: Timeout reading from socket"]
+    assert lines[-1] == "too few nodes answer to tell who holds what"
+    refused = shown(view(errors=("WRONGPASS invalid username-password pair", None, None)))
+    assert refused[1] == "2 of 3 nodes answer: node 0 refuses us  node 1 up  node 2 up"
+
+
+def test_page_keeps_its_columns_where_names_are_long():
+    long = view({**hold("a"), "host": "h" * 40})
+    long["names"][0]["name"] = "n" * 100
+    heading, row = shown(long)[-2:]
+    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "LIFE", "NODES", "WAIT"]
+    assert row.startswith("nnnn")
+    assert row.split()[-3:] == ["s", "2/3", "-"]
+
+
+def test_page_tells_for_how_long_a_hold_is_seen():
+    ages, key = Ages(), ("x", "a", "")
+    ages.note(view(), 0.0)
+    assert ages.told(key, 0.0) == "-"
+    ages.note(view(hold("a")), 10.0)
+    assert ages.told(key, 12.5) == "2.5 s"
+    ages.note(view(hold("b")), 20.0)
+    assert ages.told(key, 20.0) == "-"
+    later = Ages()
+    later.note(view(hold("a")), 0.0)
+    assert later.told(key, 2.5) == "> 2.5 s", "it was there before we looked"
+
+
+@pytest.mark.parametrize(("plain", "styled"), [("", True), ("1", False)])
+def test_top_is_coloured_unless_that_is_not_wanted(nodes, start, plain, styled):
+    more = {"NO_COLOR": plain} if plain else {}
+    command = start("top", "--interval", "30", terminal=Terminal(columns=80), **more)
+    assert ("\x1b[7m" in command.read_until("nothing is held")) is styled
+    command.type("q")
+    assert command.end() == 0
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "soon", "nan"])
+def test_interval_that_can_not_be_is_wrong_usage(redsync, interval):
+    done = redsync("watch", f"--interval={interval}")
+    assert done.status == 64
+    assert "positive number of seconds" in done.err

@@ -1,0 +1,276 @@
+"""`redsync lock` as a user runs it: exit statuses, kinds of locks, what the command gets, and the start-up."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+
+from redsync import ClientClosedError
+from redsync.cli import main
+from tests.cli.commands import ANSWERING
+
+# Exit statuses
+
+
+@pytest.mark.parametrize(
+    ("program", "status"), [("exit 0", 0), ("exit 3", 3), ("exit 75", 75), ("kill -KILL $$", 137), ("kill $$", 143)]
+)
+def test_status_is_the_commands_own(run_lock, program, status):
+    assert run_lock("x", "--", "sh", "-c", program) == (status, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x"], "there is no command to run"),
+        (["x", "true"], "unrecognized arguments: true"),
+        (["x", "-c", "true", "--", "true"], "not both"),
+        (["x", "-s", "-x", "--", "true"], "-s and -x are different kinds of locks"),
+        (["x", "-s", "--fair", "--", "true"], "-s and --fair are different kinds"),
+        (["x", "--permits", "2", "-x", "--", "true"], "-x and --permits are different kinds"),
+        (["x", "-n", "-w", "2", "--", "true"], "-n does not wait, and -w does"),
+        (["x", "-q", "-v", "--", "true"], "-q says nothing, and -v says more"),
+        (["x", "--min-hold", "3", "--max-hold", "2", "--", "true"], "--min-hold is longer than --max-hold"),
+        (["x", "-w", "soon", "--", "true"], "must be a number of seconds, not 'soon'"),
+        (["x", "-w", "-1", "--", "true"], "must be a number of seconds, not '-1'"),
+        (["x", "--lease", "0", "--", "true"], "must be a positive number of seconds, not '0'"),
+        (["x", "-E", "256", "--", "true"], "must be a whole number from 0 to 255, not '256'"),
+        (["x", "--permits", "0", "--", "true"], "must be a whole number from 1 to 10,000, not '0'"),
+        (["x", "--on-lost", "pray", "--", "true"], "invalid choice: 'pray'"),
+        (["x", "--lease", "6", "-k", "5", "--", "true"], "take --lease 13, or --kill-after 2.4 at most"),
+        (["", "--", "true"], "a name has 1 to 512 bytes"),
+    ],
+)
+def test_wrong_usage_ends_with_64_and_a_sentence(nodes, arguments, said, capsys, monkeypatch):
+    monkeypatch.setenv("REDSYNC_URLS", ",".join(nodes.urls))
+    try:
+        status = main(["lock", *arguments])
+    except SystemExit as end:
+        status = end.code
+    assert status == 64
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["-n"], 75), (["-w", "0"], 75), (["-w", "0.2", "-E", "9"], 9)])
+def test_busy_lock_ends_with_75_or_what_was_asked_for(run_lock, client, arguments, status):
+    with client.get_fenced_lock("x"):
+        assert run_lock("x", *arguments, "--", "true") == (status, "", "redsync lock: 'x' is held by others\n")
+        assert run_lock("x", "-q", *arguments, "--", "true") == (status, "", "")
+
+
+@pytest.mark.parametrize("arguments", [["-n"], ["-w", "0.3"]])
+def test_lack_of_quorum_ends_with_69(run_lock, nodes, arguments):
+    for i in range(3):
+        nodes.kill(i)
+    status, out, err = run_lock("x", *arguments, "--", "echo", "ran")
+    assert (status, out) == (69, "")
+    assert "Connection refused" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["-n"], []])
+def test_refused_password_ends_with_77_however_long_it_would_wait(run_lock, nodes, arguments):
+    urls = [url.replace("redis://", "redis://:wrong@") for url in nodes.urls]
+    try:
+        for url in nodes.urls:
+            with redis.Redis.from_url(url) as node:
+                node.config_set("requirepass", "right")
+        status, out, err = run_lock("x", *arguments, "--", "echo", "ran", REDSYNC_URLS=",".join(urls))
+    finally:
+        for url in nodes.urls:
+            with redis.Redis.from_url(url, password="right") as node:
+                node.config_set("requirepass", "")
+    assert (status, out) == (77, "")
+    assert "password" in err
+
+
+def test_command_without_nodes_ends_with_78(run_lock):
+    status, _, err = run_lock("x", "--", "true", REDSYNC_URLS="")
+    assert status == 78
+    assert (
+        err == "redsync lock: no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas\n"
+    )
+
+
+def test_same_node_twice_ends_with_78(run_lock, nodes):
+    assert run_lock("x", "--url", nodes.urls[0], "--url", nodes.urls[0], "--", "true")[0] == 78
+
+
+def test_name_of_another_kind_ends_with_78(run_lock, client):
+    with client.get_read_write_lock("x").read_lock:
+        status, _, err = run_lock("x", "-n", "--", "true")
+    assert status == 78
+    assert "'x'" in err
+
+
+@pytest.mark.parametrize(("command", "status"), [("/no/such/command", 127), ("/etc/passwd", 126), ("/etc", 126)])
+def test_command_that_can_not_be_run_gives_the_lock_back(run_lock, client, command, status):
+    assert run_lock("x", "--", command)[0] == status
+    assert not client.get_fenced_lock("x").locked()
+
+
+@pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
+def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("redsync.cli.survivor.Survivor.__init__", fail)
+    urls = [word for url in nodes.urls for word in ("--url", url)]
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
+    assert main(["lock", "x", *urls, "--", "true"]) == 125
+    assert str(error) in capsys.readouterr().err
+
+
+def test_max_hold_ends_the_command_with_124(run_lock):
+    began = time.monotonic()
+    status, _, err = run_lock("x", "--max-hold", "0.2", "--", "sleep", "60")
+    assert (status, err) == (124, "redsync lock: ended the command: it held the lock for too long\n")
+    assert time.monotonic() - began < 20
+
+
+# What the command gets
+
+
+def test_command_finds_name_owner_and_token_in_its_environment(run_lock, client):
+    show = ["sh", "-c", 'echo "$REDSYNC_LOCK_NAME|$REDSYNC_OWNER|$REDSYNC_FENCING_TOKEN"']
+    name, owner, token = run_lock("a lock", "--", *show)[1].strip().split("|")
+    assert name == "a lock"
+    assert len(owner.split(":")[0]) == 36
+    with client.get_fenced_lock("a lock") as hold:
+        assert hold.fencing_token > int(token) > 0
+
+
+@pytest.mark.parametrize("kind", [["--fair"], ["-s"], ["-x"], ["--permits", "2"]])
+def test_command_under_lock_without_token_sees_none(run_lock, kind):
+    show = 'echo "${REDSYNC_OWNER:+owner} ${REDSYNC_FENCING_TOKEN-none}"'
+    assert run_lock("x", *kind, "-c", show, REDSYNC_FENCING_TOKEN="7") == (0, "owner none\n", "")
+
+
+def test_standard_input_is_the_commands(lock_command):
+    process = lock_command("x", "--", "cat", stdin=subprocess.PIPE)
+    assert process.communicate("one\ntwo\n", timeout=30)[0] == "one\ntwo\n"
+    assert process.returncode == 0
+
+
+def test_open_files_are_inherited(lock_command, tmp_path):
+    path = tmp_path / "out"
+    with path.open("w") as file:
+        process = lock_command("x", "-c", f"echo there >/dev/fd/{file.fileno()}", pass_fds=[file.fileno()])
+        process.finish()
+    assert path.read_text() == "there\n"
+
+
+def test_arguments_reach_the_command_untouched_by_any_shell(run_lock):
+    assert run_lock("x", "--", "printf", "%s|", "-v", "--", "$HOME", "a b")[1] == "-v|--|$HOME|a b|"
+
+
+def test_name_need_not_be_text(run_lock, client):
+    with client.get_fenced_lock(b"a\xffb"):
+        assert run_lock(b"a\xffb", "-n", "--", "true")[0] == 75
+    status, out, _ = run_lock(b"a\xffb", "-c", 'printf %s "$REDSYNC_LOCK_NAME" | od -An -tx1')
+    assert (status, out.split()) == (0, ["61", "ff", "62"])
+
+
+# Kinds of locks
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        ([], lambda client: client.get_fenced_lock("x")),
+        (["--fair"], lambda client: client.get_fair_lock("x")),
+        (["-s"], lambda client: client.get_read_write_lock("x").write_lock),
+        (["-x"], lambda client: client.get_read_write_lock("x").read_lock),
+        (["--permits", "1"], lambda client: client.get_semaphore("x", 1)),
+    ],
+)
+def test_lock_excludes_and_is_given_back(run_lock, client, kind, held):
+    with held(client):
+        assert run_lock("x", "-n", *kind, "--", "true")[0] == 75
+    assert run_lock("x", "-n", *kind, "--", "true")[0] == 0
+    with held(client):
+        pass
+
+
+def test_readers_share(run_lock, client):
+    with client.get_read_write_lock("x").read_lock:
+        assert run_lock("x", "-n", "-s", "--", "true")[0] == 0
+
+
+def test_permits_are_shared_up_to_their_number(run_lock, client):
+    semaphore = client.get_semaphore("x", 2)
+    with semaphore:
+        assert run_lock("x", "-n", "--permits", "2", "--", "true")[0] == 0
+        with semaphore:
+            assert run_lock("x", "-n", "--permits", "2", "--", "true")[0] == 75
+
+
+# Waiting and holding
+
+
+def test_waiter_gets_the_lock_and_tells_behind_whom(lock_command, client):
+    lock = client.get_fenced_lock("x")
+    lock.acquire()
+    process = lock_command("x", "-v", "--", "echo", "ran")
+    first = process.stderr.readline()
+    assert first.startswith(f"redsync lock: waiting for 'x' behind process {os.getpid()} on ")
+    lock.release()
+    out, err = process.finish()
+    assert (process.returncode, out) == (0, "ran\n")
+    assert err.startswith("redsync lock: got 'x' after ")
+    assert f"behind process {os.getpid()}" in err
+    assert "fencing token" in err
+
+
+def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eventually):
+    process = lock_command("x", "--min-hold", "60", "-c", "echo done; exit 4")
+    process.read_until("done\n")
+    assert not client.get_fenced_lock("x").acquire(timeout=0.3)
+    process.terminate()
+    process.finish()
+    assert process.returncode == 4
+    assert client.get_fenced_lock("x").acquire(timeout=5)
+
+
+def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
+    process = lock_command("x", "--lease", "1.5", "-c", ANSWERING)
+    process.read_until("ready\n")
+    process.send_signal(signal.SIGHUP)
+    process.read_until("asked\n")
+    assert 0 < client.inspect("x").holders[0].remaining <= 1.5
+    process.kill()
+    process.finish()
+    assert client.get_fenced_lock("x").acquire(timeout=10)
+
+
+def test_prefix_and_urls_come_from_options_first(run_lock, nodes, client):
+    urls = [word for url in nodes.urls for word in ("--url", url)]
+    with client.get_fenced_lock("x"):
+        elsewhere = {"REDSYNC_URLS": "redis://127.0.0.1:1", "REDSYNC_PREFIX": "redsync:"}
+        assert run_lock("x", *urls, "-n", "--", "true", **elsewhere)[0] == 75
+        assert run_lock("x", *urls, "--prefix", "p:", "-n", "--", "true", **elsewhere)[0] == 0
+
+
+# The start
+
+
+def test_start_loads_little_besides_the_client(nodes):
+    program = (
+        "import sys\n"
+        "from redsync import Client\n"
+        "before = set(sys.modules)\n"
+        "from redsync.cli import main\n"
+        "assert main(['lock', 'x', '--', 'true']) == 0\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+    environment = {**os.environ, "REDSYNC_URLS": ",".join(nodes.urls), "REDSYNC_RESTART_GUARD": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    ours = {f"redsync.cli.{name}" for name in ("lock_command", "nodes", "exits", "signals", "taking", "child", "guard")}
+    loaded = set(done.stdout.split())
+    assert ours <= loaded
+    assert {name for name in loaded if name.split(".")[0] == "rich" or "demo" in name or "testing" in name} == set()

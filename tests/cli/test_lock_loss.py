@@ -1,0 +1,125 @@
+"""`redsync lock` when its lock is lost: the command ends before the lock can be another's."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import RELUCTANT
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+LEASE = 2.0
+DRIFT = LEASE * 0.01 + 0.002
+
+BEAT = """
+import os, signal, sys, time
+
+def note(number, frame):
+    print("asked", time.monotonic(), flush=True)
+
+signal.signal(signal.SIGTERM, note)
+print("ready", flush=True)
+with open(sys.argv[1], "wb") as file:
+    while True:
+        # In one call and of one length: whenever it is killed, a whole number is there.
+        os.pwrite(file.fileno(), b"%020.6f" % time.monotonic(), 0)
+        time.sleep(0.005)
+"""
+"""Writes the time into a file again and again, and can't be ended by SIGTERM."""
+
+
+@pytest.fixture
+def beats(tmp_path):
+    return tmp_path / "beats"
+
+
+def last_beat(path):
+    return float(path.read_text() or "0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["pause", "kill"])
+def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nodes, beats, fault):
+    process = lock_command("x", "--lease", str(LEASE), "--", sys.executable, "-c", BEAT, str(beats))
+    process.read_until("ready\n")
+    for i in range(3):
+        getattr(nodes, fault)(i)
+    # No renewal that was sent later than this can have had a quorum.
+    failed = time.monotonic()
+    out, err = process.finish()
+    assert process.returncode == 124
+    assert "redsync lock: ended the command: the lock could not be renewed and was about to be lost\n" in err
+    assert last_beat(beats) < failed + LEASE - DRIFT
+    asked = float(out.split()[1])
+    assert asked < last_beat(beats) - 0.1
+
+
+@pytest.mark.slow
+def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, beats):
+    command = ["--", sys.executable, "-c", BEAT, str(beats)]
+    process = lock_command("x", "--lease", str(LEASE), "--on-lost", "kill", *command)
+    process.read_until("ready\n")
+    for i in range(3):
+        nodes.pause(i)
+    failed = time.monotonic()
+    out, _ = process.finish()
+    assert (process.returncode, out) == (124, "")
+    assert last_beat(beats) < failed + LEASE - DRIFT
+
+
+@pytest.mark.slow
+def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes):
+    process = lock_command("x", "--lease", "1", "--on-lost", "ignore", "-c", "echo ready; sleep 2; exit 3")
+    process.read_until("ready\n")
+    for i in range(3):
+        nodes.pause(i)
+    _, err = process.finish()
+    assert process.returncode == 3
+    assert "was lost" in err
+
+
+@pytest.mark.slow
+def test_command_outlives_a_rolling_restart(lock_command, nodes):
+    process = lock_command("x", "--lease", str(LEASE), "-c", "echo ready; read line", stdin=-1)
+    process.read_until("ready\n")
+    for i in range(5):
+        nodes.kill(i)
+        nodes.restart(i)
+        time.sleep(LEASE / 2)  # for its renewals, which bring back what the node has forgotten
+    process.stdin.write("\n")
+    _, err = process.finish()
+    assert process.returncode == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [RELUCTANT, "echo ready; sleep 60"])
+def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
+    process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)
+    process.read_until("ready\n")
+    assert client.get_fenced_lock("x").force_release()
+    _, err = process.finish()
+    assert process.returncode == 124
+    assert "redsync lock: ended the command: the lock was lost\n" in err
+
+
+def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
+    process = lock_command("x", "-c", "echo ready; read line", stdin=-1)
+    process.read_until("ready\n")
+    assert client.get_fenced_lock("x").force_release()
+    process.stdin.write("\n")
+    _, err = process.finish()
+    assert process.returncode == 124
+    assert "was lost" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [["--permits", "2"], ["-s"], ["--fair"]])
+def test_every_kind_of_lock_is_watched(lock_command, nodes, kind):
+    process = lock_command("x", *kind, "--lease", "1.5", "-c", "echo ready; sleep 60")
+    process.read_until("ready\n")
+    for i in range(3):
+        nodes.pause(i)
+    process.finish()
+    assert process.returncode == 124

@@ -1,0 +1,200 @@
+"""Signals and `redsync lock`: while it waits, while the command runs, with a terminal, and when it is killed itself."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ANSWERING, RELUCTANT
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+TERMINATING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+
+# While it waits
+
+
+@pytest.mark.parametrize("kind", [[], ["--fair"], ["-x"]])
+@pytest.mark.parametrize("number", TERMINATING)
+def test_signal_while_waiting_leaves_no_place_in_the_queue(lock_command, client, eventually, kind, number):
+    lock = client.get_read_write_lock("x").write_lock if "-x" in kind else client.get_fair_lock("x")
+    with lock:
+        process = lock_command("x", *kind, "--", "echo", "ran")
+        eventually(lambda: client.inspect("x").waiters)
+        process.send_signal(number)
+        out, err = process.finish()
+        assert (process.returncode, out) == (128 + number, "")
+        assert err.endswith(f"redsync lock: ended by signal {number.value} before the command began\n")
+        eventually(lambda: not client.inspect("x").waiters)
+    assert lock.acquire(False)
+    lock.release()
+
+
+def test_second_interrupt_while_waiting_does_not_disturb_the_first(lock_command, client, eventually):
+    with client.get_fenced_lock("x"):
+        process = lock_command("x", "--", "true")
+        eventually(lambda: client.inspect("x").waiters)
+        for _ in range(5):
+            process.send_signal(signal.SIGINT)
+        _, err = process.finish()
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        eventually(lambda: not client.inspect("x").waiters)
+
+
+# While the command runs
+
+
+@pytest.mark.parametrize("number", TERMINATING)
+def test_signal_while_running_reaches_the_command_and_all_it_started(lock_command, client, number):
+    process = lock_command("x", "-c", "cat; echo never", stdin=subprocess.PIPE)
+    process.stdin.write("ready\n")
+    process.stdin.flush()
+    process.read_until("ready\n")
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert process.finish() == ("", "")
+    assert not client.get_fenced_lock("x").locked()
+
+
+def test_command_that_handles_a_signal_decides_its_status(lock_command):
+    process = lock_command("x", "-c", "trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
+    process.read_until("ready\n")
+    process.terminate()
+    assert process.finish()[0] == "tidy\n"
+    assert process.returncode == 5
+
+
+def test_signals_that_the_command_ignores_do_not_end_it(lock_command, client):
+    process = lock_command("x", "-c", RELUCTANT)
+    process.read_until("ready\n")
+    for _ in range(3):
+        process.terminate()
+    assert not client.get_fenced_lock("x").acquire(timeout=0.3)
+    os.killpg(process.command_group(), signal.SIGKILL)
+    process.finish()
+    assert process.returncode == 137
+
+
+def test_ignored_hangup_stays_ignored(lock_command):
+    ignore = [
+        sys.executable,
+        "-c",
+        "import os,signal,sys\nsignal.signal(1, signal.SIG_IGN)\nos.execv(*sys.argv[1:2], sys.argv[1:])",
+    ]
+    process = lock_command("x", "-c", "kill -HUP $$; echo survived", before=ignore)
+    assert process.finish()[0] == "survived\n"
+
+
+def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client):
+    process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", RELUCTANT)
+    process.read_until("ready\n")
+    process.finish()
+    assert process.returncode == 124
+    assert not client.get_fenced_lock("x").locked()
+
+
+def test_max_hold_ends_what_the_command_left_behind(lock_command):
+    # The leader goes when asked; its pipeline does not.
+    process = lock_command("x", "--max-hold", "0.5", "-k", "0.3", "-c", f'sh -c "{RELUCTANT}" & sleep 60')
+    process.read_until("ready\n")
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_stopped_command_is_ended_too(lock_command):
+    process = lock_command("x", "--max-hold", "0.5", "-c", "echo ready; kill -STOP $$")
+    process.read_until("ready\n")
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_command_ends_when_we_are_killed(lock_command, eventually):
+    process = lock_command("x", "-k", "0.2", "-c", ANSWERING)
+    process.read_until("ready\n")
+    process.send_signal(signal.SIGHUP)
+    process.read_until("asked\n")
+    process.kill()
+    process.wait()
+    eventually(lambda: not process.family())
+
+
+# With a terminal
+
+
+def state_of(number):
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def on_terminal(lock_command):
+    """Start `redsync lock` in the foreground of a terminal."""
+    return lambda *arguments, **more: lock_command(*arguments, terminal=True, **more)
+
+
+def test_command_reads_from_the_terminal(on_terminal):
+    process = on_terminal("x", "-c", "echo ready; read line; echo got $line")
+    process.read_until("ready")
+    process.type("words\n")
+    process.read_until("got words")
+    assert process.wait(20) == 0
+
+
+def test_interrupt_key_reaches_the_command_once(on_terminal):
+    process = on_terminal("x", "-c", "trap 'echo interrupted; exit 6' INT; echo ready; while :; do sleep 0.02; done")
+    process.read_until("ready")
+    process.type("\x03")
+    process.read_until("interrupted")
+    assert process.wait(20) == 6
+
+
+def test_interrupt_key_while_waiting_ends_with_130(on_terminal, client, eventually):
+    with client.get_fenced_lock("x"):
+        process = on_terminal("x", "--", "true")
+        eventually(lambda: client.inspect("x").waiters)
+        process.type("\x03")
+        assert process.wait(20) == 130
+        eventually(lambda: not client.inspect("x").waiters)
+
+
+def test_terminal_is_given_back(on_terminal):
+    # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
+    shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
+    process = on_terminal("x", "-c", "echo ran", before=shell)
+    process.read_until("back")
+    process.type("words\n")
+    process.read_until("got words")
+    assert process.wait(20) == 0
+
+
+def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(on_terminal):
+    shell = ["/bin/sh", "-c", 'set -m; "$@"; echo stopped; fg; echo over', "sh"]
+    process = on_terminal("x", "-c", "echo ready; read line; echo got $line", before=shell)
+    process.read_until("ready")
+    process.type("\x1a")
+    process.read_until("stopped")
+    process.type("words\n")
+    process.read_until("got words")
+    process.read_until("over")
+    assert process.wait(20) == 0
+
+
+def test_command_is_stopped_with_us_when_the_terminal_is_not_its_own(on_terminal, eventually, tmp_path):
+    shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
+    go = tmp_path / "go"
+    # No other program in the loop: a shell that waits for one to begin, which is stopped, is not shown as stopped.
+    process = on_terminal("x", "-c", f"echo ready; until [ -e {go} ]; do :; done; echo went", before=shell)
+    process.read_until("ready")
+    process.type("\x1a")
+    process.read_until("stopped")
+    group = process.command_group()
+    eventually(lambda: state_of(group) == "T")
+    go.touch()
+    process.type("\n")
+    process.read_until("went")
+    process.read_until("over")
+    assert process.wait(20) == 0

@@ -1,0 +1,147 @@
+"""What one node tells of a name, whatever is there; it changes nothing."""
+
+import pytest
+
+from redsync._core.keys import LatchKeys
+from redsync._core.presence import ClientRecord
+from redsync._core.slots import SlotKeys
+from redsync._protocols.name_survey import NameLook, break_commands, key_patterns, look_command, name_of_key
+
+PREFIX, NAME = b"redsync:", b"x"
+KEYS, LATCH = SlotKeys.of(PREFIX, NAME), LatchKeys.of(PREFIX, NAME)
+CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
+ME = f"{CLIENT}:1"
+
+
+@pytest.fixture
+def look(node):
+    def look(most=100):
+        command = look_command(PREFIX, NAME, most)
+        before = node.dump()
+        found = NameLook.read(node.run("name_inspect", command.keys, *command.args))
+        assert node.dump() == before
+        return found
+
+    return look
+
+
+def now_ms(node):
+    seconds, microseconds = node.redis.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def test_look_at_nothing_is_empty(look):
+    assert look().is_empty
+
+
+def test_look_tells_who_is_behind_a_lock(node, look):
+    node.redis.hset(KEYS.lock, ME, 3)
+    node.redis.pexpire(KEYS.lock, 60_000)
+    node.redis.set(f"redsync:client:{CLIENT}", ClientRecord("host", 7, "program", 1.5).pack())
+    found = look()
+    (claim,) = found.claims
+    assert (found.kind, claim.owner, claim.hold_count, claim.mode) == ("lock", ME, 3, None)
+    assert claim.client == ClientRecord("host", 7, "program", 1.5)
+    assert 0 < claim.remaining <= 60
+
+
+def test_look_leaves_out_permits_that_have_expired(node, look):
+    node.redis.set(KEYS.limit, "1 4")
+    node.redis.zadd(KEYS.lock, {"dead": now_ms(node) - 1, ME: now_ms(node) + 60_000})
+    node.redis.hset(KEYS.slots, mapping={"dead": "0", ME: "1,3"})
+    found = look()
+    assert (found.kind, found.permits, found.held) == ("semaphore", 4, 1)
+    assert [(claim.owner, claim.hold_count) for claim in found.claims] == [(ME, 2)]
+
+
+def test_look_knows_permits_where_the_limit_is_unknown(node, look):
+    node.redis.zadd(KEYS.lock, {ME: now_ms(node) + 60_000})
+    node.redis.hset(KEYS.slots, ME, "2")
+    found = look()
+    assert (found.kind, found.permits, found.claims[0].owner) == ("semaphore", 0, ME)
+
+
+def test_look_tells_of_no_more_holders_than_asked_for(node, look):
+    node.redis.set(KEYS.limit, "1 10 60000000")
+    node.redis.zadd(KEYS.lock, {f"client:{number}": now_ms(node) + 60_000 for number in range(10)})
+    found = look(most=3)
+    assert (found.kind, found.window, found.held, len(found.claims)) == ("rate limiter", 60.0, 10, 3)
+
+
+def test_look_tells_both_modes_of_a_read_write_lock(node, look):
+    until = now_ms(node) + 60_000
+    node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5})
+    found = look()
+    assert found.kind == "read-write lock"
+    assert [(claim.owner, claim.mode, claim.hold_count) for claim in found.claims] == [
+        ("me:1", "write", 2),
+        ("me:1", "read", 1),
+    ]
+
+
+def test_look_tells_who_waits_but_not_who_is_dead_or_holds_it(node, look):
+    node.redis.hset(KEYS.lock, ME, 1)
+    node.redis.pexpire(KEYS.lock, 60_000)
+    node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 3, "a:1": 2, "dead:1": 0, "writer:1": 1 - 2**52})
+    places = {ME: 60_000, "b:2": 60_000, "a:1": 60_000, "dead:1": -1, "writer:1": 60_000}
+    for owner, lasts in places.items():
+        node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 1 0 channel")
+    found = look()
+    assert [waiter.owner for waiter in found.waiters] == ["writer:1", "a:1", "b:2"]
+    assert found.waiting == 3
+
+
+def test_look_tells_of_a_latch_beside_a_mutex(node, look):
+    node.redis.set(KEYS.lock, "value", px=60_000)
+    node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "hearsay": 1})
+    found = look()
+    assert (found.kind, found.claims[0].owner) == ("mutex", "value")
+    assert (found.latch.size, found.latch.left, found.latch.remaining) == (5, 2, None)
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "zset", "string", "hash"])
+def test_look_names_a_foreign_value_by_its_type(kind, node, look):
+    write = {
+        "list": lambda: node.redis.rpush(KEYS.lock, 1),
+        "set": lambda: node.redis.sadd(KEYS.lock, 1),
+        "zset": lambda: node.redis.zadd(KEYS.lock, {"a": 1}),
+        "string": lambda: node.redis.set(KEYS.lock, "for ever"),
+        "hash": lambda: node.redis.hset(KEYS.lock, "a", "b"),
+    }
+    write[kind]()
+    found = look()
+    assert (found.kind, found.claims) == (kind, ())
+
+
+@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":"])
+@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
+def test_name_is_read_from_its_keys(prefix, name):
+    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
+    for key in (keys.lock, keys.queue, keys.limit, latch.latch):
+        assert name_of_key(prefix, key) == name
+    for key in (keys.places, keys.token, keys.slots, latch.setting.token, latch.setting.queue):
+        assert name_of_key(prefix, key) is None
+
+
+def test_records_are_no_names():
+    assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
+    assert name_of_key(b"", b"redsync_birth") is None
+    assert name_of_key(b"redsync:", b"redsync:") is None
+
+
+def test_patterns_match_the_keys_of_names_and_no_others(node):
+    for name in (b"ab", b"ac", b"b", b"a{t}"):
+        for key in (SlotKeys.of(b"p*:", name).limit, SlotKeys.of(b"p*:", name).lock, b"pq:" + name):
+            node.redis.set(key, 1)
+    found = {
+        name_of_key(b"p*:", key) for pattern in key_patterns(b"p*:", b"a[!c]*") for key in node.redis.scan_iter(pattern)
+    }
+    assert found - {None} <= {b"ab", b"ac", b"a{t}"}
+    found = {
+        name_of_key(b"p*:", key) for pattern in key_patterns(b"p*:", b"a[^c]*") for key in node.redis.scan_iter(pattern)
+    }
+    assert found == {b"ab", b"a{t}"}
+
+
+def test_nothing_breaks_a_latch_or_a_foreign_value():
+    assert break_commands(PREFIX, NAME, "latch", b"me") == break_commands(PREFIX, NAME, "list", b"me") == []

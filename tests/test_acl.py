@@ -1,0 +1,300 @@
+"""The rules for users in docs/operate/settings.md are enough for everything, and each of their words is needed."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from redsync import AsyncClient, Client, LeaseLostError, RedsyncError
+from redsync._core.scripts import Script
+from redsync.testing import LocalNodes
+
+ROOT = Path(__file__).parents[1]
+SETTINGS, *USERS = re.findall(
+    r"^```conf\n(.*?)\n```$", (ROOT / "docs/operate/settings.md").read_text(), re.MULTILINE | re.DOTALL
+)
+ALL, LOOK = (user.split()[2:] for user in USERS)
+CALL = re.compile(rb"redis\.p?call\(\s*'(\w+)'")
+LEASE = 5.0
+
+
+def commands_of(rule):
+    return {word[1:] for word in rule if word.startswith("+")}
+
+
+def called_by(scripts):
+    return {name.decode() for script in scripts for name in CALL.findall(script.source)}
+
+
+class Guarded:
+    """Nodes with users who may do what rules say."""
+
+    def __init__(self, nodes):
+        self.admins = [redis.Redis.from_url(url) for url in nodes.urls]
+        self._urls = nodes.urls
+
+    def urls(self, user="app"):
+        return [url.replace("//", f"//{user}:secret@") for url in self._urls]
+
+    @property
+    def knows_channels(self):
+        """Whether rules tell of channels: the page says what to do where they can't."""
+        major, minor, *_ = self.admins[0].info("server")["redis_version"].split(".")
+        return (int(major), int(minor)) >= (6, 2)
+
+    def allow(self, rule, user="app"):
+        if not self.knows_channels:
+            rule = [word for word in rule if word[0] != "&" and word != "resetchannels"]
+        for admin in self.admins:
+            admin.execute_command("ACL", "SETUSER", user, "reset", *rule)
+            admin.execute_command("ACL", "LOG", "RESET")
+            admin.config_resetstat()
+
+    def refused(self):
+        return {(entry["reason"], entry["object"]) for admin in self.admins for entry in admin.acl_log()}
+
+    def executed(self):
+        """Return which commands the nodes have executed, and of which they know subcommands only as a whole."""
+        stats = [admin.info("commandstats") for admin in self.admins]
+        return {name.removeprefix("cmdstat_") for stat in stats for name, each in stat.items() if each["calls"]}
+
+    def client(self, **options):
+        # A guard that is over at once: with 0, nobody would ask for birth records.
+        return Client(self.urls(), **{"lease": LEASE, "restart_guard": 0.001, "node_timeout": 2.0, **options})
+
+    def command(self, *arguments, user="app"):
+        """Run a command of the command line; return its status and what it wrote."""
+        urls = [word for url in self.urls(user) for word in ("--url", url)]
+        place = arguments.index("--") if "--" in arguments else len(arguments)
+        done = subprocess.run(
+            [sys.executable, "-m", "redsync.cli", *arguments[:place], *urls, *arguments[place:]],
+            cwd=ROOT,
+            env={**os.environ, "REDSYNC_RESTART_GUARD": "0.001"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def servers(server_path):
+    """Servers with the settings of the page."""
+    config = dict(line.split(maxsplit=1) for line in SETTINGS.splitlines())
+    with LocalNodes(3, server=server_path, config=config) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def guarded(servers):
+    servers.reset()
+    guarded = Guarded(servers)
+    yield guarded
+    for admin in guarded.admins:
+        admin.execute_command("ACL", "DELUSER", "app", "look")
+        admin.close()
+
+
+def in_other_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def use_lock(one, two, get, eventually):
+    """Do everything that can be done with a kind of lock, which `get` makes for a client."""
+    mine, yours = get(one), get(two)
+    assert mine.acquire(timeout=5)
+    assert not yours.acquire(False)
+    assert not yours.acquire(timeout=0.05)
+    waiter = in_other_thread(lambda: yours.acquire(timeout=20) and yours.release())
+    mine.extend()
+    assert mine.locked()
+    mine.release()
+    waiter.join()
+    assert mine.acquire(timeout=5)
+    eventually(lambda: len(one.inspect(mine.name).holders) == 1)
+    assert yours.force_release()
+    with pytest.raises(LeaseLostError):
+        mine.release()
+
+
+def use_read_write_lock(one, two, eventually):
+    mine, yours = one.get_read_write_lock("rw"), two.get_read_write_lock("rw")
+    with mine.read_lock as hold:
+        assert yours.read_lock.acquire(timeout=5)
+        writer = in_other_thread(lambda: yours.write_lock.acquire(timeout=20) and yours.write_lock.release())
+        eventually(lambda: one.inspect("rw").waiters)
+        hold.extend()
+        yours.read_lock.release()
+    writer.join()
+    assert mine.write_lock.acquire(timeout=5)
+    assert not yours.read_lock.acquire(False)
+    assert yours.write_lock.force_release()
+    with pytest.raises(LeaseLostError):
+        mine.write_lock.release()
+
+
+def use_semaphore(one, two, guarded, eventually):
+    mine, yours = one.get_semaphore("sem", 2), two.get_semaphore("sem", 2)
+    permit = mine.acquire(timeout=5, n=2)
+    assert yours.acquire(timeout=0.05) is None
+    waiter = in_other_thread(lambda: yours.acquire(timeout=20).release())
+    eventually(lambda: one.inspect("sem").waiters)
+    eventually(lambda: all(admin.exists("redsync:sem") for admin in guarded.admins))
+    guarded.admins[0].delete("redsync:sem", "redsync_slots:{redsync:sem}")
+    permit.extend()  # and writes it down again where it was forgotten
+    assert len(mine.holders()) == 1
+    assert mine.available() == 0
+    mine.resize(3)
+    mine.release(2)
+    waiter.join()
+    mine.acquire(timeout=5, lease=0.05)
+    eventually(lambda: mine.available() == 3)
+
+
+def use_others(one, two, guarded, eventually):
+    limiter = one.get_rate_limiter("rate", 2, 60.0, restart_guard=0.001)
+    assert limiter.acquire(n=2, timeout=5)
+    assert not limiter.acquire(False)
+    assert limiter.retry_after() > 0
+    latch = one.get_count_down_latch("latch")
+    assert latch.try_set_count(1)
+    waiter = in_other_thread(two.get_count_down_latch("latch").wait)
+    eventually(lambda: any(admin.exists("redsync_latch_waiters:{redsync:latch}") for admin in guarded.admins))
+    latch.count_down()
+    waiter.join()
+    assert latch.count() == 0
+    latch.delete()
+
+
+async def use_async(urls):
+    async with AsyncClient(urls, lease=LEASE, restart_guard=0.001, node_timeout=2.0) as client:
+        lock = client.get_fair_lock("tasks")
+        await lock.acquire(timeout=5)
+        assert not await asyncio.create_task(client.get_fair_lock("tasks").acquire(timeout=0.05))
+        await lock.release()
+
+
+def use_commands(guarded, one):
+    one.get_count_down_latch("shown").try_set_count(1)
+    with one.get_lock("shown"):
+        for command in (["ls"], ["show", "shown"], ["doctor", "--json"], ["bench", "--seconds", "0.05"]):
+            # 1: the doctor may find fault with servers that have just started.
+            status, said = guarded.command(*command)
+            assert status == 0 or (command[0] == "doctor" and status == 1), said
+            if command[0] == "doctor":
+                assert all(node["error"] is None and node["role"] == "master" for node in json.loads(said)["nodes"])
+    for admin in guarded.admins:
+        admin.script_flush()
+    lock = one.get_lock("broken")
+    lock.acquire(timeout=5)
+    status, said = guarded.command("show", "broken", "--json")
+    owner = json.loads(said)["nodes"][0]["holders"][0]["owner"]
+    status, said = guarded.command("break", "broken", "--owner", owner, "--yes")
+    assert (status, said) == (0, "taken away on 3 of 3 nodes\n")
+    with pytest.raises(LeaseLostError):
+        lock.release()
+    assert guarded.command("lock", "job", "-w", "20", "--", "echo", "done") == (0, "done\n")
+
+
+@pytest.mark.slow
+def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually):
+    guarded.allow(ALL)
+    with guarded.client() as one, guarded.client() as two:
+        eventually(lambda: [node.state for node in one.nodes()] == ["up"] * 3)
+        for kind in ("lock", "fair_lock", "fenced_lock", "spin_lock", "mutex"):
+            use_lock(one, two, lambda client, kind=kind: getattr(client, f"get_{kind}")(kind), eventually)
+        use_read_write_lock(one, two, eventually)
+        use_semaphore(one, two, guarded, eventually)
+        use_others(one, two, guarded, eventually)
+        use_commands(guarded, one)
+    asyncio.run(use_async(guarded.urls()))
+    executed = guarded.executed()
+    assert guarded.refused() == set()
+    # Who executed it would have been refused without the word. Before Redis 7 subcommands are counted as a whole.
+    assert {word for word in commands_of(ALL) if not {word, word.split("|")[0]} & executed} == set()
+
+
+def test_rule_has_what_any_branch_of_the_scripts_calls():
+    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "client|setinfo", "config|get", "scan"}
+    assert commands_of(ALL) == called_by(Script.shipped()) | ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(word for word in ALL if word[0] in "~&"),
+        "+get",
+        "+info",
+        "+evalsha",
+        "+script|load",
+        "+subscribe",
+        "+publish",
+        "+hset",
+        "+pexpire",
+        "+zadd",
+    ],
+)
+def test_without_a_word_something_is_refused(word, guarded, make_worker):
+    if word.startswith("&") and not guarded.knows_channels:
+        pytest.skip("these servers have no rules for channels")
+    guarded.allow([each for each in ALL if each != word])
+    for admin in guarded.admins:
+        admin.script_flush()
+    # Some end in an error, others in silence: who waits polls if it can't subscribe.
+    with contextlib.suppress(RedsyncError), guarded.client(node_timeout=0.2) as client:
+        lock = client.get_lock("x")
+        if lock.acquire(False):
+            make_worker().do(lock.acquire, timeout=0.01)  # takes a place in line
+            lock.release()
+    assert guarded.refused()
+
+
+@pytest.mark.slow
+def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
+    places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]
+    guarded.allow([*places, "~redsync:client:*", "+select"])
+    urls = [url.removesuffix("/0") + "/3" for url in guarded.urls()]
+    with Client(urls, prefix="billing:", lease=LEASE, restart_guard=0.001) as client:
+        with client.get_fenced_lock("x") as hold:
+            hold.extend()
+        assert client.get_semaphore("s", 2).acquire(False)
+    assert guarded.refused() == set()
+    assert {admin.info("keyspace")["db3"]["keys"] > 0 for admin in guarded.admins} == {True}
+    assert "db0" not in guarded.admins[0].info("keyspace")
+
+
+@pytest.mark.slow
+def test_who_may_look_can_look_and_change_nothing(guarded):
+    guarded.allow(ALL)
+    guarded.allow(LOOK, "look")
+    with guarded.client() as client, client.get_lock("x") as hold:
+        for command, text in ((["show", "x"], hold.owner), (["ls"], "3/3")):
+            status, said = guarded.command(*command, user="look")
+            assert status == 0
+            assert text in said
+        status, said = guarded.command("doctor", "--json", user="look")
+        assert status in (0, 1)  # it may find fault with servers that have just started
+        assert "does not run our scripts" not in said
+        assert guarded.refused() == set()
+        assert guarded.command("break", "x", "--owner", hold.owner, "--yes", user="look")[0] != 0
+        assert guarded.refused()
+        hold.check()
+        assert len(client.inspect("x").holders) == 1
+
+
+def test_rule_for_looking_has_what_its_script_calls():
+    ours = {"ping", "info", "time", "get", "evalsha", "eval", "client|setinfo", "config|get", "scan"}
+    assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours
