@@ -36,7 +36,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 ON_REAL_TIME = {"cli", "drivers", "faults", "tests"}
 """The folders whose tests wait for servers, processes and threads. All others are exact, and never repeated."""
 
-MOST_REPEATED = 5
+MOST_REPEATED = 10
 
 
 def pytest_collection_modifyitems(config, items):
