@@ -5,6 +5,7 @@ import random
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -298,6 +299,9 @@ def forgetful(rig, nodes, raw):
     nodes.pause(2)
     return rig
 
+
+MANY = 50 if sys.version_info < (3, 12) else 10
+"""At least so many points at which an interruption can come; later versions of Python let fewer be interrupted."""
 
 LATER = 1e12
 
@@ -617,7 +621,7 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
                 rig.connect(i)
     print(f"{point - 1} points")
     assert mixed == []
-    assert point > 10  # on Python 3.11 many more; later versions let fewer instructions be interrupted
+    assert point > MANY
 
 
 class Crowd:
@@ -764,7 +768,7 @@ def test_interrupted_flush_leaves_no_parcel_of_others_behind(absent, inject, int
             break
     print(f"{point - 1} points")
     assert wrong == []
-    assert point > 10  # on Python 3.11 many more; later versions let fewer instructions be interrupted
+    assert point > MANY
 
 
 def test_interrupted_flush_leaves_no_parcel_behind_on_nodes_without_sockets(inject, interrupt_calls):
@@ -777,7 +781,7 @@ def test_interrupted_flush_leaves_no_parcel_behind_on_nodes_without_sockets(inje
             break
     print(f"{point - 1} points")
     assert wrong == []
-    assert point > 10  # on Python 3.11 many more; later versions let fewer instructions be interrupted
+    assert point > MANY
 
 
 def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
@@ -810,7 +814,7 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
             break
     print(f"{point - 1} points, {len(seconds)} times twice")
     assert wrong == []
-    assert len(seconds) > 10
+    assert len(seconds) > MANY
 
 
 def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
@@ -913,7 +917,7 @@ def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes):
             break
     print(f"{point - 1} points")
     assert wrong == []
-    assert point > 10  # on Python 3.11 many more; later versions let fewer instructions be interrupted
+    assert point > MANY
 
 
 def await_answers(rig):
