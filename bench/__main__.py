@@ -38,7 +38,7 @@ def main() -> int:
         prog="bench", description="Measure redsync beside bare sockets, on five servers of this machine."
     )
     parser.add_argument("names", nargs="*", metavar="bench", help=f"of {', '.join(_BENCHES)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="less than a minute instead of four, and less certain")
+    parser.add_argument("--quick", action="store_true", help="two minutes instead of six, and less certain")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args()
