@@ -22,8 +22,9 @@ demo: $(READY)  ## watch locks survive failing nodes
 test: $(READY)  ## run the tests; ARGS="-k lock -x" goes to pytest
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-soak: $(READY)  ## run the test of random faults for MINUTES=5
-	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
+soak: $(READY)  ## run the test of random faults for MINUTES=5; NETWORK=1: behind a router (root, Linux)
+	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(NETWORK),REDSYNC_SOAK_NETWORK=1) \
+	  $(BIN)/python -m pytest -s tests/soak/test_$(if $(NETWORK),outages,soak).py $(ARGS)
 
 simulate: $(READY)  ## run the simulator with SEEDS=2000 seeds of KIND=lock, or any other (see docs/testing.md)
 	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from bench import contended, held, latches, pairs, permits, readers, report, startup, tasks, threads
 from bench.measure import Figure, say
+from redsync.testing.servers import pinned_server
 
 _BENCHES = {
     "pairs": pairs.run,
@@ -48,6 +50,9 @@ def main() -> int:
     if options.write and (options.quick or len(names) < len(_BENCHES)):
         parser.error("--write publishes: run all benches, and not --quick")
 
+    # The same server wherever the same packages are: what PATH has is faster or slower.
+    if server := pinned_server():
+        os.environ["REDSYNC_SERVER"] = str(server)
     machine = report.describe_machine()
     # Nodes fall ill on purpose here.
     logging.getLogger("redsync").setLevel(logging.ERROR)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         OverReleaseError,
         QuorumError,
         RedsyncError,
+        ReentrantCallError,
         UpgradeError,
     )
     from redsync.fair_lock import AsyncFairLock, FairLock
@@ -104,6 +105,7 @@ __all__ = [
     "ReadLock",
     "ReadWriteLock",
     "RedsyncError",
+    "ReentrantCallError",
     "Semaphore",
     "SpinLock",
     "UpgradeError",

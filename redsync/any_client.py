@@ -27,7 +27,7 @@ __all__ = ["AnyClient"]
 DriverT = TypeVar("DriverT", "ThreadRunner", "AioRunner")
 
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], AnyClient[Any]] = weakref.WeakValueDictionary()
-_shared_guard = threading.Lock()
+_shared_guard = threading.RLock()  # a finalizer may make a client, too
 
 _unpickled: dict[tuple[Any, ...], AnyClient[Any]] = {}
 """Clients made for what was unpickled, kept as long as the process lives: a worker of a pool gets lock after lock, and
@@ -36,7 +36,7 @@ must not connect for each."""
 
 def _after_fork_in_child() -> None:
     global _shared_guard  # noqa: PLW0603  (the parent's may be held by a thread that the child does not have)
-    _shared_guard = threading.Lock()
+    _shared_guard = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -52,7 +52,7 @@ class AnyClient(ABC, Generic[DriverT]):
 
     def __init__(
         self,
-        nodes: Sequence[Any],
+        nodes: Any,
         *,
         prefix: str = "redsync:",
         lease: float = 30.0,
@@ -89,7 +89,7 @@ class AnyClient(ABC, Generic[DriverT]):
     ) -> DriverT: ...
 
     @classmethod
-    def from_env(cls, nodes: Sequence[Any] = (), **options: Any) -> Self:
+    def from_env(cls, nodes: Any = (), **options: Any) -> Self:
         """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
 
         Args:
@@ -147,8 +147,12 @@ class AnyClient(ABC, Generic[DriverT]):
         return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if None in self._urls:
-            raise TypeError("a client can be pickled only if all its nodes can be named by URLs")
+        for node in self._runner.nodes:
+            if node.url is None:
+                raise TypeError(
+                    f"a client is pickled as the URLs of its nodes, and no URL says how to reach node "
+                    f"{node.index + 1}, {node.address}: it can't say {node.unsaid}"
+                )
         return _client_of, (type(self), self._urls, self._options)
 
     def _identity(self) -> tuple[Any, ...]:

@@ -49,8 +49,9 @@ class Client(AnyClient[ThreadRunner]):
     its operations are, until a quorum of the nodes is back.
 
     Args:
-        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used but not
-            their connections. Every node must be another server, without replication between them. One is allowed.
+        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used
+            but not their connections. Every node must be another server, without replication between them. One URL or
+            instance by itself is one node.
         prefix: What the names of all keys begin with.
         lease: For how many seconds nodes keep a claim that the watchdog renews: how long others wait for what a
             crashed holder left behind.
@@ -63,7 +64,8 @@ class Client(AnyClient[ThreadRunner]):
         listeners: Called with each event, in whatever thread it happens; they must be quick.
 
     Raises:
-        ConfigurationError: No node, the same server twice, or settings that contradict each other.
+        ConfigurationError: No node, the same server twice, or settings that contradict each other. What was given as a
+            node is never shown, as it may have a password.
     """
 
     _REDIS = redis.Redis

@@ -46,8 +46,9 @@ class AsyncClient(AnyClient[AioRunner]):
     `async with`, which also waits a moment for the first connections. Without that the first operation does.
 
     Args:
-        nodes: URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances, whose settings are used but
-            not their connections. Every node must be another server, without replication between them. One is allowed.
+        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances, whose settings
+            are used but not their connections. Every node must be another server, without replication between them.
+            One URL or instance by itself is one node.
         prefix: What the names of all keys begin with.
         lease: As for `Client`; likewise `node_timeout`, `drift_factor` and `restart_guard`.
         listeners: Called with each event, in the loop; they must be quick.

@@ -10,6 +10,7 @@ RedsyncError
 ├── OverReleaseError      (ValueError)        more permits given back than taken: fix the code
 ├── KeyTypeError          (TypeError)         the key is in use for something else: choose another name or prefix
 ├── ConfigurationError    (ValueError)        the settings contradict themselves or the nodes: fix the settings
+├── ReentrantCallError    (RuntimeError)      a signal handler or finalizer came in between: act later, not there
 └── ClientClosedError     (RuntimeError)      an operation after `close()`: fix the code
 ```
 
@@ -34,6 +35,7 @@ __all__ = [
     "OverReleaseError",
     "QuorumError",
     "RedsyncError",
+    "ReentrantCallError",
     "UpgradeError",
 ]
 
@@ -50,6 +52,21 @@ class ClientClosedError(RedsyncError, RuntimeError):
     """The client was closed before or during the operation."""
 
     def __init__(self, message: str = "this client is closed: create a new Client, or close it later") -> None:
+        super().__init__(message)
+
+
+class ReentrantCallError(RedsyncError, RuntimeError):
+    """A signal handler or finalizer called the client in the middle of another call of the same thread.
+
+    Nothing was done: to wait for that other call there would be to wait for ever. `release()` and `close()` never
+    raise this.
+    """
+
+    def __init__(
+        self,
+        message: str = "this signal handler or finalizer has interrupted another call of the same client: set a flag "
+        "here and act on it later; only release() and close() work everywhere",
+    ) -> None:
         super().__init__(message)
 
 

@@ -11,22 +11,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._protocols.demands import Demand, Receipt
-from redsync._protocols.holding import release
+from redsync._protocols.holding import check, release
 from redsync._protocols.tokens import Fence
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
-__all__ = ["Enterable", "Entered", "Exclusive", "ExclusiveLock", "HoldT", "ThreadEnterable", "note", "tell_lost"]
+__all__ = [
+    "Enterable",
+    "Entered",
+    "Exclusive",
+    "ExclusiveLock",
+    "HoldT",
+    "Saved",
+    "ThreadEnterable",
+    "note",
+    "tell_lost",
+]
 
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
@@ -41,6 +52,9 @@ class Entered(Protocol):
 
 
 EnteredT = TypeVar("EnteredT", bound=Entered)
+
+Saved: TypeAlias = tuple[int, float | None]
+"""What an owner gave back to wait for a condition: how many acquisitions, of which lease (None: the usual one)."""
 
 
 def note(error: BaseException, problem: BaseException) -> None:
@@ -165,7 +179,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
-        return release(self._runner.session, state, self._runner.now(), count)
+        return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
 
     def _holder_steps(self) -> Steps[str | None]:
         # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
@@ -229,11 +243,12 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
         try:
             hold = self._innermost()
             self._leave(hold)
-        except RedsyncError as problem:
-            if error is None:
-                raise
-            note(error, problem)
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, RedsyncError) and not is_interruption(problem):
+                if error is None:
+                    raise
+                note(error, problem)
+                return
             # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
             with suppress(RedsyncError):
                 self._leave(hold or self._innermost())
@@ -279,7 +294,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
     def _undo(self, state: HoldState, count: int) -> None:
         # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
-            self._runner.run(self._release_steps(state, count))
+            self._runner.give_back(self._release_steps(state, count))
 
     def release(self) -> None:
         """Give one acquisition back.
@@ -291,7 +306,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
         self._give_back(1)
 
     def _give_back(self, holds: int) -> None:
-        self._runner.run(self._release_steps(self._own(), holds))
+        self._runner.give_back(self._release_steps(self._own(), holds))
 
     def __enter__(self) -> Hold:
         """Acquire the lock, waiting for its `timeout` option; for ever by default.
@@ -305,7 +320,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
             raise AcquireTimeout(self._name, self._timeout or 0.0)
         owner = hold = None
         try:
-            owner, hold = self._runner.owner(), Hold(self._host, state)
+            owner, hold = self._runner.owner(), Hold(self._host, state, self._tell_lost)
             self._entered.setdefault(owner, []).append(hold)
         except BaseException:
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
@@ -322,10 +337,39 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
             if not hold._released and not hold._is_being_released():
                 # The body may have released and acquired again, as a condition does.
                 self.release() if self._may_release(hold) else hold.release()
-        except RedsyncError:
-            self._forget(self._runner.owner(), hold)
+        except RedsyncError as error:
+            if not is_interruption(error):
+                self._forget(self._runner.owner(), hold)
             raise
         self._forget(self._runner.owner(), hold)
+
+    # What threading.Condition asks of a lock.
+
+    def _is_owned(self) -> bool:
+        state = self._state()
+        if state is not None:
+            # Here, where nobody waits yet: an error of a release would leave the condition a waiter that is none.
+            self._runner.run(check(state, self._runner.now()))
+        return state is not None
+
+    def _release_save(self) -> Saved:
+        saved = self._save()
+        self._give_back(saved[0])
+        return saved
+
+    def _acquire_restore(self, saved: Saved) -> None:
+        count, lease = saved
+        self._restore(self._acquire(None, lease, count))
+
+    def _save(self) -> Saved:
+        """Return what it takes to acquire again what the owner holds now."""
+        state = self._own()
+        return state.count, None if state.renewed else state.lease
+
+    def _restore(self, state: HoldState | None) -> None:
+        """Let what `with` statements of this object gave out stand for the owner's new hold."""
+        for hold in self._entered.get(self._runner.owner(), ()):
+            hold._state = state or hold._state
 
     def locked(self) -> bool:
         """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.

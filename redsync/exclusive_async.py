@@ -130,7 +130,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncH
         if state is None:
             raise AcquireTimeout(self._name, self._timeout or 0.0)
         # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
-        hold = AsyncHold(self._host, state)
+        hold = AsyncHold(self._host, state, self._tell_lost)
         if self._on_lost is None:
             hold._open_scope()
         self._entered.setdefault(self._runner.owner(), []).append(hold)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
 from redsync._core.timing import check_timeout
 from redsync._protocols import holding
@@ -21,9 +22,15 @@ class AnyHold(Generic[RunnerT_co]):
 
     _NOUN: ClassVar[str] = "hold"
 
-    def __init__(self, host: AnyHost[RunnerT_co], state: HoldState) -> None:
+    def __init__(
+        self,
+        host: AnyHost[RunnerT_co],
+        state: HoldState,
+        on_lost: Callable[[HoldState], object] | None = None,
+    ) -> None:
         self._host = host
         self._state = state
+        self._on_lost = on_lost
         self._released = False
         self._count: int | None = None
         self._lost_at_release = False
@@ -35,8 +42,8 @@ class AnyHold(Generic[RunnerT_co]):
 
     @property
     def owner(self) -> str:
-        """Who holds: `<client uuid>:<serial of the thread or task>`, as the nodes store it."""
-        return str(self._state.owner)
+        """Who holds: `<client uuid>:<serial of the thread or task>`; of a mutex its value, as the nodes store it."""
+        return self._state.holder
 
     @property
     def fencing_token(self) -> int | None:
@@ -80,11 +87,11 @@ class AnyHold(Generic[RunnerT_co]):
         runner, count = self._host.runner, self._state.count
         self._released = True
         try:
-            yield from holding.release(runner.session, self._state, runner.now(), self._share())
-        except LeaseLostError:
-            self._lost_at_release = True
-            raise
-        except BaseException:
+            yield from holding.release(runner.session, self._state, runner.now(), self._share(), self._on_lost)
+        except BaseException as error:
+            if isinstance(error, LeaseLostError) and not is_interruption(error):
+                self._lost_at_release = True
+                raise
             # Interrupted, perhaps before anything was given back: then it can still be released.
             self._released = self._state.count < count
             raise
@@ -119,7 +126,7 @@ class AnyHold(Generic[RunnerT_co]):
         condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
         if self.fencing_token is not None:
             condition += f", token {self.fencing_token}"
-        return f"<{type(self).__name__} of {self._state.name!r} by {self._state.owner}, {condition}>"
+        return f"<{type(self).__name__} of {self._state.name!r} by {self._state.holder}, {condition}>"
 
 
 class Hold(AnyHold[Runner]):
@@ -167,7 +174,7 @@ class Hold(AnyHold[Runner]):
             LeaseLostError: It was lost before.
             NotOwnedError: It was released before.
         """
-        self._host.runner.run(self._release_steps())
+        self._host.runner.give_back(self._release_steps())
 
 
 class Cancelling:
@@ -181,14 +188,14 @@ class Cancelling:
         self._scope, self._watched = scope, states
         self._cancel = lambda _: scope.cancel()
         for state in states:
-            state.on_lost.append(self._cancel)
+            state.watching.append(self._cancel)
 
     def _close_scope(self, error: BaseException | None) -> bool:
         """Let it not be cancelled any more; return whether `error` is no other cancellation than that."""
         if self._scope is None:
             return False
         for state in self._watched:
-            state.on_lost.remove(self._cancel)
+            state.watching.remove(self._cancel)
         return self._scope.close(error)
 
 

@@ -59,24 +59,6 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
 
     _OWNER = "this thread"
 
-    # What threading.Condition asks of a reentrant lock.
-
-    def _is_owned(self) -> bool:
-        return self.owned()
-
-    def _release_save(self) -> tuple[int, float | None]:
-        state = self._own()
-        saved = state.count, None if state.renewed else state.lease
-        self._give_back(state.count)
-        return saved
-
-    def _acquire_restore(self, saved: tuple[int, float | None]) -> None:
-        count, lease = saved
-        state = self._acquire(None, lease, count)
-        for hold in self._entered.get(self._runner.owner(), ()):
-            # What `with` gave out stands for this thread's hold, across the waits of a condition.
-            hold._state = state or hold._state
-
 
 class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.

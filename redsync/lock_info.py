@@ -21,7 +21,7 @@ class Holder:
     """One owner of a lock as a quorum of nodes knows it.
 
     Attributes:
-        owner: `<client uuid>:<serial of the thread or task>`.
+        owner: `<client uuid>:<serial of the thread or task>`; of a mutex its value.
         host: The machine it runs on, None if unknown.
         pid: Its process, None if unknown.
         program: What that process runs, None if unknown.
@@ -51,7 +51,7 @@ class LockInfo:
             "semaphore", "none" if nothing is at its key, or the type of a foreign value.
         holders: Who holds it on a quorum of nodes; of many readers 63 at most, who have it for longest; of a semaphore
             `Semaphore.holders` tells them.
-        waiters: Who waits on any node, longest first.
+        waiters: Who waits on any node, longest first: `<client uuid>:<serial of the thread or task>`.
         votes: What each node said.
     """
 
@@ -86,16 +86,16 @@ class LockInfo:
             if look.kind != "none"
         )
         kind = kinds.most_common(1)[0][0] if kinds else "none"
-        # Who holds a fair lock keeps its place in the queue.
-        served = [holder.owner for holder in holders]
+        # Who holds a fair lock keeps its place in the queue, where a mutex stands without the number of its value.
+        served = {name for holder in holders for name in (holder.owner, holder.owner.rpartition(":")[0])}
         waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters if waiter not in served)
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)
 
 
 def _claims(look: Look) -> tuple[Claim, ...]:
-    if look.owner is None:
+    if look.owner is None or look.claim is None:
         return look.claims
-    return (Claim(look.owner, look.count, None, look.remaining, look.client),)
+    return (Claim(look.owner, look.count, None, look.remaining, look.client, look.claim),)
 
 
 def _holder(held: list[Claim], tally: Tally) -> Holder:

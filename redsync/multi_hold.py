@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
 from redsync._core.timing import check_timeout
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import RedsyncError
@@ -40,6 +41,8 @@ def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]
         try:
             action()
         except RedsyncError as error:
+            if is_interruption(error):
+                raise
             errors.append(error)
 
 
@@ -140,13 +143,13 @@ class AnyMultiHold(Generic[HoldT]):
 
     def _listen(self, ring: Callable[[HoldState], None]) -> None:
         for hold in self._holds[1:]:
-            hold._state.on_lost.append(ring)
+            hold._state.watching.append(ring)
 
     def _deafen(self, ring: Callable[[HoldState], None]) -> None:
         """Undo `_listen`, also one that was interrupted; may be interrupted, and is then done again."""
         for hold in self._holds[1:]:
-            if ring in hold._state.on_lost:
-                hold._state.on_lost.remove(ring)
+            if ring in hold._state.watching:
+                hold._state.watching.remove(ring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")

@@ -12,7 +12,7 @@ what becomes of the others meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -23,7 +23,7 @@ from redsync._core.runner import Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._protocols.demands import Receipt
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Enterable, Exclusive, ExclusiveLock, HoldT, ThreadEnterable
+from redsync.exclusive import Enterable, Exclusive, ExclusiveLock, HoldT, Saved, ThreadEnterable
 from redsync.hold import Hold
 from redsync.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
 
@@ -53,10 +53,17 @@ class Attempt(Generic[HoldT]):
         self._holds: list[HoldT] = []
         self.busy: Exclusive[Any, HoldT] | None = None
 
-    def bid_steps(self, lock: Exclusive[Any, HoldT], now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires the next lock; whatever comes of it is known here from now on."""
+    def bid_steps(self, lock: Exclusive[Any, HoldT], now: float, saved: Saved | None = None) -> Steps[HoldState | None]:
+        """Return the protocol that acquires the next lock; whatever comes of it is known here from now on.
+
+        Args:
+            lock: The lock.
+            now: This instant.
+            saved: What to acquire; None for one acquisition.
+        """
         left = max(self._deadline - now, _INSTANT) if self._timeout else self._timeout
-        demand = lock._demand(left, self._lease, 1)
+        count, lease = saved or (1, self._lease)
+        demand = lock._demand(left, lease, count)
         self._bids.append((lock, demand.receipt))
         return lock._acquire_steps(lock._runner.session, demand, lock._runner.now())
 
@@ -79,7 +86,7 @@ class Attempt(Generic[HoldT]):
         """Return what was acquired, also what no call has returned yet."""
         for lock, receipt in self._bids[len(self._holds) :]:
             if receipt.state is not None:
-                self._holds.append(lock._HOLD(lock._host, receipt.state))
+                self._holds.append(lock._HOLD(lock._host, receipt.state, lock._tell_lost))
         return self._holds
 
 
@@ -136,7 +143,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         Raises:
             NotOwnedError: One is missing.
         """
-        return [lock._HOLD(lock._host, lock._own()) for lock in self._locks]
+        return [lock._HOLD(lock._host, lock._own(), lock._tell_lost) for lock in self._locks]
 
     def _enter(self, hold: MultiHoldT) -> None:
         """Note the hold that a `with` gives out, here and with each lock, as if it had a `with` of its own."""
@@ -161,7 +168,8 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
 
     Two multi-locks never deadlock each other, whatever they have in common, if their owners hold none of these locks
     before: each acquires its locks in the order of their keys. Beyond that the guarantees are those of its locks, each
-    for itself. It is as reentrant as the least reentrant of them. Any number of threads may use one object.
+    for itself. It is as reentrant as the least reentrant of them. A `threading.Condition` gives all of them back to
+    wait, and has all or none of them afterwards. Any number of threads may use one object.
 
     Made by `Client.get_multi_lock`.
     """
@@ -252,6 +260,45 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         do_each((partial(lock._leave, part) for lock, part in parts), errors)
         self._forget(self._runner.owner(), hold)
         raise_first(errors)
+
+    # What threading.Condition asks of a lock.
+
+    def _is_owned(self) -> bool:
+        return all(lock._is_owned() for lock in self._locks)
+
+    def _release_save(self) -> list[Saved]:
+        saved, held = [lock._save() for lock in self._locks], self._own()
+        errors: list[BaseException] = []
+        try:
+            do_each(self._releases(held), errors)
+        except BaseException:
+            # Nobody will call again: the wait has not begun.
+            do_each(self._releases(held), errors)
+            raise
+        raise_first(errors)
+        return saved
+
+    def _releases(self, holds: Sequence[Hold]) -> Iterator[Callable[[], None]]:
+        """Yield what gives back all acquisitions that are left of each hold, the last first."""
+        for lock, state in reversed([(lock, hold._state) for lock, hold in zip(self._locks, holds, strict=False)]):
+            if state.count:
+                yield partial(lock._runner.run, lock._release_steps(state, state.count))
+
+    def _acquire_restore(self, saved: Sequence[Saved]) -> None:
+        attempt: Attempt[Hold] = Attempt(None, None, self._runner.now())
+        try:
+            try:
+                for lock, each in zip(self._locks, saved, strict=True):
+                    attempt.settle(lock, lock._runner.run(attempt.bid_steps(lock, self._runner.now(), each)))
+            except Exception:
+                do_each(self._releases(attempt.won()), [])
+                raise
+        except BaseException:
+            # Interrupted, perhaps while it was being undone.
+            do_each(self._releases(attempt.won()), [])
+            raise
+        for lock, hold in zip(self._locks, attempt.won(), strict=True):
+            lock._restore(hold._state)
 
     def locked(self) -> bool:
         """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.

@@ -43,7 +43,7 @@ class PermitHolder:
     def of(cls, holding: Holding) -> Self:
         """Return what a survey has found."""
         host, pid, program, since = holding.client or (None,) * 4
-        owner = holding.id.rpartition(":")[0]
+        owner = holding.id.partition(":")[0]
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
 
 
@@ -63,7 +63,7 @@ class Permit(Hold, ThreadEnterable["Permit"]):
     @property
     def id(self) -> str:
         """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
-        return str(self._state.owner)
+        return self._state.holder
 
     def _share(self) -> int:
         return self._state.count
@@ -100,7 +100,7 @@ class AsyncPermit(AsyncHold, TaskEnterable["AsyncPermit"]):
     @property
     def id(self) -> str:
         """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
-        return str(self._state.owner)
+        return self._state.holder
 
     def _share(self) -> int:
         return self._state.count

@@ -18,7 +18,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
-from redsync._core.limits import Limit
+from redsync._core.limits import MAX_PERMITS, Limit
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
@@ -36,9 +36,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_RATE = 10_000
-"""The largest rate: scripts look for free slots in a bit map of that many."""
-
 
 class _Limiter(Generic[RunnerT_co]):
     """What rate limiters of both flavours have in common: all that needs no waiting."""
@@ -55,8 +52,8 @@ class _Limiter(Generic[RunnerT_co]):
         timeout: float | None = None,
         restart_guard: float | None = None,
     ) -> None:
-        if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_RATE:
-            raise ValueError(f"a rate is a number from 1 to {MAX_RATE:,} for each window, not {rate!r}")
+        if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_PERMITS:
+            raise ValueError(f"a rate is a number from 1 to {MAX_PERMITS:,} for each window, not {rate!r}")
         self._host = host
         self._per = check_window(per)
         self._pool = semaphore.Pool(

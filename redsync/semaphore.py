@@ -18,8 +18,9 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
 from redsync._core.keys import encode_name
-from redsync._core.limits import Limit
+from redsync._core.limits import MAX_PERMITS, Limit
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.slots import SlotKeys
@@ -34,9 +35,6 @@ from redsync.exclusive_async import TaskEnterable
 from redsync.permit import AsyncPermit, Permit, PermitHolder
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
-
-MAX_PERMITS = 10_000
-"""The largest limit: scripts look for free slots in a bit map of that many."""
 
 
 def _check_permits(permits: int) -> int:
@@ -143,8 +141,7 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
     lease. Who waits is served in the order in which it came, and who waits for many is not overtaken by those who wait
     for few. Permits belong to no thread.
 
-    While it is resized, the bound is the larger limit; after a shrink, the smaller one holds as soon as so many permits
-    have come back.
+    After it was resized to fewer permits, nobody loses one, and nobody gets one before the smaller number is kept.
 
     Algorithm: Redlock for each of P slots, and Lamport's bakery for the line. Made by `Client.get_semaphore`.
     """
@@ -186,7 +183,7 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
     def _undo(self, state: HoldState) -> None:
         # What matters is the interruption; a permit that can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
-            self._runner.run(give_back(self._runner.session, state))
+            self._runner.give_back(give_back(self._runner.session, state))
 
     def release(self, n: int = 1) -> None:
         """Give back `n` of the permits that this client has of this semaphore, the latest first, in whatever thread.
@@ -198,7 +195,7 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
             LeaseLostError: One of them was lost before; the others are given back all the same.
             ValueError: `n` is less than 1.
         """
-        self._runner.run(self._release_steps(n))
+        self._runner.give_back(self._release_steps(n))
 
     def __enter__(self) -> Permit:
         """Take a permit, waiting for the `timeout` option; for ever by default.
@@ -230,8 +227,9 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
         try:
             if not hold._released and not hold._is_being_released():
                 hold.release()
-        except RedsyncError:
-            self._forget(self._runner.owner(), hold)
+        except RedsyncError as error:
+            if not is_interruption(error):
+                self._forget(self._runner.owner(), hold)
             raise
         self._forget(self._runner.owner(), hold)
 

@@ -1,7 +1,7 @@
 """What tests share: real servers, clients that are closed in any case, other threads, and a guard against leftovers.
 
-`REDSYNC_TEST_SERVERS` lists the executables to test with, separated as in PATH; without it, the one that
-`redsync.testing.LocalNodes` finds by itself is used.
+`REDSYNC_TEST_SERVERS` lists the executables to test with, separated as in PATH. Without it the tests run the one that
+`REDSYNC_SERVER` names, else the one that the environment has as a package: PATH differs from machine to machine.
 """
 
 import gc
@@ -16,13 +16,18 @@ import pytest
 import redis
 
 from redsync import Client, Lock, Mutex
-from redsync.testing import LocalNodes
+from redsync.testing import LocalNodes, ServerNotFoundError
+from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
 from tests.support.leftovers import open_sockets, redsync_threads
 
 RECORDS = (b"redsync:client:", b"redsync_birth")
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
+
+# For all that looks for a server by itself: tests, the commands and programs that they start, the docs' examples.
+if server := SERVERS[0] if SERVERS else pinned_server():
+    os.environ["REDSYNC_SERVER"] = str(server)
 
 
 FLAVOURS = ["threads", "asyncio"]
@@ -48,6 +53,13 @@ def pytest_collection_modifyitems(config, items):
     for item in items if config.pluginmanager.hasplugin("rerunfailures") else []:
         if item.path.parent.name in ON_REAL_TIME or item.path.parent.parent.name in ON_REAL_TIME - {"tests"}:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_report_header():
+    try:
+        return [f"server: {each}" for each in SERVERS or [find_server()]]
+    except ServerNotFoundError as error:
+        return [str(error)]
 
 
 def pytest_sessionfinish(session):

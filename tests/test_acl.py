@@ -186,6 +186,20 @@ async def use_async(urls):
         await lock.release()
 
 
+def lose_connections(client, guarded, eventually):
+    """Let a client connect again: it ends the connections that it has lost."""
+
+    def ended():
+        stats = [admin.info("commandstats") for admin in guarded.admins]
+        return [stat.get("cmdstat_client|kill", stat.get("cmdstat_client", {"calls": 0}))["calls"] for stat in stats]
+
+    before = ended()
+    for admin in guarded.admins:
+        admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    eventually(lambda: all(now >= then + 2 for now, then in zip(ended(), before, strict=True)))
+    eventually(lambda: [node.state for node in client.nodes()] == ["up"] * 3)
+
+
 def use_commands(guarded, one):
     one.get_count_down_latch("shown").try_set_count(1)
     with one.get_lock("shown"):
@@ -219,6 +233,7 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
         use_semaphore(one, two, guarded, eventually)
         use_others(one, two, guarded, eventually)
         use_commands(guarded, one)
+        lose_connections(one, guarded, eventually)
     asyncio.run(use_async(guarded.urls()))
     executed = guarded.executed()
     assert guarded.refused() == set()
@@ -227,8 +242,8 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
 
 
 def test_rule_has_what_any_branch_of_the_scripts_calls():
-    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "client|setinfo", "config|get", "scan"}
-    assert commands_of(ALL) == called_by(Script.shipped()) | ours
+    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "config|get", "scan", "dbsize"}
+    assert commands_of(ALL) == called_by(Script.shipped()) | ours | {"client|id", "client|kill"}
 
 
 @pytest.mark.slow
@@ -241,6 +256,7 @@ def test_rule_has_what_any_branch_of_the_scripts_calls():
         "+evalsha",
         "+script|load",
         "+subscribe",
+        "+client|id",
         "+publish",
         "+hset",
         "+pexpire",
@@ -296,5 +312,5 @@ def test_who_may_look_can_look_and_change_nothing(guarded):
 
 
 def test_rule_for_looking_has_what_its_script_calls():
-    ours = {"ping", "info", "time", "get", "evalsha", "eval", "client|setinfo", "config|get", "scan"}
+    ours = {"ping", "info", "time", "get", "evalsha", "eval", "config|get", "scan", "dbsize"}
     assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours

@@ -139,7 +139,7 @@ async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state
 async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
     async with ground_of(nodes, raw, "healthy") as ground, multi_of(ground.client) as hold:
         states = [part._state for part in hold._holds]
-        before = [list(state.on_lost) for state in states]
+        before = [list(state.watching) for state in states]
 
         async def operation(begun):
             begun.set()
@@ -147,7 +147,7 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
 
         async def check():
             assert not any(state.watchers for state in states)
-            assert [list(state.on_lost) for state in states] == before
+            assert [list(state.watching) for state in states] == before
             hold.check()
 
         assert await for_every_turn(operation, check) > 2

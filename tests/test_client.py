@@ -1,11 +1,14 @@
 """The client: which nodes it takes, what it says of them, how it ends, and what becomes of it in a fork."""
 
 import gc
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import traceback
+import types
 import uuid
 from urllib.parse import urlsplit
 
@@ -13,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from redsync import Client, ClientClosedError, ConfigurationError, NodeChanged, NodeStatus, QuorumError
+from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeChanged, NodeStatus, QuorumError
 from redsync.testing import LocalNodes
 
 
@@ -72,6 +75,24 @@ def test_nodes_may_be_clients_of_redis_py(nodes, raw, other, eventually):
     assert [len(connection.connection_pool._available_connections) for connection in raw[3:]] >= before[3:]
 
 
+def test_one_url_as_text_is_one_node(nodes, both_flavours, make_client):
+    client = make_client(nodes.urls[0])
+    with client.get_lock("x"):
+        assert [node.address for node in client.nodes()] == [f"127.0.0.1:{nodes.ports[0]}"]
+    assert client.quorum == 1
+
+
+def test_one_client_of_redis_py_is_one_node(raw):
+    with Client(raw[0]) as client, client.get_lock("x"):
+        assert client.quorum == 1
+        assert raw.keys() == [{b"redsync:x"}, *[set()] * 4]
+
+
+def test_client_of_one_url_is_pickled_as_that_of_a_list(nodes):
+    with Client(nodes.urls[0]) as client:
+        assert pickle.loads(pickle.dumps(client)) is client
+
+
 def test_nodes_may_be_a_tuple(nodes):
     with Client(tuple(nodes.urls), restart_guard=0) as client, client.get_lock("x"):
         pass
@@ -121,27 +142,58 @@ def test_database_of_the_url_is_used(make_client, nodes, raw, eventually):
 # Settings that can't be
 
 
-@pytest.mark.parametrize("nodes_given", [[], (), None, "", "redis://127.0.0.1:1", b"redis://127.0.0.1:1"])
-def test_client_is_refused_without_a_list_of_nodes(nodes_given):
+@pytest.mark.parametrize("nodes_given", [[], (), {}, None, 6379, "", b"redis://127.0.0.1:1", bytearray(b"x")])
+def test_client_is_refused_without_a_node(nodes_given):
     with pytest.raises(ConfigurationError):
         Client(nodes_given)
 
 
 @pytest.mark.parametrize("node", ["", "localhost:6379", "http://localhost", "redis", "redis://127.0.0.1:port"])
 def test_client_is_refused_when_a_node_is_no_url(node):
-    with pytest.raises(ConfigurationError):
-        Client([node])
+    for given in ([node], node):
+        with pytest.raises(ConfigurationError, match="node 1 is no URL"):
+            Client(given)
 
 
-@pytest.mark.parametrize("node", [None, 6379, b"redis://127.0.0.1:1", ["redis://127.0.0.1:1"], ("127.0.0.1", 1)])
-def test_client_is_refused_when_a_node_is_of_another_type(node):
-    with pytest.raises(ConfigurationError):
-        Client([node])
+@pytest.mark.parametrize("flavour", [Client, AsyncClient])
+def test_text_with_several_urls_is_refused_for_it_would_be_one_node(flavour):
+    text = "redis://127.0.0.1:1/0, redis://127.0.0.1:2/0"
+    for given in (text, [text]):
+        with pytest.raises(ConfigurationError, match="node 1 is several URLs in one text: give a list"):
+            flavour(given)
 
 
-def test_client_is_refused_when_a_node_is_an_asyncio_client():
-    with pytest.raises(ConfigurationError):
-        Client([redis.asyncio.Redis()])
+SECRETIVE = [
+    b"redis://:hunter2@127.0.0.1:1/0",
+    {"host": "h", "password": "hunter2"},
+    ("redis://:hunter2@127.0.0.1:1/0",),
+    ["redis://:hunter2@127.0.0.1:1/0"],
+    {"hunter2"},
+    types.SimpleNamespace(password="hunter2"),
+    redis.ConnectionPool.from_url("redis://:hunter2@127.0.0.1:1/0"),
+]
+
+
+@pytest.mark.parametrize("flavour", [Client, AsyncClient])
+@pytest.mark.parametrize("node", SECRETIVE, ids=lambda node: type(node).__name__)
+def test_node_of_another_type_is_told_by_place_and_type_and_never_shown(node, flavour):
+    with pytest.raises(ConfigurationError, match="node 2 must be a URL as text or a redis") as caught:
+        flavour(["redis://127.0.0.1:1", node])
+    assert type(node).__name__ in str(caught.value)
+    if not isinstance(node, tuple | list | set):
+        with pytest.raises(ConfigurationError, match="must be a URL as text or a redis") as caught:
+            flavour(node)
+        assert type(node).__name__ in str(caught.value)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_client_is_refused_when_a_node_is_of_the_other_flavour():
+    for flavour, node in ((Client, redis.asyncio.Redis()), (AsyncClient, redis.Redis())):
+        for given in (node, [node]):
+            with pytest.raises(
+                ConfigurationError, match=f"must be a URL as text or a .*, not .*{type(node).__module__}"
+            ):
+                flavour(given)
 
 
 def test_client_is_refused_when_a_url_is_listed_twice(nodes):
@@ -285,6 +337,13 @@ def test_from_env_guards_against_restarted_nodes(environment, nodes):
     nodes.restart(0)
     with Client.from_env() as client:
         assert states(client) == ["quarantined"]
+
+
+def test_from_env_takes_one_url(environment, nodes):
+    environment.setenv("REDSYNC_URLS", nodes.urls[0])
+    for client in (Client.from_env(), Client.from_env(nodes.urls[1])):
+        with client, client.get_lock("x"):
+            assert client.quorum == 1
 
 
 def test_from_env_needs_urls_only(environment, nodes, raw, eventually):
@@ -559,7 +618,7 @@ def run_python(nodes, program):
     """Run a program with `client` on the nodes and return what it printed; a fork needs a process of its own."""
     preamble = f"""
         import os, sys, threading, time
-        from redsync import Client, LeaseLostError, NotOwnedError
+        from redsync import AsyncClient, Client, LeaseLostError, NotOwnedError
         client = Client({nodes.urls!r}, restart_guard=0, lease=0.9)
         lock = client.get_lock("x")
 

@@ -6,12 +6,43 @@ from collections import deque
 
 import pytest
 
-from redsync import LeaseLostError
+from redsync import ClientClosedError, LeaseLostError, NotOwnedError
+
+KINDS = {
+    "lock": lambda client: client.get_lock("x"),
+    "fair": lambda client: client.get_fair_lock("x"),
+    "fenced": lambda client: client.get_fenced_lock("x"),
+    "spin": lambda client: client.get_spin_lock("x"),
+    "mutex": lambda client: client.get_mutex("x"),
+    "write": lambda client: client.get_read_write_lock("x").write_lock,
+    "multi": lambda client: client.get_multi_lock(
+        client.get_lock("x"),
+        client.get_fenced_lock("a"),
+        client.get_mutex("m"),
+        client.get_read_write_lock("r").read_lock,
+    ),
+    "multi of reentrant ones": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_fenced_lock("a")),
+}
+REENTRANT = sorted(set(KINDS) - {"mutex", "multi"})
+
+
+@pytest.fixture(params=KINDS)
+def lock(request, client):
+    """A lock of each kind: conditions work with all of them."""
+    return KINDS[request.param](client)
+
+
+reentrant = pytest.mark.parametrize("lock", REENTRANT, indirect=True)
 
 
 @pytest.fixture
 def condition(lock):
     return threading.Condition(lock)
+
+
+def free(raw):
+    """Whether no node keeps a claim; tokens outlive claims."""
+    return not any(key for keys in raw.keys() for key in keys if not key.startswith(b"redsync_token"))  # noqa: SIM118
 
 
 def waiting(lock, condition):
@@ -37,7 +68,7 @@ def test_wait_releases_lock_and_notify_wakes(lock, condition, other, raw, eventu
         assert log == []
     assert waiter.result(5) == 0
     assert log == [True, 1]
-    eventually(lambda: raw.keys() == [set()] * 5)
+    eventually(lambda: free(raw))
     assert lock.acquire(False)
 
 
@@ -49,9 +80,10 @@ def test_wait_returns_false_after_its_timeout_and_holds_the_lock_again(lock, con
         assert lock.hold_count() == 1
         assert not other.do(lock.acquire, False)
     assert lock.hold_count() == 0
-    eventually(lambda: raw.keys() == [set()] * 5)
+    eventually(lambda: free(raw))
 
 
+@reentrant
 def test_wait_restores_nested_holds(lock, condition, other, raw, eventually):
     counts = []
 
@@ -70,9 +102,10 @@ def test_wait_restores_nested_holds(lock, condition, other, raw, eventually):
         condition.notify_all()
     waiter.result(5)
     assert counts == [3, 2, 0]
-    eventually(lambda: raw.keys() == [set()] * 5)
+    eventually(lambda: free(raw))
 
 
+@pytest.mark.parametrize("lock", sorted(set(KINDS) - {"mutex"}), indirect=True)  # that is its object's, not a thread's
 def test_wait_and_notify_raise_when_the_lock_is_not_held(lock, condition, other):
     other.do(lock.acquire)
     for call in (condition.wait, condition.notify, condition.notify_all):
@@ -145,3 +178,138 @@ def test_wait_raises_when_the_hold_was_lost(lock, condition, raw):
             node.flushall()
         condition.wait(0.05)
     assert lock.acquire(False)
+
+
+@reentrant
+def test_wait_raises_when_the_loss_is_known_and_leaves_no_waiter(lock, condition, raw, eventually):
+    with pytest.raises(LeaseLostError), condition:  # noqa: PT012  # the body of the lock
+        for node in raw:
+            node.flushall()
+        with pytest.raises(LeaseLostError):
+            lock.extend()
+        with pytest.raises(LeaseLostError):
+            condition.wait(0.05)
+        assert not condition._waiters
+
+
+def test_hold_of_a_with_goes_on_after_a_wait(lock, condition, other, eventually):
+    def wait():
+        with condition as hold:
+            before = hold.fencing_token
+            condition.wait(10)
+            hold.check()
+            hold.extend()
+            assert hold.remaining() > 0
+            return before, hold.fencing_token
+
+    waiter = other.start(wait)
+    eventually(lambda: waiting(lock, condition))
+    with condition:
+        condition.notify()
+    before, after = waiter.result(5)
+    assert before is None or after > before
+
+
+def test_wait_keeps_the_lease_of_the_hold(lock, condition):
+    assert lock.acquire(lease=20)
+    assert condition.wait(0.01) is False
+    assert 15 < lock.remaining() < 20
+    lock.release()
+    assert not lock.locked()
+
+
+# Multi-locks
+
+multi = pytest.mark.parametrize("lock", ["multi of reentrant ones"], indirect=True)
+
+
+@multi
+def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client, other, eventually):
+    """One of its locks was acquired more often than the others: all of it is given back, and had again."""
+    single = client.get_lock("x")
+
+    def wait():
+        with lock, lock, single:
+            condition.wait(10)
+            counts = single.hold_count(), client.get_fenced_lock("a").hold_count(), lock.hold_count()
+        return counts, single.owned()
+
+    waiter = other.start(wait)
+    eventually(lambda: waiting(lock, condition))
+    assert not single.locked()
+    with condition:
+        condition.notify()
+    assert waiter.result(5) == ((3, 2, 2), False)
+
+
+@multi
+def test_wait_of_a_multi_lock_that_misses_one_raises_and_gives_nothing_back(lock, condition, client):
+    client.get_lock("x").acquire()
+    for call in (condition.wait, condition.notify):
+        with pytest.raises(RuntimeError, match="un-acquired"):
+            call()
+    assert client.get_lock("x").owned()
+    with pytest.raises(NotOwnedError):
+        lock._release_save()
+    assert client.get_lock("x").owned()
+    client.get_lock("x").release()
+
+
+@multi
+def test_wait_of_a_multi_lock_that_lost_one_gives_back_the_others(lock, condition, client, raw, eventually):
+    lock.acquire()
+    eventually(lambda: raw.count("redsync:a") == 5)
+    for node in raw:
+        node.delete("redsync:a")
+    with pytest.raises(LeaseLostError, match="'a'"):
+        condition.wait(10)
+    assert not client.get_lock("x").locked()
+    assert not client.get_lock("x").owned()
+
+
+@pytest.fixture
+def restoring(make_client, make_worker, eventually):
+    """Return a client, and a wait that has ended, has had the first lock of two again, and waits for the second."""
+    client, thief = make_client(lease=1.0), make_client()
+    lock = client.get_multi_lock(client.get_lock("a"), client.get_lock("x"))
+    condition, stolen, may_wait, log = threading.Condition(lock), make_worker(), threading.Event(), []
+
+    def wait():
+        with lock:
+            log.append("held")
+            may_wait.wait()
+            try:
+                condition.wait(0.01)
+            finally:
+                log.append((lock.hold_count(), client.get_lock("a").owned()))
+
+    waiter = make_worker().start(wait)
+    eventually(lambda: log)
+    stolen.start(thief.get_lock("x").acquire)
+    eventually(lambda: client.inspect("x").waiters)
+    may_wait.set()
+    eventually(lambda: [holder.owner.startswith(thief.id) for holder in client.inspect("x").holders] == [True])
+    eventually(lambda: client.get_lock("a").locked())
+    return client, waiter, log, lambda: stolen.do(thief.get_lock("x").release)
+
+
+def test_locks_of_a_multi_lock_are_had_again_all_or_none(restoring, raw, eventually):
+    """While the second is waited for, the first is lost."""
+    client, waiter, log, give_back = restoring
+    for node in raw:
+        node.delete("redsync:a")
+    eventually(lambda: [state for state in list(client.runner.session.holds) if state.lost])
+    give_back()
+    with pytest.raises(LeaseLostError):
+        waiter.result(10)
+    assert log[-1] == (0, False)
+    eventually(lambda: free(raw))
+
+
+def test_closed_client_ends_a_wait_and_leaves_no_lock_of_a_multi_lock(restoring, raw, eventually):
+    client, waiter, _, give_back = restoring
+    client.close()
+    with pytest.raises(ClientClosedError):
+        waiter.result(10)
+    give_back()
+    eventually(lambda: free(raw))

@@ -17,6 +17,7 @@ from redsync import (
     OverReleaseError,
     QuorumError,
     RedsyncError,
+    ReentrantCallError,
     UpgradeError,
     Vote,
     exceptions,
@@ -41,6 +42,7 @@ ERRORS = [
     KeyTypeError("x", "the key of lock 'x' holds a value of another type", list(VOTES)),
     ConfigurationError("no nodes were given"),
     ClientClosedError(),
+    ReentrantCallError(),
     ClientClosedError("this client was closed meanwhile"),
 ]
 NAMED = [error for error in ERRORS if hasattr(error, "name")]
@@ -63,6 +65,7 @@ def spell(error):
         (KeyTypeError, [RedsyncError, TypeError]),
         (ConfigurationError, [RedsyncError, ValueError]),
         (ClientClosedError, [RedsyncError, RuntimeError]),
+        (ReentrantCallError, [RedsyncError, RuntimeError]),
     ],
 )
 def test_error_has_the_bases_of_the_contract(error, bases):

@@ -55,6 +55,7 @@ EXPORTS = [
     "ReadLock",
     "ReadWriteLock",
     "RedsyncError",
+    "ReentrantCallError",
     "Semaphore",
     "SpinLock",
     "UpgradeError",

@@ -148,8 +148,8 @@ def test_free_lock_is_refused_to_who_would_overtake(lock, client, make_worker, r
     with lock:
         for node in raw:
             keep = round(time.time() * 1000) + 3000
-            node.zadd("redsync_queue:{redsync:x}", {"somebody:1": 1})
-            node.hset("redsync_places:{redsync:x}", "somebody:1", f"{keep} 0 0 redsync:wake:{client.id}:0")
+            node.zadd("redsync_queue:{redsync:x}", {"somebody": 1})
+            node.hset("redsync_places:{redsync:x}", "somebody", f"{keep} 1 0 0 redsync:wake:{client.id}:0")
     assert make_worker().do(client.get_fair_lock("x").acquire, False) is False
     assert not lock.locked()
     started = time.monotonic()

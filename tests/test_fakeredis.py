@@ -7,6 +7,7 @@ import fakeredis
 import pytest
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, NotOwnedError
+from tests.support.locks import claims
 
 
 def claims_of(fake):
@@ -71,7 +72,7 @@ def test_mutex_is_taken_and_given_back(client, fakes, eventually):
 def test_lock_is_reentrant(lock, fakes, eventually):
     with lock as hold, lock:
         assert lock.hold_count() == 2
-        eventually(lambda: [fake.hgetall("redsync:x") for fake in fakes] == [{hold.owner.encode(): b"2"}] * 3)
+        eventually(lambda: claims(fakes) == [{hold.owner.encode(): b"2"}] * 3)
     assert lock.hold_count() == 0
 
 

@@ -77,15 +77,15 @@ def test_optional_and_slow_modules_are_not_loaded():
     assert {name.partition(".")[0] for name in modules} <= {"importlib", "redsync"}
 
 
-COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes"}
+COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "mine"),
     [
         (["lock", "x", "-n", "--", "true"], {"lock_command", "child", "guard", "signals", "taking"}),
-        (["ls"], {"inspecting", "asking", "listing", "writing"}),
-        (["show", "x"], {"inspecting", "asking", "listing", "showing", "writing"}),
+        (["ls"], {"inspecting", "asking", "listing", "reading", "writing"}),
+        (["show", "x"], {"inspecting", "asking", "listing", "reading", "showing", "writing"}),
     ],
 )
 def test_command_loads_nothing_of_the_others(arguments, mine):

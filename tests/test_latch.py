@@ -147,7 +147,8 @@ def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(make_cli
         node.flushall()
     newcomer = make_client(restart_guard=5.0).get_count_down_latch("x")
     for node in raw:
-        node.set("redsync_birth", f"newborn {round(time.time() * 1000)}")
+        process = node.info("server")["run_id"][:16]
+        node.set("redsync_birth", f"newborn {round(time.time() * 1000)} {process}")
     with pytest.raises(QuorumError, match="restarted or emptied"):
         newcomer.count()
     with pytest.raises(QuorumError, match="restarted or emptied"):

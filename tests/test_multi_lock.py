@@ -474,7 +474,7 @@ def test_hold_tells_of_all(client, multi):
     with multi as hold:
         assert isinstance(hold, MultiHold)
         assert hold.name == multi.name
-        assert [owner.rpartition(":")[0] for owner in hold.owner] == [client.id] * 4
+        assert [owner.partition(":")[0] for owner in hold.owner] == [client.id] * 4
         assert len(set(hold.owner)) == 2, "the mutex is an owner of its own"
         assert 25 < hold.remaining() <= 30 * 0.99 - 0.002
         assert hold.lost is False
@@ -672,9 +672,9 @@ def test_wait_lost_ends_when_it_is_released_or_the_time_is_up(multi, other, clie
 def test_wait_lost_leaves_no_callback_behind(multi, client):
     with multi as hold:
         states = list(client.runner.session.holds)
-        before = [list(state.on_lost) for state in states]
+        before = [list(state.watching) for state in states]
         hold.wait_lost(0.01)
-        assert [list(state.on_lost) for state in states] == before
+        assert [list(state.watching) for state in states] == before
         assert not any(state.watchers for state in states)
 
 
@@ -686,8 +686,8 @@ def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost
     hold = make_worker().do(multi.__enter__)
     (first,), (second,) = closing.runner.session.holds, client.runner.session.holds
     sleeper = other.start(hold.wait_lost, 20)
-    eventually(lambda: first.watchers and second.on_lost)
-    ring = second.on_lost[-1]
+    eventually(lambda: first.watchers and second.watching)
+    ring = second.watching[-1]
     closing.close()
     with pytest.raises(ClientClosedError):
         sleeper.result(10)

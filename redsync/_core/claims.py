@@ -15,7 +15,8 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 
 Permits go further: what is claimed is *slots*, and each node may grant others. Their `acquire` has a bid's arguments
-and replies (see `_protocols.bids`), their `release` says which slots remain, their `renew` which to keep.
+and replies (see `_protocols.bids`), their `release` says which slots remain, their `renew` which to keep, and carries
+the limits of their semaphores.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class ClaimKind(NamedTuple):
     by_ticket: bool = False
     label: str = "lock"
     mode: bytes = b""
+
+    @property
+    def is_threads(self) -> bool:
+        """Whether a thread or task holds it; mutexes and permits belong to themselves."""
+        return self.value_type == b"hash" or self.mode != b""
 
     @classmethod
     def of(

@@ -31,6 +31,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from redsync._core.events import Event
+from redsync._core.memory import Guard
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.scripts import Script
@@ -39,7 +40,7 @@ __all__ = ["Arg", "Broadcast", "Command", "Effect", "Notify", "Reply", "Signal",
 
 T = TypeVar("T")
 
-Arg: TypeAlias = bytes | int
+Arg: TypeAlias = bytes | int | Guard
 
 
 class Command(NamedTuple):
@@ -54,6 +55,11 @@ class Command(NamedTuple):
     script: Script
     keys: tuple[bytes, ...]
     args: tuple[Arg, ...]
+
+    @property
+    def words(self) -> tuple[bytes | int, ...]:
+        """The arguments as they would be sent now."""
+        return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
 class Broadcast(NamedTuple):
@@ -117,6 +123,9 @@ class Wait(NamedTuple):
         mark: Which signals say that the node has handed the claim over; None if none can.
         unless: For a key that is signalled within this process: looked at once more when the driver has begun to
             listen; if true the wait ends at once. So no `Signal` slips in between the protocol's look and its sleep.
+        retry_at: For a sleep before a round is repeated that found no quorum: it ends when it is this run's turn, among
+            all that sleep so, and not before this instant; see `retries`. The turn lasts until the run sleeps again or
+            ends.
     """
 
     until: float
@@ -126,6 +135,7 @@ class Wait(NamedTuple):
     grace: float = 0.0
     mark: bytes | None = None
     unless: Callable[[], bool] | None = None
+    retry_at: float | None = None
 
 
 class Signal(NamedTuple):

@@ -15,7 +15,7 @@ class HoldLost(NamedTuple):
 
     Attributes:
         name: The synchronizer's name.
-        owner: The owner as nodes store it.
+        owner: Who held, as `Hold.owner` tells.
         reason: A sentence that says what ended the hold.
         state: The hold itself.
     """
@@ -31,7 +31,7 @@ class HoldOrphaned(NamedTuple):
 
     Attributes:
         name: The synchronizer's name.
-        owner: The owner as nodes store it.
+        owner: Who held, as `Hold.owner` tells.
     """
 
     name: str | bytes

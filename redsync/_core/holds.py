@@ -17,13 +17,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from redsync._core.claims import ClaimKind
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally
 
-__all__ = ["HoldState", "HoldTable", "read_slots", "write_slots"]
+if TYPE_CHECKING:
+    from redsync._core.limits import Limit
+
+__all__ = ["HoldState", "HoldTable", "granted_slots", "read_slots", "write_slots"]
 
 _GRANTED, _REFUSED = Choice.GRANTED, Choice.REFUSED
 
@@ -40,6 +44,15 @@ def read_slots(text: bytes) -> tuple[int, ...]:
     return slots
 
 
+def granted_slots(reply: Any) -> tuple[int, ...]:
+    """Return the slots that a grant names, whether or not the node also tells what is taken.
+
+    Raises:
+        ValueError: They are no list of slots.
+    """
+    return read_slots(reply if reply.__class__ is bytes else reply[0])
+
+
 def write_slots(slots: Iterable[int]) -> bytes:
     """Return slots as nodes keep them."""
     return b",".join(b"%d" % slot for slot in slots)
@@ -53,6 +66,7 @@ class HoldState:
         kind: What is held.
         keys: The keys on the nodes.
         owner: Who holds.
+        claim: What nodes keep for this hold, unlike that of any other.
         count: How many acquisitions are not yet released.
         lease: For how long the nodes keep the claim, in seconds, from each renewal on.
         valid_until: Until when holding may be believed.
@@ -67,15 +81,18 @@ class HoldState:
             least, and by far when `max_hold` ends the hold early.
         live: Whether renewals may be sent.
         lost: Why the hold ended before its release; None while it did not.
-        on_lost: What to call when it is lost.
+        on_lost: What to call when it is lost: one callback for each acquisition that brought one.
+        watching: What else to call then: whoever sleeps until the hold ends, or has a body cancelled.
         fencing_token: The token of a fenced lock.
         watchers: How many sleep until it ends.
         queued: Its owner had to queue for it.
         slots: Which slots a permit has, of which the first `count` are not yet given back; empty for a lock.
+        limit: What is known of the limit of a permit's semaphore; None for a lock.
         entered: Whether a `with` statement will give it back.
     """
 
     __slots__ = (
+        "claim",
         "count",
         "ends_at",
         "entered",
@@ -86,6 +103,7 @@ class HoldState:
         "keys",
         "kind",
         "lease",
+        "limit",
         "live",
         "lost",
         "name",
@@ -98,6 +116,7 @@ class HoldState:
         "touched",
         "valid_until",
         "watchers",
+        "watching",
     )
 
     def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
@@ -106,6 +125,7 @@ class HoldState:
         kind: ClaimKind,
         keys: LockKeys,
         owner: Owner,
+        claim: bytes,
         count: int,
         lease: float,
         valid_until: float,
@@ -118,6 +138,7 @@ class HoldState:
         self.kind = kind
         self.keys = keys
         self.owner = owner
+        self.claim = claim
         self.count = count
         self.lease = lease
         self.valid_until = min(valid_until, ends_at)
@@ -131,10 +152,12 @@ class HoldState:
         self.fill_pause = 0.0
         self.tally: Tally | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
+        self.watching: list[Callable[[HoldState], object]] = []
         self.fencing_token: int | None = None
         self.watchers = 0
         self.queued = False
         self.slots: tuple[int, ...] = ()
+        self.limit: Limit | None = None
         self.entered = False
 
     def valid(self, now: float) -> bool:
@@ -145,10 +168,24 @@ class HoldState:
         """Whether it has been lost, or is at that instant although nobody has noticed yet."""
         return self.lost is not None or (self.live and now >= self.valid_until)
 
+    def forget_callback(self, on_lost: Callable[[HoldState], object] | None) -> None:
+        """Forget the callback that came with an acquisition that was given back; never keep more than there are left.
+
+        An acquisition may be given back through an object with another callback, or with none.
+        """
+        if on_lost in self.on_lost:
+            self.on_lost.remove(on_lost)
+        del self.on_lost[self.count :]
+
     @property
     def renewed(self) -> bool:
         """Whether the watchdog renews it."""
         return self.renew_at != math.inf
+
+    @property
+    def holder(self) -> str:
+        """Who holds; of what belongs to no thread, what nodes store."""
+        return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
     @property
     def rest(self) -> bytes:
@@ -167,13 +204,13 @@ class HoldState:
         return sum(
             1 << i
             for i, (choice, reply) in votes
-            if choice is _REFUSED or (choice is _GRANTED and set(read_slots(reply)) != ours)
+            if choice is _REFUSED or (choice is _GRANTED and set(granted_slots(reply)) != ours)
         )
 
     @property
     def end_key(self) -> bytes:
         """The key that is signalled within this process when the hold ends."""
-        return b"end " + self.owner.wire + b" " + self.keys.lock
+        return b"end " + self.claim + b" " + self.keys.lock
 
     def note_sent(self, nodes: int, kept_until: float) -> None:
         """Note which nodes may keep the claim until when, whatever they answered."""

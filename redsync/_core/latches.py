@@ -12,9 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
+
+from redsync._core.quorum import outline
 
 __all__ = ["Arrivals", "LatchState", "Told"]
+
+
+_HIGHEST: Final = 1 << 52
+"""No generation, which is a fencing token, and no count is as high; what one broken node tells must not spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,14 @@ class LatchState:
             TypeError, ValueError: It is not what the script replies.
         """
         if reply.__class__ is not list:
-            raise ValueError(f"a latch is told as a list, not {reply!r:.80}")
+            raise ValueError(f"a latch is told as a list, not {outline(reply)}")
         generation, size, *rest = reply
         state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)))
         numbers = (generation, size, *state.arrivals.values())
         if {number.__class__ for number in numbers} != {int} or {key.__class__ for key in rest[::2]} - {bytes}:
-            raise ValueError(f"a latch is numbers and clients, not {reply!r:.80}")
+            raise ValueError(f"a latch is numbers and clients, not {outline(reply)}")
+        if max(numbers) > _HIGHEST:
+            raise ValueError(f"a number of absurd size: {outline(reply)}")
         return state
 
 
@@ -93,7 +101,7 @@ class Told(NamedTuple):
         """
         if reply.__class__ is list and len(reply) % 2:
             if reply[-1].__class__ is not int:
-                raise ValueError(f"an instant is a number, not {reply[-1]!r:.80}")
+                raise ValueError(f"an instant is a number, not {outline(reply[-1])}")
             return cls(LatchState.read(reply[:-1]), reply[-1])
         return cls(LatchState.read(reply), None)
 

@@ -1,10 +1,43 @@
-"""Limits: how many slots a semaphore or a rate limiter has, as programs say and as nodes write it down."""
+"""Limits: how many slots a semaphore or a rate limiter has, as programs say and as nodes write it down.
+
+A limit has a version, and the highest one is in force. Programs bring along version 0. A resize makes a version of the
+time at which it happens, by the nodes' clocks, and of the number of permits. So
+
+* two resizes at the same time have different versions, unless they want the same;
+* a resize exceeds whatever an earlier one has made, even if only an old object remembers that, and no node;
+* a version that lies far ahead of the clock is *void*: no resize has made it. One broken node that tells an absurd one
+  can't make a resize impossible, for the next would have to exceed it.
+
+Each node judges by its own clock what is void, and heeds it as little as a limit that it does not know. A client has no
+clock to judge by. It takes over what any node tells, for it may be the only one left that knows, and asks under that
+limit; if so many nodes refuse it as void that no quorum can be had, the client goes back to the last that was *proven*:
+a quorum has granted something under it.
+"""
 
 from __future__ import annotations
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["Limit"]
+__all__ = ["MAX_PERMITS", "Limit", "is_void", "next_version"]
+
+MAX_PERMITS = 10_000
+"""The largest limit: scripts look for free slots in a bit map of that many."""
+
+_NUMBERS = 1 << 14
+"""A version is hundredths of a second since 1970, times this, plus the permits. So it fits 53 bits until 2144."""
+
+_AHEAD = 366 * 86_400 * 100
+"""Hundredths of a second by which a version may lie ahead of a clock: less than this, clocks are roughly right."""
+
+
+def next_version(known: int, permits: int, now_ms: int) -> int:
+    """Return the version of a resize to so many permits; `known`: the highest version before."""
+    return max(known // _NUMBERS + 1, now_ms // 10) * _NUMBERS + permits
+
+
+def is_void(version: int, now_ms: int) -> bool:
+    """Whether no resize can have made that version until then."""
+    return version // _NUMBERS > now_ms // 10 + _AHEAD
 
 
 class Limit:
@@ -14,14 +47,18 @@ class Limit:
         version: Orders the limits: 0 for the one that programs bring along; each change has a higher one.
         permits: How many slots.
         per_us: Of a rate limiter its window, whole microseconds; 0 of a semaphore. So nodes tell one from the other.
+        lowered: Whether permits may be out, for all that is known, whose slots are beyond it; see `shrinking`.
     """
 
-    __slots__ = ("per_us", "permits", "version")
+    __slots__ = ("_proven", "_void", "lowered", "per_us", "permits", "version")
 
     def __init__(self, permits: int, per_us: int = 0) -> None:
         self.version = 0
         self.permits = permits
         self.per_us = per_us
+        self.lowered = False
+        self._proven = 0, permits
+        self._void = -1
 
     @property
     def noun(self) -> str:
@@ -31,6 +68,11 @@ class Limit:
     def window(self) -> tuple[int, ...]:
         """What scripts are told besides version and permits."""
         return (self.per_us,) if self.per_us else ()
+
+    @property
+    def text(self) -> bytes:
+        """What nodes write down."""
+        return b" ".join(b"%d" % number for number in (self.version, self.permits, *self.window))
 
     def __str__(self) -> str:
         return f"{self.permits} per {self.per_us / 1e6:g} s" if self.per_us else f"{self.permits} permits"
@@ -43,6 +85,8 @@ class Limit:
             ValueError: It is none.
         """
         version, permits, *per_us = map(int, text.split(b" "))
+        if version < 0 or not 1 <= permits <= MAX_PERMITS:
+            raise ValueError(f"{text!r:.80} is no limit")
         limit = cls(permits, *per_us)
         limit.version = version
         return limit
@@ -61,7 +105,18 @@ class Limit:
 
     def learn(self, version: int, permits: int) -> bool:
         """Take over a limit that is newer; return whether it is."""
-        if version <= self.version:
+        if version <= self.version or version == self._void:
             return False
-        self.version, self.permits = version, permits
+        self.version, self.permits, self.lowered = version, permits, True
         return True
+
+    def prove(self, version: int) -> None:
+        """Note that a quorum of nodes has granted something under that version."""
+        if version == self.version:
+            self._proven = self.version, self.permits
+
+    def forget(self) -> None:
+        """Go back to the last limit that was proven: nodes refuse this one as void."""
+        self._void = self.version
+        self.version, self.permits = self._proven
+        self.lowered = self.version > 0

@@ -1,8 +1,13 @@
 """Who holds: identities that are never mistaken for one another.
 
 An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and is never reused, unlike
-the thread ids of an operating system: a new thread can't inherit the holds of one that ended. The wire form is that of
-Redisson's RLock, so that Java and Python share locks.
+the thread ids of an operating system: a new thread can't inherit the holds of one that ended.
+
+What nodes keep for an owner is a *claim*, `<client uuid>:<serial>:<number>`, a field of a hash as in Redisson's RLock,
+so that Java and Python share locks. Each outermost hold has a number of its own, and so has each try that follows one
+that was undone. A command that comes late, over a connection that was given up long ago, can thus only touch the claim
+that it was meant for: nothing rests on the order between two connections. Numbers only grow. By them nodes tell a late
+command from a newer place in a queue, where the owner stands without a number.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class Owner:
         client_id: The client's UUID as text.
         serial: The thread's or task's number within its process, from 1.
         lane: The index of the lane that carries all of this owner's commands.
-        wire: The owner as nodes store it, UTF-8.
+        wire: The owner as queues of nodes have it, UTF-8.
         channel: The channel over which nodes wake this owner.
     """
 
@@ -44,6 +49,10 @@ class Owner:
         """Return a new owner with that identity."""
         lane = serial % LANES
         return cls(client_id, serial, lane, f"{client_id}:{serial}".encode(), wake_channel(client_id, lane))
+
+    def claim(self, number: int) -> bytes:
+        """Return the owner's claim of that number, as nodes store it."""
+        return b"%b:%d" % (self.wire, number)
 
     def __str__(self) -> str:
         return f"{self.client_id}:{self.serial}"

@@ -5,9 +5,16 @@ Each client keeps its record on every node.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Claim", "ClientRecord"]
+__all__ = ["Claim", "ClientRecord", "owner_of"]
+
+_CLAIM: Final = re.compile(rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+")
+
+LONGEST: Final = 500
+"""Characters of a host's or program's name that are read."""
 
 _MODES: Final = {b"r": "read", b"w": "write", b"": None}
 
@@ -42,9 +49,17 @@ class ClientRecord(NamedTuple):
 
         try:
             fields = msgpack.unpackb(packed)
-            return cls(str(fields["host"]), int(fields["pid"]), str(fields["program"]), float(fields["since"]))
+            host, pid, program = str(fields["host"]), int(fields["pid"]), str(fields["program"])
+            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]))
+            return record if 0 <= pid < 2**63 and math.isfinite(record.since) else None
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
+
+
+def owner_of(claim: bytes) -> str:
+    """Return whose claim on a lock it is: an owner of ours without the claim's number, what others keep as it is."""
+    ours = _CLAIM.fullmatch(claim)
+    return (claim if ours is None else ours[1]).decode("utf-8", "backslashreplace")
 
 
 class Claim(NamedTuple):
@@ -56,6 +71,7 @@ class Claim(NamedTuple):
         mode: "read" or "write" of a read-write lock; None of what is held in one way only.
         remaining: Seconds until the node forgets the claim; None when it never does.
         client: Who is behind the holder, None if unknown.
+        raw: The claim as the node keeps it.
     """
 
     owner: str
@@ -63,11 +79,23 @@ class Claim(NamedTuple):
     mode: str | None
     remaining: float | None
     client: ClientRecord | None
+    raw: bytes
 
     @classmethod
-    def read(cls, words: Any) -> Claim:
-        """Return what a script says of one claim: owner, hold count, mode, remaining ms (-1: for ever), record."""
-        owner, count, mode, remaining_ms, record = words
+    def read(cls, words: Any, *, by_thread: bool) -> Claim:
+        """Return what a script says of one claim: claim, hold count, mode, remaining ms (-1: for ever), record.
+
+        Args:
+            words: What it says.
+            by_thread: Whether a thread or task holds it, not an object of its own.
+
+        Raises:
+            ValueError: No script of ours says that.
+        """
+        raw, count, mode, remaining_ms, record = words
+        if (type(raw), type(count), type(remaining_ms)) != (bytes, int, int):
+            raise ValueError(f"{words!r:.80} tells of no claim")
         client = ClientRecord.unpack(record) if record else None
         remaining = remaining_ms / 1000 if remaining_ms >= 0 else None
-        return cls(owner.decode("utf-8", "backslashreplace"), count, _MODES[mode], remaining, client)
+        owner = owner_of(raw) if by_thread else raw.decode("utf-8", "backslashreplace")
+        return cls(owner, count, _MODES[mode], remaining, client, raw)

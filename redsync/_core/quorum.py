@@ -19,11 +19,14 @@ changing under its eyes. Not thread-safe: the driver that fills a tally guards i
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "quorum_of"]
+from redsync._core.interruptions import is_interruption
+
+__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "outline", "quorum_of"]
 
 
 class Choice(Enum):
@@ -48,6 +51,29 @@ _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
 Judge: TypeAlias = Callable[[Any], bool]
 """Tells whether a script's reply grants (True) or refuses (False); raises on a reply of no known shape."""
+
+
+_ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
+"""What a judge raises on a reply of no known shape."""
+
+
+class _Outline(reprlib.Repr):
+    """Neither long nor deep, whatever a node sent: to format all of it would take time, or more stack than there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
+
+    def repr_bytes(self, reply: bytes, level: int) -> str:  # noqa: ARG002  (as the base class calls it)
+        return repr(reply[:60])
+
+
+_outline = _Outline()
+
+
+def outline(reply: object) -> str:
+    """Return the beginning of a reply, for people."""
+    return _outline.repr(reply)[:80]
 
 
 def quorum_of(nodes: int) -> int:
@@ -155,8 +181,10 @@ class Tally:
             return False
         try:
             granted = self._judge(reply)
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
-            return self.fail(node, f"unexpected reply {reply!r:.80}")
+        except _ODD as error:
+            if is_interruption(error):
+                raise
+            return self.fail(node, f"unexpected reply {outline(reply)}")
         self.replies[node] = reply
         if granted:
             self.choices[node] = _GRANTED
@@ -173,8 +201,10 @@ class Tally:
         """Keep a vote that came after the verdict; it counts for nothing any more, but tells who keeps the claim."""
         try:
             choice = _GRANTED if self._judge(reply) else _REFUSED
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
-            choice, reply = _FAILED, f"unexpected reply {reply!r:.80}"
+        except _ODD as error:
+            if is_interruption(error):
+                raise
+            choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
         # In this order: whoever reads the votes meanwhile finds what goes with a choice.
         self.replies[node] = reply
         self.choices[node] = choice
@@ -238,7 +268,7 @@ class Tally:
     def votes(self) -> tuple[Vote, ...]:
         """What each node said; a node whose vote was not waited for is left out of the count but listed."""
         return tuple(
-            Vote(node, choice, reply if choice is _FAILED else f"{reply!r:.60}")
+            Vote(node, choice, reply if choice is _FAILED else outline(reply))
             if choice is not None
             else Vote(node, _FAILED, "not waited for")
             for node, choice, reply in zip(self.nodes, self.choices, self.replies, strict=True)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
+from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
+from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
 from redsync._core.timing import Timing
 
@@ -35,7 +37,10 @@ class Session:
         record_key: Where the nodes keep the record of this client.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
         marks: Numbers that this client has not used before, to tell what belongs to which of its asks.
+        claims: Numbers of claims, none of which this client has used before, see `ownership`.
         arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
+        processes: The server processes that this client is connected to.
+        crowds: Those of this client that wait for the same lock.
     """
 
     nodes: int
@@ -45,7 +50,10 @@ class Session:
     record_key: bytes = b""
     record: bytes = b""
     marks: Iterator[int] = field(default_factory=lambda: count(1))
+    claims: Iterator[int] = field(default_factory=lambda: count(1))
     arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
+    processes: Processes = field(default_factory=Processes)
+    crowds: Crowds = field(default_factory=Crowds)
 
     @property
     def quorum(self) -> int:
@@ -94,6 +102,13 @@ class Runner(AnyRunner, Protocol):
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
+        ...
+
+    def give_back(self, steps: Steps[None]) -> None:
+        """Run a protocol that gives something back; never waits for what the calling thread itself has begun.
+
+        In a signal's handler or a finalizer that may mean that it is performed a moment later, by another thread.
+        """
         ...
 
 

@@ -33,6 +33,6 @@ class SlotKeys(LockKeys):
         ours = base.queue.removeprefix(b"redsync_queue:")
         slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
         everything = (*base.all, slots, taken, limit)
-        held = (base.lock, slots, taken, base.queue, base.places)
+        held = (base.lock, slots, taken, base.queue, base.places, limit)
         common = base.lock, base.queue, base.places, base.channel, base.token
         return cls(*common, everything, held, base.hold, slots, taken, limit)

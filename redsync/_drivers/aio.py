@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import random
 import uuid
@@ -19,7 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -32,7 +33,7 @@ from redsync._core.timing import Timing
 from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import clock, describe_process
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
@@ -41,6 +42,11 @@ from redsync.exceptions import ClientClosedError, ConfigurationError
 __all__ = ["AioRunner"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("redsync")
+
+_Listening: TypeAlias = set[bytes | Retry]
+"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
 
 _serials = itertools.count(1)
 
@@ -78,7 +84,7 @@ class AioRunner:
         self._addresses: Final = tuple(node.address for node in nodes)
         self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
-        self._herald: Final = Herald(listeners)
+        self._herald: Final = Herald(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
@@ -156,6 +162,7 @@ class AioRunner:
                 clock=clock,
                 node_timeout=self._timing.node_timeout,
                 restart_guard=self._timing.restart_guard,
+                processes=self.session.processes,
                 loop=loop,
                 tell=self._herald.tell,
             )
@@ -216,7 +223,7 @@ class AioRunner:
         """Perform the protocol's effects until it returns; its errors come out."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
             self._begin_opening()
-        listening: list[bytes] = []
+        listening: _Listening = set()
         self._active += 1
         try:
             return await drive(steps, partial(self._perform, listening))
@@ -231,7 +238,7 @@ class AioRunner:
         """Perform a protocol that waits for nothing; in another thread, leave what it asks for to the loop."""
         self.require_open()
         at_home = self._loop is None or _running_loop() is self._loop
-        return _at_once(drive(steps, partial(self._perform, []) if at_home else self._leave_to_loop))
+        return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
@@ -241,7 +248,7 @@ class AioRunner:
 
     # Driving.
 
-    async def _perform(self, listening: list[bytes], effect: Effect) -> Reply:
+    async def _perform(self, listening: _Listening, effect: Effect) -> Reply:
         match effect:
             case Broadcast():
                 return await self._broadcast(listening, effect)
@@ -249,7 +256,7 @@ class AioRunner:
                 self._lane.send(Parcel(effect, None))
                 return None
             case Wait():
-                return await self._wait(effect)
+                return await self._wait(effect, listening)
             case Signal(_, key):
                 self._lane.wakeups.ring(key)
                 return None
@@ -263,7 +270,7 @@ class AioRunner:
         """Let the loop perform what asks for no reply."""
         assert self._loop is not None, "it is another one"
         with suppress(RuntimeError):  # The loop is closed.
-            self._loop.call_soon_threadsafe(lambda: _at_once(self._perform([], effect)))
+            self._loop.call_soon_threadsafe(lambda: _at_once(self._perform(set(), effect)))
         return None
 
     @property
@@ -271,14 +278,14 @@ class AioRunner:
         assert self._maintenance is not None, "what runs has a loop"
         return self._maintenance.lane
 
-    async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
+    async def _broadcast(self, listening: _Listening, effect: Broadcast) -> Tally:
         lane, asked_at = self._lane, clock()
         if not self._ready:
             # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
             await self._await_opening(effect.timeout)
         if effect.listen is not None:
-            lane.wakeups.listen(effect.listen)
-            listening.append(effect.listen)
+            lane.wakeups.listen(effect.listen, effect.guard)
+            listening.add(effect.listen)
         tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
@@ -289,27 +296,38 @@ class AioRunner:
         tally.at = clock()
         return tally
 
-    async def _wait(self, effect: Wait) -> Wakeup:
+    async def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
         lane = self._lane
-        if effect.unless is not None and effect.key is not None:
-            naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
-        else:
-            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
-        signals = await lane.nap(naps)
+        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            listening.add(retry)
+        signals = await lane.nap(lane.wakeups.naps(effect, retry))
         self.require_open()
         return Wakeup(clock(), *signals)
 
-    def _deafen(self, keys: Sequence[bytes]) -> None:
-        for key in keys:
-            self._lane.wakeups.deafen(key)
+    def _deafen(self, listening: _Listening) -> None:
+        for kept in listening:
+            self._lane.wakeups.deafen(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""
         if not isinstance(effect, Wait):
-            return await self._perform([], effect)
+            return await self._perform(set(), effect)
         assert self._maintenance is not None, "what runs has a loop"
         await self._maintenance.sleep(effect.until)
         return Wakeup(clock(), 0)
+
+    def _contain(self, error: BaseException) -> bool:
+        """Let what a callback raised not end the maintenance; `sys.exit()` ends the loop, as in any callback."""
+        maintenance, loop = self._maintenance, self._loop
+        if maintenance is None or loop is None or not maintenance.is_current():
+            return False
+        if isinstance(error, asyncio.CancelledError):
+            log.error("a callback raised %r in the client's own task, where that ends nothing", error)
+        else:
+            loop.call_soon(_raise, error)
+        return True
 
     # The end.
 
@@ -374,7 +392,7 @@ class AioRunner:
         finally:
             # Also if the loop is ending, and cancels us as it does everybody.
             try:
-                await drive(self._farewell(self.session), partial(self._perform, []))
+                await drive(self._farewell(self.session), partial(self._perform, set()))
             finally:
                 await maintenance.stop()
 
@@ -395,6 +413,10 @@ class AioRunner:
 def _retrieve(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _at_once(coroutine: Coroutine[object, None, T]) -> T:

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, cast
 
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
@@ -59,7 +59,7 @@ class AioLane(Exchange):
             nodes,
             clock,
             node_timeout,
-            mutex=threading.Lock(),
+            mutex=cast("threading.Lock", threading.RLock()),  # a finalizer may come in between
             poller=None,
             awaken=Sleeper.wake,
             receive_at_once=self._receive,
@@ -143,7 +143,7 @@ class AioLane(Exchange):
 
     async def tend(self) -> bool:
         """Write what is left to be written, look for suspects; True while replies are owed to us."""
-        self._outbox.flush()
+        self._send_due()
         if self._is_owed_replies():
             self._look_for_suspects(await self._let_loop_read())
         return self._is_owed_replies()

@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._drivers.links import BACKLOG_LIMIT, Link
-from redsync._drivers.nodes import NOTHING, Node, Talk, describe_error, reply_error
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset
+from redsync._drivers.nodes import Node, Talk, describe_error, reply_error
 
 __all__ = ["AioLink", "CallingLink", "Receiver", "TransportLink", "open_link"]
 
@@ -90,7 +91,7 @@ class TransportLink(AioLink, asyncio.Protocol):
         self._writer = connection._writer
         connection._reader = connection._writer = None
         self._transport: Final[asyncio.Transport] = self._writer.transport
-        reader = hiredis.Reader(notEnoughData=NOTHING)
+        reader = ReplyReader()
         self.gets = reader.gets
         self.feed = reader.feed
         self.read = self._take
@@ -99,12 +100,25 @@ class TransportLink(AioLink, asyncio.Protocol):
         self._asking: asyncio.Future[None] | None = None
         self._transport.set_protocol(self)
         self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            bound_silence(sock)
+
+    def use(self, receiver: Receiver) -> None:
+        super().use(receiver)
+        if self._data:
+            receiver.receive(self)
 
     def _send(self, data: bytes) -> int:
         self._transport.write(data)
         return len(data)
 
     def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def keep(self, data: bytes) -> None:
+        # What a new link begins with is owed to its node, however much that is.
+        self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT + len(data))
         self._transport.write(data)
 
     def _take(self) -> bytes | None:
@@ -115,7 +129,7 @@ class TransportLink(AioLink, asyncio.Protocol):
         """Hand on what has arrived; called by the loop."""
         receiver = self._receiver
         if receiver is None:
-            self.feed(data)
+            self._data += data
             self._stop_asking()
         else:
             self._data = data
@@ -146,9 +160,16 @@ class TransportLink(AioLink, asyncio.Protocol):
     async def ask(self, *commands: bytes) -> list[Any]:
         self._transport.write(b"".join(commands))
         replies: list[Any] = []
+        size = 0
         while len(replies) < len(commands):
             reply = self.gets()
             if reply is NOTHING:
+                if data := self._take():
+                    size += len(data)
+                    if size > MOST_BYTES:
+                        raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
+                    self.feed(data)
+                    continue
                 if self._lost is not None:
                     raise ConnectionError(f"{self._lost} during the handshake")
                 self._asking = asyncio.get_running_loop().create_future()
@@ -160,6 +181,12 @@ class TransportLink(AioLink, asyncio.Protocol):
     def shut(self) -> None:
         # Not close(), which would wait for a node that does not read.
         self._transport.abort()
+
+    def reset(self) -> None:
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            let_reset(sock)
+        self.shut()
 
 
 class CallingLink(AioLink):

@@ -17,11 +17,14 @@ from typing import Final
 
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
+from redsync._core.memory import FIRST_USE, Processes
 from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.census import Census
+from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
+from redsync._drivers.handshakes import PATIENCE
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
-from redsync._drivers.nodes import Node, NodeStatus, describe_error, greet, load_scripts, subscribe
+from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["AioMaintenance"]
@@ -44,6 +47,7 @@ class AioMaintenance:
         clock: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
+        processes: Processes,
         loop: asyncio.AbstractEventLoop,
         tell: Callable[[Event], None],
     ) -> None:
@@ -51,10 +55,17 @@ class AioMaintenance:
         self._clock: Final = clock
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
-        self._guarded: Final = restart_guard > 0
         self._loop: Final = loop
         self.lane: Final = AioLane(nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake)
-        self._census: Final = Census(nodes, [self.lane], clock, restart_guard=restart_guard, tell=tell)
+        self._census: Final = Census(
+            nodes,
+            [self.lane],
+            clock,
+            restart_guard=restart_guard,
+            processes=processes,
+            tell=tell,
+            wake=self._wake,
+        )
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._napping: asyncio.Future[None] | None = None
@@ -83,16 +94,25 @@ class AioMaintenance:
         if not census.may_be_first_use():
             deadline = min(deadline, self._clock() + STRAGGLERS)
         await self._nap_until(deadline, lambda: self._hurried or census.is_heard())
-        parcel = census.christen(self.lane.send)
-        if parcel is not None:
-            timeout = self._node_timeout
-            await self.lane.wait_for_round(parcel, self._clock() + timeout, timeout)
-            census.take_over(parcel)
+        await self._initialize_first()
         if census.conflict is not None:
             raise ConfigurationError(census.conflict)
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
         # It begins now. A task that is cancelled before its first step never takes it, and would close nothing.
         await asyncio.sleep(0)
+
+    async def _initialize_first(self) -> None:
+        """Initialize new nodes before the first claims, which wait for that, but not for long."""
+        census, timeout = self._census, self._node_timeout
+        end = self._clock() + FIRST_USE + timeout
+        while self._clock() < end and not self._hurried:
+            parcel = census.initialize(self.lane.send)
+            if parcel is not None:
+                await self.lane.wait_for_round(parcel, self._clock() + timeout, timeout)
+            elif census.initialize_at < end:
+                await self._nap_until(census.initialize_at, lambda: self._hurried)
+            else:
+                break
 
     async def _main(
         self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
@@ -149,6 +169,10 @@ class AioMaintenance:
         self._hurried = True
         self._wake()
 
+    def is_current(self) -> bool:
+        """Whether the running task is the maintenance's."""
+        return self._task is not None and self._task is asyncio.current_task()
+
     def alarm(self) -> None:
         """Let the watchdog look at once."""
         self._alarmed = True
@@ -185,7 +209,7 @@ class AioMaintenance:
         census = self._census
         while True:
             owing = await self.lane.tend()
-            census.christen(self.lane.send)
+            census.initialize(self.lane.send)
             census.tell_changes()
             self._connect_missing()
             if self._stopping:
@@ -195,7 +219,8 @@ class AioMaintenance:
                 self._alarmed = False
                 return
             tick = self._node_timeout / 2 if owing else TICK
-            await self._nap(min(max(min(until, census.next_try(self._connecting)) - now, 0.001), tick))
+            soon = min(until, census.next_try(self._connecting), self.lane.retry_at, census.initialize_at)
+            await self._nap(min(max(soon - now, 0.001), tick))
 
     # Nodes.
 
@@ -212,7 +237,7 @@ class AioMaintenance:
     async def _connect(self, node: Node) -> None:
         error: str | None = None
         try:
-            async with asyncio.timeout(2 * self._connect_timeout):
+            async with asyncio.timeout(PATIENCE * self._connect_timeout):
                 await self._connect_lane(node)
         except Exception as problem:
             # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
@@ -225,7 +250,8 @@ class AioMaintenance:
     async def _connect_lane(self, node: Node) -> None:
         link = await open_link(node, self._connect_timeout)
         try:
-            self._census.meet(node, await link.talk(greet(raw=link.raw, guarded=self._guarded)))
+            self._census.meet(node, await link.talk(greet(raw=link.raw)))
+            link.tag = await link.talk(end_former(node))
             await link.talk(load_scripts())
             await link.talk(subscribe(wake_channel(self._client_id, 0), raw=link.raw))
         except BaseException:

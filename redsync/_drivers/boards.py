@@ -11,11 +11,12 @@ takes it away here, and can be done again: a vote counts once, and what is owed 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
+from redsync._core.interruptions import expected
 from redsync._core.quorum import Verdict
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
@@ -48,6 +49,7 @@ class Board:
         awaken: Callable[[Sleeper], None],
         *,
         on_broken: Callable[[Node, str], None],
+        on_refused: Callable[[], None],
     ) -> None:
         """Make it without any link.
 
@@ -58,6 +60,7 @@ class Board:
             poller: Polls the links that have a descriptor; None if none has.
             awaken: Lets whoever waits for a parcel look again.
             on_broken: Told of each link that is given up.
+            on_refused: Called when something is to be sent again later, for somebody to see to it.
         """
         self._nodes: Final = nodes
         self._clock: Final = clock
@@ -65,6 +68,7 @@ class Board:
         self._poller: Final = poller
         self._awaken: Final = awaken
         self._on_broken: Final = on_broken
+        self._on_refused: Final = on_refused
         self._owed: Final = [Owed() for _ in nodes]
         self.links: Final[list[Link | None]] = [None] * len(nodes)
         self.by_fd: Final[dict[int, Link]] = {}
@@ -101,8 +105,11 @@ class Board:
             self.discard(link, link.broken)
         return bool(owed)
 
-    def discard(self, link: Link, reason: str) -> None:
-        """Stop using a link. May be called by several threads and again: each pending parcel is settled once."""
+    def discard(self, link: Link, reason: str, *, orderly: bool = False) -> None:
+        """Stop using a link. May be called by several threads and again: each pending parcel is settled once.
+
+        What was written to it is dead, for what is owed goes to the next one; unless it is ended in an `orderly` way.
+        """
         link.broken = link.broken or reason
         node, now = link.node, self._clock()
         with self._mutex:
@@ -110,11 +117,16 @@ class Board:
             # Last: after an interruption above, the link is still found here, and to be discarded again.
             first = self.links[node.index] is link
             if first:
+                if link.tag is not None and link.tag not in node.former:
+                    node.former = (*node.former, link.tag)
                 self.links[node.index] = None
                 self.recount_at = 0.0
             newer = self.links[node.index] if self._owed[node.index] else None
         if first:
-            link.shut()
+            if orderly:
+                link.shut()
+            else:
+                link.reset()
             self._on_broken(node, link.broken)
         if newer is not None:
             # Who flushes may still have been writing to this link when the next one was installed, with all that was
@@ -126,17 +138,18 @@ class Board:
         """Miss all that is pending on a link."""
         fileno, node, pending = link.fileno, link.node, link.pending
         if self._poller is not None and self.by_fd.get(fileno) is link:
-            with suppress(KeyError, OSError):  # An interruption came between the two, and this is the second time.
+            with expected(KeyError, OSError):  # An interruption came between the two, and this is the second time.
                 self._poller.unregister(fileno)
             del self.by_fd[fileno]
         if pending:
             self._owed[node.index].unanswered = True
-        for parcel in link.healing:
+        for parcel in (*link.healing, *link.again):
             self.miss(node, parcel, reason, now)
         while pending:
             self.miss(node, pending[0], reason, now)
             pending.popleft()
         link.healing = []
+        link.again.clear()
 
     def watch(self, link: Link, events: int) -> None:
         """Poll a link for these events, if it is still in use."""
@@ -169,6 +182,13 @@ class Board:
         """Note that a node does not get a parcel now."""
         self.fail(node, parcel, reason)
         self._owed[node.index].add(parcel, node.bit, now)
+
+    def retry(self, link: Link, parcel: Parcel, now: float) -> None:
+        """Note that a node refused to execute what it must get."""
+        idle = link.again.at == math.inf
+        link.again.add(parcel, now)
+        if idle and link.again.at != math.inf:
+            self._on_refused()
 
     def fail(self, node: Node, parcel: Parcel, reason: str) -> None:
         """Let a node's vote fail."""

@@ -1,6 +1,7 @@
 """The census: what a client knows of its nodes beyond their links, whoever connects them.
 
-When to try one again, whether two of them are one server, whether one forgot what it knew, and whose state has changed.
+When to try one again, whether two of them are one server, whether one forgot what it knew (see `memory`), and whose
+state has changed.
 `guard` guards what several threads write; where all is done in one thread it is never contended.
 """
 
@@ -14,10 +15,10 @@ from typing import Any, Final, Protocol
 
 from redsync._core.effects import Broadcast, Command
 from redsync._core.events import Event, NodeChanged
-from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth, christening
+from redsync._core.memory import BIRTH_KEY, BLANK, FIRST_USE, LOOK, NEWBORN, ORIGINAL, Birth, Processes, next_step
 from redsync._core.quorum import Choice, Tally, Verdict
-from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
+from redsync._drivers.greetings import INITIALIZE
 from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
 from redsync._drivers.parcels import Parcel
 from redsync.exceptions import ConfigurationError
@@ -26,10 +27,14 @@ __all__ = ["Census"]
 
 log = logging.getLogger("redsync.node")
 
-_CHRISTEN = Script.load("node_christen")
-
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to connect a node: it counts again at most this long after it is back."""
+
+_LOOK_AGAIN = 0.02
+"""Seconds between two looks at nodes that others may be about to initialize."""
+
+_ASK_AGAIN = 1.0
+"""Seconds after which a node is asked again that has not said what it remembers."""
 
 _SETTLED = 1.0
 """Seconds that a connection must have lasted for its end to be followed by a new one without a pause."""
@@ -59,6 +64,7 @@ class Census:
     Attributes:
         reported: The indices of the nodes that have been connected once, or could not be.
         conflict: Why the nodes can't be used together; None if they can.
+        initialize_at: When to call `initialize` again at the latest, seconds on the client's clock.
     """
 
     def __init__(
@@ -68,7 +74,9 @@ class Census:
         clock: Callable[[], float],
         *,
         restart_guard: float,
+        processes: Processes,
         tell: Callable[[Event], None],
+        wake: Callable[[], None],
         guard: threading.Condition | None = None,
         luck: Callable[[], float] = random.random,
     ) -> None:
@@ -77,16 +85,29 @@ class Census:
         self._clock: Final = clock
         self._restart_guard: Final = restart_guard
         self._guard: Final = threading.Condition() if guard is None else guard
+        self._processes: Final = processes
         self._tell: Final = tell
+        self._wake: Final = wake
         self._luck: Final = luck
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
+        # Which nodes have said who they are, in a try to connect that has not ended yet.
+        self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(nodes)
         self._retry_at: Final = [0.0] * len(nodes)
         # Whether nodes are known to have had birth records: then none of them is new, whatever it forgets.
         self._seasoned = False
-        # What all nodes were taken for at the last christening.
-        self._given: list[Birth | None] = []
+        self._patient_until: float | None = None
+        self.initialize_at = float("inf")
+        self._not_before = 0.0
+        # The question that was asked last, what nodes were taken for when it was asked, and who has answered it.
+        self._asking: tuple[bytes, Parcel] | None = None
+        self._taken_for: list[Birth | None] = []
+        self._answered: set[int] = set()
+        # What their records were at first: an original one of later is of somebody who took an emptied node for new.
+        self._marks: Final[dict[int, bytes]] = {}
+        # Nodes that had the same mark when all had been asked once, and after that.
+        self._steady: set[int] = set()
 
     # Whom to connect when; all but `note_broken` with the guard held.
 
@@ -117,6 +138,13 @@ class Census:
             self.put_off(node, error)
         node.connected = not any(lane.links[node.index] is None for lane in self._lanes)
         node.tried = True
+        self._meeting.discard(node.index)
+        self.reported.add(node.index)
+
+    def note_overdue(self, node: Node, reason: str) -> None:
+        """Take note that a try takes too long: nobody waits for what will come of it."""
+        self.put_off(node, reason)
+        node.tried = True
         self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
@@ -143,71 +171,126 @@ class Census:
     def may_be_first_use(self) -> bool:
         """Whether nodes without a birth record may be new: then nothing is granted before everybody has been heard."""
         met = [node for node in self._nodes if node.info is not None]
-        return self._restart_guard > 0 and any(node.birth is None for node in met)
+        return self._restart_guard > 0 and any(node.birth is None or node.birth.kind == BLANK for node in met)
 
     # Who they are.
 
     def meet(self, node: Node, info: NodeInfo) -> None:
         """Take note of who a node says it is, and whether it may have lost its memory.
 
+        Only nodes that are connected, or about to be, are compared. Servers may exchange their addresses (a floating
+        IP, DNS), and what an absent node said at its last connect must not keep its successor out.
+
         Raises:
             ConfigurationError: It is the same server as another one.
         """
         with self._guard:
             for other in self._nodes:
-                same = other is not node and other.info is not None and other.info.run_id == info.run_id
-                if same and info.run_id is not None:
+                if other is node or other.info is None or not self._is_present(other):
+                    continue
+                if info.run_id is not None and other.info.run_id == info.run_id:
                     self.conflict = (
                         f"{other.address} and {node.address} are the same server: list each node once, or one failure "
                         f"would count as several"
                     )
                     raise ConfigurationError(self.conflict)
-            node.meet(info, self._clock())
+            self._processes.note(node.index, info.process)
+            self._steady.clear()
+            node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
+            self._meeting.add(node.index)
 
-    def christen(self, send: Callable[[Parcel], None]) -> Parcel | None:
-        """Give nodes without a birth record one, when all that can be asked have been asked; see `memory`.
+    def _is_present(self, node: Node) -> bool:
+        return node.index in self._meeting or any(lane.links[node.index] is not None for lane in self._lanes)
 
-        Returns what was sent. A new client waits for its answers, for a moment, and then calls `take_over`: until its
-        first call nobody else may christen, and until that has returned nobody may ask for a claim.
+    def initialize(self, send: Callable[[Parcel], None]) -> Parcel | None:
+        """Settle what nodes remember whose birth records do not tell, one step after the other; see `memory`.
+
+        Returns what was sent, if there was something to send. Called when an answer may have come, and again at
+        `initialize_at`. A new client takes the first steps itself, and asks for no claim before.
         """
         if not self._restart_guard:
             return None
         with self._guard:
-            asked = [node for node in self._nodes if node.info is not None]
-            if not asked or not self.is_heard():
-                return None
-            certain = len(asked) == len(self._nodes) and not self._seasoned
-            record = christening([node.birth for node in asked], certain=certain)
-            self._seasoned = True
-            if record is None:
-                return None
-            for node in asked:
-                if node.birth is None:
-                    node.remember(Birth(record == NEWBORN, 0.0), self._clock())
-            self._given = [node.birth for node in self._nodes]
-        command = Command(_CHRISTEN, (BIRTH_KEY,), (record,))
-        # Who waits for it says for how long.
-        effect = Broadcast(command, 0, None, _is_christened, timeout=0.0, decide=_when_all_have_voted)
-        parcel = Parcel(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
-        # On its way before any claim that counts on it: one lane keeps the order.
-        send(parcel)
-        self._reconsider()
+            news = self._take_answers()
+            now = self._clock()
+            question = self._question(now) if self.is_heard() else None
+            self.initialize_at = float("inf") if question is None else self._not_before
+            parcel = None if question is None or now < self._not_before else self._ask(*question, now)
+        if news:
+            for lane in self._lanes:
+                lane.reconsider()
+        if parcel is not None:
+            send(parcel)
         return parcel
 
-    def take_over(self, parcel: Parcel) -> None:
-        """Believe what the nodes have after a new client's christening: others may have been quicker."""
-        assert parcel.tally is not None, "a christening is answered"
-        with self._guard:
-            votes = zip(self._nodes, parcel.tally.choices, parcel.tally.replies, self._given, strict=True)
-            for node, choice, reply, given in votes:
-                # Unless something else has become known meanwhile.
-                if choice is Choice.GRANTED and node.birth is given:
-                    node.remember(Birth.christened(reply), self._clock())
-        self._reconsider()
+    def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Parcel:
+        command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
+        # Who waits for it says for how long.
+        effect = Broadcast(command, 0, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
+        parcel = Parcel(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
+        self._asking, self._taken_for = (step, parcel), [node.birth for node in self._nodes]
+        self._answered = set()
+        self.initialize_at = self._not_before = now + _ASK_AGAIN
+        return parcel
 
-    def _reconsider(self) -> None:
-        for lane in self._lanes:
-            lane.reconsider()
+    def _question(self, now: float) -> tuple[bytes, tuple[bytes, ...]] | None:
+        """Return what to ask, and further arguments; None if no node that is connected is in need of it."""
+        asked = [node for node in self._nodes if node.info is not None]
+        if not any(node.connected and node.remembers_since == float("inf") for node in asked):
+            self._seasoned = self._seasoned or any(node.remembers_since < float("inf") for node in asked)
+            return None
+        if self._patient_until is None:
+            self._patient_until = now + FIRST_USE
+        step = next_step(
+            [node.birth for node in asked],
+            certain=len(asked) == len(self._nodes) and not self._seasoned,
+            steady=len(self._steady) == len(self._nodes),
+            patient=now < self._patient_until,
+        )
+        assert step is not None, "there is a node whose record does not tell"
+        if step == ORIGINAL:
+            marks = [node.birth.mark for node in asked if node.birth is not None]
+            return step, (b" %b " % b" ".join(marks),)
+        self._seasoned = self._seasoned or step == NEWBORN
+        return step, ()
+
+    def _take_answers(self) -> bool:
+        """Record what nodes have said that they remember; return whether any has."""
+        if self._asking is None:
+            return False
+        step, parcel = self._asking
+        assert parcel.tally is not None, "it is answered"
+        answered = len(self._answered)
+        votes = zip(self._nodes, parcel.tally.choices, parcel.tally.replies, self._taken_for, strict=True)
+        for node, choice, reply, before in votes:
+            # Unless something else has become known meanwhile.
+            if choice is not Choice.GRANTED or node.index in self._answered or node.birth is not before:
+                continue
+            self._answered.add(node.index)
+            process, birth = Birth.initialized(reply)
+            self._processes.note(node.index, process)
+            node.remember(self._judge(node, birth), self._clock())
+            if birth is not None and before is not None and birth.mark == before.mark:
+                self._steady.add(node.index)
+            else:
+                self._steady.clear()
+        if None not in parcel.tally.choices:
+            self._asking = None
+            settled = step == LOOK and len(self._steady) == len(self._nodes)
+            self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)
+        return len(self._answered) > answered
+
+    def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
+        """Return what a node's record is worth to this client, which may have known the node before it was emptied."""
+        if birth is None or birth.kind == BLANK:
+            return birth
+        first = self._marks.setdefault(node.index, birth.mark)
+        return birth if birth.mark == first else birth._replace(kind=NEWBORN)
+
+    def _is_answer(self, reply: Any) -> bool:
+        Birth.initialized(reply)
+        self._wake()
+        return True
 
     # Whose state has changed.
 
@@ -228,10 +311,6 @@ class Census:
     def _is_suspect(self, node: Node) -> bool:
         links = [lane.links[node.index] for lane in self._lanes]
         return any(link is not None and link.suspect for link in links)
-
-
-def _is_christened(reply: Any) -> bool:
-    return Birth.christened(reply) is not None
 
 
 def _when_all_have_voted(tally: Tally) -> Verdict:

@@ -6,24 +6,33 @@ arithmetic only, never over a system call. Where all is done in one thread it is
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import hiredis
 
+from redsync._core.interruptions import is_interruption
+from redsync._core.replies import MOST_BYTES, NOTHING
+from redsync._core.text import one_line
 from redsync._drivers.boards import Board
-from redsync._drivers.links import Link
-from redsync._drivers.nodes import NOTHING, Node, describe_error
+from redsync._drivers.interruptions import HALF_READ
+from redsync._drivers.links import GIVE_UP, Link
+from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.outboxes import Outbox
 from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.pollers import Poller
+from redsync._drivers.retries import is_refused
 from redsync._drivers.wakeups import Wakeups
 
 __all__ = ["Exchange"]
 
-_GIVE_UP = 10.0
-"""Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
+_MOST_MESSAGES = 20_000
+"""Wake-ups that a node may send in a second: two for each of ten thousand waiters."""
+
+_NODES_FAULTS = OSError, hiredis.HiredisError, TypeError, IndexError
+"""What reading a link raises for which the node is to blame."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
@@ -55,7 +64,7 @@ class Exchange:
         self._mutex: Final = mutex
         self._look_at = 0.0
         self.wakeups: Final = Wakeups(mutex, clock, awaken)
-        self._board: Final = Board(nodes, clock, mutex, poller, awaken, on_broken=on_broken)
+        self._board: Final = Board(nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change)
         self.links: Final = self._board.links
         self._outbox: Final = Outbox(self._board, clock, mutex, receive_at_once, on_change)
 
@@ -63,7 +72,12 @@ class Exchange:
         """Read one link and hand out what has come; by one thread at a time."""
         again = False
         try:
-            data = link.read()
+            try:
+                data = link.read()
+            except BlockingIOError as error:
+                if is_interruption(error):
+                    raise
+                return
             if not data:
                 if data is not None:
                     self._board.discard(link, "closed the connection")
@@ -73,65 +87,125 @@ class Exchange:
                 # Who breaks a link says so before it begins to miss what is pending: these replies belong to some of
                 # that, not to what is left, or to what is appended by one who has not noticed yet.
                 if link.broken is None:
-                    again = self._hand_out(link, now)
+                    again = self._hand_out(link, now, len(data))
             if link.broken is not None:
                 self._board.discard(link, link.broken)
-        except BlockingIOError:
-            return
-        except IndexError:
-            self._board.discard(link, "sent a reply to no command")
-        except (OSError, hiredis.HiredisError, TypeError) as error:
+        except BaseException as error:
+            # First of all, and by a mere assignment: what follows may be interrupted, too.
+            before, link.broken = link.broken, link.broken or HALF_READ
             # Of no known type: a map with a list for a key, a message whose channel is none.
-            self._board.discard(link, describe_error(error))
-        except BaseException:
-            link.broken = link.broken or "an interruption left replies half handed out"
-            self._board.discard(link, link.broken)
-            raise
+            if not isinstance(error, _NODES_FAULTS) or is_interruption(error):
+                self._board.discard(link, link.broken)
+                raise
+            link.broken = before
+            to_nothing = isinstance(error, IndexError)
+            self._board.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
         if again:
             self._outbox.flush()
 
-    def _hand_out(self, link: Link, now: float) -> bool:
+    def _hand_out(self, link: Link, now: float, size: int) -> bool:
         """Give each reply to the oldest parcel of its link, each wake-up to its mailbox; with the mutex held.
 
-        Returns whether something is to be sent again.
+        Only whole answers to commands tell that a node is well: one that wakes waiters, or sends a byte now and then,
+        may owe its answers for ever.
+
+        Args:
+            link: The link that was read.
+            now: The instant.
+            size: How much has been read.
+
+        Returns:
+            Whether something is to be sent again.
         """
         pending, gets, index = link.pending, link.gets, link.index
         again = False
-        link.since = now
-        if link.suspect:
-            link.suspect = False
-            self._board.recount_at = now
+        behind = bool(link.healing or link.again)
+        parcel = None
         while (reply := gets()) is not NOTHING:
             kind = reply.__class__
             if kind is _PUSH:
-                self.wakeups.deliver(reply, link.node.bit)
+                self.wakeups.deliver(reply, link.node.bit, link.node.remembers_since)
+                self._note_message(link, now)
+                size = 0
                 continue
             # Taken away only when it is settled: after an interruption it is still there to be missed.
             parcel = pending[0]
-            if link.healing:
-                link.healing = [earlier for earlier in link.healing if not earlier.precedes(parcel)]
             if kind is _ERROR:
-                again |= self._hand_out_error(link, parcel, str(reply))
-            elif (tally := parcel.tally) is not None and (tally.late or not parcel.done) and tally.record(index, reply):
-                parcel.done = True
-                if parcel.gate is not None:
-                    parcel.wake()
+                again |= self._hand_out_error(link, parcel, str(reply), now)
+                behind = True
+            else:
+                if behind:
+                    self._overtake(link, parcel, now)
+                tally = parcel.tally
+                if tally is not None and (tally.late or not parcel.done) and tally.record(index, reply):
+                    parcel.done = True
+                    if parcel.gate is not None:
+                        parcel.wake()
             pending.popleft()
+        if parcel is None:
+            link.unfinished += size
+            if link.unfinished > MOST_BYTES:
+                raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
+        else:
+            link.since, link.unfinished = now, 0
+            if link.suspect and not pending:
+                # Not before it has caught up: else one that answers a command a second would be sent all of them.
+                link.suspect = False
+                self._board.recount_at = now
+        if link.again.at <= now:
+            self._outbox.retry(link)
+            again = True
         return again
 
-    def _hand_out_error(self, link: Link, parcel: Parcel, text: str) -> bool:
+    def _note_message(self, link: Link, now: float) -> None:
+        link.unfinished = 0
+        link.messages += 1
+        if link.messages > _MOST_MESSAGES:
+            if now - link.counted_at < 1.0:
+                raise hiredis.ProtocolError(f"sent more than {_MOST_MESSAGES} messages in a second")
+            link.messages, link.counted_at = 0, now
+
+    def _hand_out_error(self, link: Link, parcel: Parcel, text: str, now: float) -> bool:
         bit = link.node.bit
         if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
             parcel.healed |= bit
             self._outbox.resend(link, parcel)
             return True
-        if (reason := link.node.note_forgetful(text, parcel.guard, self._clock())) is not None:
+        if (reason := link.node.note_forgetful(text, parcel.guard, now)) is not None:
             self._board.recount_at = 0.0
             self._on_change()
             text = reason
-        link.node.last_error = text[:200]
-        self._board.fail(link.node, parcel, text[:200])
+        link.node.last_error = said = one_line(text)
+        self._board.fail(link.node, parcel, said)
+        if not is_refused(text):
+            self._overtake(link, parcel, now)
+        elif parcel.owed(bit):
+            self._board.retry(link, parcel, now)
         return False
+
+    def _overtake(self, link: Link, parcel: Parcel, now: float) -> None:
+        """Drop what was to be sent again before a command that was executed; of what is owed, only the same claim's."""
+        bit, claim = link.node.bit, parcel.claim
+        link.healing = [
+            earlier
+            for earlier in link.healing
+            if not earlier.precedes(parcel) or (earlier.owed(bit) and earlier.claim != claim)
+        ]
+        link.again.settle(parcel, now)
+
+    def _send_due(self) -> None:
+        """Send again what it is time for."""
+        now = self._clock()
+        for link in self.links:
+            if link is not None and link.again.at <= now:
+                with self._mutex:
+                    self._outbox.retry(link)
+        self._outbox.flush()
+
+    @property
+    def retry_at(self) -> float:
+        """The instant at which something is to be sent again that a node refused to execute."""
+        return min((link.again.at for link in self.links if link is not None), default=math.inf)
 
     def _look_for_suspects(self, now: float | None = None) -> None:
         """Find links that have owed replies for too long, at the instant since which the sockets have been read."""
@@ -152,7 +226,7 @@ class Exchange:
                     self._board.recount_at = 0.0
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
-            if silence > _GIVE_UP:
+            if silence > GIVE_UP:
                 # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
                 self._board.discard(link, f"no answer for {silence:.0f} s")
 
@@ -162,10 +236,10 @@ class Exchange:
             self._board.recount_at = 0.0
 
     def _is_owed_replies(self) -> bool:
-        return any(link is not None and link.pending for link in self.links)
+        return any(link is not None and (link.pending or link.again) for link in self.links)
 
     def _discard_all(self) -> None:
         for link in list(self.links):
             if link is not None:
-                self._board.discard(link, "the client was closed")
+                self._board.discard(link, "the client was closed", orderly=True)
         self._board.plan = ([], 0, [])

@@ -19,19 +19,23 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final
 
+from redsync._core.interruptions import is_interruption
 from redsync._drivers.exchange import Exchange
+from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
+from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
 from redsync._drivers.wakeups import Naps
+from redsync.exceptions import ClientClosedError
 
 __all__ = ["Lane"]
 
-_LONGEST_POLL = 3600.0
-"""Seconds; a poll for ever is none that the system takes."""
+_LONGEST_POLL = 1.0
+"""Seconds after which a thread that polls finds out by itself that it leads no longer: its wake-up may be drained."""
 
 
 class Lane(Exchange):
@@ -41,19 +45,22 @@ class Lane(Exchange):
         send: Sends a parcel to all nodes, in the order of the calls; never blocks.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (what a client gives each of its lanes)
         self,
         nodes: Sequence[Node],
         clock: Callable[[], float],
         node_timeout: float,
         on_broken: Callable[[Node, str], None],
         on_change: Callable[[], None],
+        doing: Doing,
     ) -> None:
         mutex, poller = threading.Lock(), make_poller()
         self._poller: Final = poller
         self._waker: Final = Waker()
         self._poller.register(self._waker.fileno, READ)
-        self._turns: Final = Turns(mutex, clock, self._waker, self._lead)
+        self._turns: Final = Turns(mutex, clock, self._waker, self._lead, doing)
+        self._doing: Final = doing
+        self._disposed = False
         super().__init__(
             nodes,
             clock,
@@ -85,12 +92,24 @@ class Lane(Exchange):
                 self._turns.wait(sleeper, until)
 
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
-        poll, clock = self._poller.poll, self._clock
+        poll, clock, doing = self._poller.poll, self._clock, self._doing
         while not sleeper.done and (sleeper.lasts or not self._turns.closed):
             now = clock()
             if now >= deadline:
                 return
-            self._serve(poll(min(deadline - now, _LONGEST_POLL)))
+            doing.what = sleeper
+            try:
+                ready = poll(min(deadline - now, _LONGEST_POLL))
+            except (OSError, ValueError) as error:
+                if self._disposed and not is_interruption(error):
+                    # A signal's handler has closed the client, in the middle of this poll.
+                    raise ClientClosedError from None
+                raise
+            finally:
+                doing.what = BUSY
+            if not sleeper.leads:
+                return
+            self._serve(ready)
             if now >= self._look_at:
                 self._look_for_suspects()
 
@@ -110,12 +129,15 @@ class Lane(Exchange):
 
     def _unclog(self, link: Link) -> None:
         try:
-            link.flush()
-        except OSError as error:
-            self._board.discard(link, describe_error(error))
-            return
+            try:
+                link.flush()
+            except OSError as error:
+                if is_interruption(error):
+                    raise
+                self._board.discard(link, describe_error(error))
+                return
         except BaseException:
-            link.broken = link.broken or "an interruption left a command half sent"
+            link.broken = link.broken or HALF_SENT
             self._board.discard(link, link.broken)
             raise
         if not link.backlog:
@@ -155,7 +177,7 @@ class Lane(Exchange):
                     self._turns.step_down(keeper)
                     raise
         # Nothing stays in the outbox but what an interrupted thread left there.
-        self._outbox.flush()
+        self._send_due()
         return self._is_owed_replies()
 
     # The end.
@@ -173,6 +195,7 @@ class Lane(Exchange):
 
     def dispose(self) -> None:
         """End all connections. Only after everybody has left."""
+        self._disposed = True
         self._discard_all()
         self._poller.close()
         self._waker.close()

@@ -7,24 +7,40 @@ interrupted between noting a command and sending it breaks the link rather than 
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 import ssl
+import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from redsync._drivers.nodes import NOTHING, Channel, Node, describe_error
+from redsync._core.interruptions import expected, is_interruption
+from redsync._core.replies import NOTHING
+from redsync._drivers.nodes import Channel, Node, describe_error
 from redsync._drivers.parcels import Parcel
+from redsync._drivers.retries import Retries
 
-__all__ = ["BACKLOG_LIMIT", "CallLink", "Link", "SocketLink", "make_link"]
+__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "CallLink", "Link", "SocketLink", "bound_silence", "let_reset", "make_link"]
+
+GIVE_UP = 10.0
+"""Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+_NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
+_RECORDS = 4
+"""Records of TLS that are read at once."""
+
 BACKLOG_LIMIT = 4 << 20
 """Bytes that may wait for a node that does not read: a hung node gets nothing but releases, this is plenty."""
 
@@ -36,15 +52,20 @@ class Link(ABC):
         node: The node at the other end.
         pending: What was sent and is not answered, oldest first. Appended to by the one thread that flushes the lane,
             taken from by the one that reads.
-        since: When the node last answered, or was sent something after it owed nothing, seconds on the client's clock.
-        suspect: It owes replies for longer than the node timeout.
+        since: When the node last gave a whole answer, or was sent something after it owed nothing, seconds on the
+            client's clock.
+        unfinished: How many bytes of an answer have come that is not whole yet, about.
+        messages: How many wake-ups have come since `counted_at`, on the client's clock, about.
+        suspect: It owes replies for longer than the node timeout, and has not caught up yet.
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
-        healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is answered first.
+        healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is executed first.
+        again: What the node must get, but has answered by an error; sent again later.
         swift: The one thread that flushes the lane may `send` to it without a lock, whole batches at once, while there
             is no backlog.
         instant: It answers in the very call that writes to it, and is read then; nothing polls it.
         calls: Each `write` is one command.
+        tag: The server process at the other end, and its number for this connection; None if it tells none.
         read: Returns what has arrived, for `feed`: something empty if the node closed; None, or BlockingIOError, if
             nothing has.
         feed: Takes what `read` returned.
@@ -54,6 +75,7 @@ class Link(ABC):
     swift = False
     instant = False
     calls = False
+    tag: tuple[str, int] | None = None
     send: Callable[[bytes], int]
     read: Callable[[], Any]
     feed: Callable[[Any], object]
@@ -64,10 +86,14 @@ class Link(ABC):
         self.index: Final = node.index
         self.pending: Final[deque[Parcel]] = deque()
         self.since = 0.0
+        self.unfinished = 0
+        self.messages = 0
+        self.counted_at = -math.inf
         self.suspect = False
         self.broken: str | None = None
         self.backlog = False
         self.healing: list[Parcel] = []
+        self.again: Final = Retries()
 
     fileno = -1
 
@@ -87,6 +113,10 @@ class Link(ABC):
     def shut(self) -> None:
         """End the connection; what was written still reaches the node. The socket closes with its last user."""
 
+    def reset(self) -> None:
+        """Give the connection up: what was written and has not left this machine never will."""
+        self.shut()
+
     @abstractmethod
     def forget(self) -> None:
         """Give up this process's copy of a socket that belongs to the parent of a fork, and touch nothing else."""
@@ -95,25 +125,30 @@ class Link(ABC):
 class SocketLink(Link):
     """A link over a real socket.
 
+    It is never part of a cycle of references: so its descriptor is free as soon as its last user has left, and not only
+    when garbage is collected.
+
     Attributes:
-        swift: It is not TLS.
         send: The socket's own send.
     """
+
+    swift = True
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)
         assert channel.sock is not None
         self._connection = channel.connection
-        self._sock: Final = channel.sock
+        self._sock: Final[Any] = channel.sock
         self.gets = channel.reader.gets
         self.feed = channel.reader.feed
         self._kept = bytearray()
         # Guards `_kept`, and the TLS state of a socket that is read and written by two threads.
         self._lock: Final = threading.Lock()
-        self.swift = not isinstance(self._sock, ssl.SSLSocket)
         self.send = self._sock.send
-        self.read = partial(self._sock.recv, _READ_SIZE) if self.swift else self._read_tls
+        if self.swift:
+            self.read = partial(self._sock.recv, _READ_SIZE)
         self._sock.setblocking(False)
+        bound_silence(self._sock)
         self.fileno = self._sock.fileno()
 
     def write(self, data: bytes) -> None:
@@ -123,7 +158,9 @@ class SocketLink(Link):
                 return
             try:
                 sent = self._sock.send(data)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except _NOT_NOW as error:
+                if is_interruption(error):
+                    raise
                 sent = 0
             if sent < len(data):
                 self._append(data[sent:])
@@ -145,25 +182,25 @@ class SocketLink(Link):
                 while self._kept:
                     sent = self._sock.send(self._kept)
                     del self._kept[:sent]
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except _NOT_NOW as error:
+                if is_interruption(error):
+                    raise
                 return
             self.backlog = False
 
-    def _read_tls(self) -> bytes | None:
-        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it.
-        parts = []
-        with self._lock:
-            try:
-                while part := self._sock.recv(_READ_SIZE):
-                    parts.append(part)
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return b"".join(parts) if parts else None
-        return b"".join(parts)
-
     def shut(self) -> None:
         # Not close(): another thread may be about to read, and the number of a closed descriptor is soon another's.
-        with suppress(OSError):  # ENOTCONN: the node was quicker.
+        with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(2)
+
+    def reset(self) -> None:
+        # After a mere shutdown the kernel would go on for minutes to send what the node has not acknowledged. It ends
+        # the copy that the child of a fork may have.
+        let_reset(self._sock)
+        self.shut()
+        with expected(OSError), socket.socket() as blank:
+            # Closes it at once, but another thread may be about to use the descriptor: it stays ours.
+            os.dup2(blank.fileno(), self._sock.fileno(), inheritable=False)
 
     def forget(self) -> None:
         os.close(self._sock.detach())
@@ -172,6 +209,26 @@ class SocketLink(Link):
     def __del__(self) -> None:
         self._sock.close()
         self._connection._sock = None
+
+
+class TlsLink(SocketLink):
+    """A link over TLS."""
+
+    swift = False
+
+    def read(self) -> bytes | None:  # A method, for an attribute would be a cycle.
+        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it. What is left in
+        # the system is seen, and so a node that never stops sending holds nobody here.
+        parts = []
+        with self._lock:
+            try:
+                while part := self._sock.recv(_READ_SIZE):
+                    parts.append(part)
+                    if len(parts) >= _RECORDS and not self._sock.pending():
+                        break
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return b"".join(parts) if parts else None
+        return b"".join(parts)
 
 
 class CallLink(Link):
@@ -191,6 +248,8 @@ class CallLink(Link):
         try:
             self._answers.append(self._channel.call(data))
         except RedisError as error:
+            if is_interruption(error):
+                raise
             raise ConnectionError(describe_error(error)) from error
 
     def _next(self) -> Any:
@@ -212,10 +271,25 @@ class CallLink(Link):
         self._answers.clear()
 
 
+def bound_silence(sock: Any) -> None:
+    """Let the kernel give up a connection by itself whose data is not acknowledged for too long, where it can."""
+    if _USER_TIMEOUT is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        with expected(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(GIVE_UP * 1000))
+
+
+def let_reset(sock: Any) -> None:
+    """Let the kernel forget what was written to a socket when it is closed."""
+    with expected(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+
 def _ignore(_: object) -> None:
     """The answers are there already."""
 
 
 def make_link(node: Node, channel: Channel) -> Link:
     """Return the link that fits the connection."""
-    return SocketLink(node, channel) if channel.raw else CallLink(node, channel)
+    if not channel.raw:
+        return CallLink(node, channel)
+    return TlsLink(node, channel) if isinstance(channel.sock, ssl.SSLSocket) else SocketLink(node, channel)

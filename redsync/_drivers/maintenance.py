@@ -12,19 +12,26 @@ State here is written by the maintenance thread, except where a comment names th
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from redsync._core.events import Event
+from redsync._core.interruptions import is_interruption
 from redsync._core.keys import wake_channel
+from redsync._core.memory import FIRST_USE, Processes
 from redsync._core.ownership import LANES
 from redsync._drivers.census import Census
+from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
+from redsync._drivers.handshakes import PATIENCE
+from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
-from redsync._drivers.nodes import Node, NodeStatus, describe_error, greet, load_scripts, subscribe
+from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync._drivers.pollers import READ, make_poller
+from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
 
@@ -61,15 +68,19 @@ class Maintenance:
         clock: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
+        processes: Processes,
         tell: Callable[[Event], None],
+        doing: Doing,
     ) -> None:
         self._nodes: Final = nodes
         self._client_id: Final = client_id
         self._clock: Final = clock
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
-        self._guarded: Final = restart_guard > 0
-        self.lanes: Final = [Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up) for _ in range(LANES)]
+        self._doing: Final = doing
+        self.lanes: Final = [
+            Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing) for _ in range(LANES)
+        ]
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
@@ -78,11 +89,19 @@ class Maintenance:
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
-        # Guards the two below, which connecting threads write and a new client waits for.
+        # Guards what is below, which connecting threads write and a new client waits for.
         self._settled: Final = threading.Condition()
         self._connecting: Final[dict[int, threading.Thread]] = {}
+        self._overdue_at: Final[dict[int, float]] = {}
         self._census: Final = Census(
-            nodes, self.lanes, clock, restart_guard=restart_guard, guard=self._settled, tell=tell
+            nodes,
+            self.lanes,
+            clock,
+            restart_guard=restart_guard,
+            processes=processes,
+            tell=tell,
+            wake=self._waker_up,
+            guard=self._settled,
         )
 
     # Life.
@@ -97,7 +116,7 @@ class Maintenance:
         self._connect_missing()
         self._thread.start()
         self._await_first_connections()
-        self._christen_first()
+        self._initialize_first()
         if self._census.conflict is not None:
             raise ConfigurationError(self._census.conflict)
 
@@ -111,6 +130,7 @@ class Maintenance:
             self._settled.wait_for(census.is_heard, max(left, 0.0))
 
     def _main(self, watch: Callable[[], object]) -> None:
+        self._doing.what = BUSY
         while True:
             try:
                 watch()
@@ -127,31 +147,49 @@ class Maintenance:
         """End the thread and all connections; may be interrupted, and is then done again."""
         self._stopping = True
         self._waker.wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self.is_current():
             self._thread.join()
         with self._settled:
             connecting = list(self._connecting.values())
         for thread in connecting:
             thread.join(2 * self._connect_timeout)
-        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
-        deadline = self._clock() + self._node_timeout
-        while not self._disposing and sum(lane.tend() for lane in self.lanes) and self._clock() < deadline:
-            time.sleep(0.0005)
+        self.settle()
         self._disposing = True
         for lane in self.lanes:
             lane.dispose()
         self._poller.close()
         self._waker.close()
 
+    def settle(self) -> None:
+        """Wait for what nodes still have to answer, for a moment.
+
+        Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        """
+        deadline = self._clock() + self._node_timeout
+        while not self._disposing and sum(lane.tend() for lane in self.lanes) and self._clock() < deadline:
+            time.sleep(0.0005)
+
+    def await_interrupted(self, timeout: float) -> None:
+        """Wait until the nodes are connected again that an interruption has cost their connections."""
+        self.await_connections([node for node in self._nodes if node.excuse in INTERRUPTED], timeout)
+
     def await_connections(self, nodes: Sequence[Node], timeout: float) -> None:
-        """Wait until these nodes are connected, for that many seconds at most."""
+        """Connect these nodes, and wait for that as many seconds at most."""
+        deadline = self._clock() + timeout
         with self._settled:
-            self._settled.wait_for(lambda: all(node.connected for node in nodes), timeout)
+            while not all(node.connected for node in nodes) and (left := deadline - self._clock()) > 0:
+                # The maintenance thread may be the one that waits here.
+                self._connect_missing()
+                self._settled.wait(min(left, max(self._next_try() - self._clock(), 0.01)))
 
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self.is_current():
             self._thread.join(timeout)
+
+    def is_current(self) -> bool:
+        """Whether the calling thread is the maintenance's."""
+        return self._thread is threading.current_thread()
 
     def abandon(self) -> None:
         """Let the thread call `on_abandoned` and end; never blocks."""
@@ -186,9 +224,13 @@ class Maintenance:
         """
         while True:
             owing = [lane.tend() for lane in self.lanes]
+            initialize_at = float("inf")
             if self._begun:
-                self._census.christen(self.lanes[0].send)
+                self._census.initialize(self.lanes[0].send)
+                initialize_at = self._census.initialize_at
+            self._doing.what = CALLING
             self._census.tell_changes()
+            self._doing.what = BUSY
             self._connect_missing()
             if self._stopping or self._abandoned:
                 raise Stopped
@@ -197,18 +239,24 @@ class Maintenance:
                 self._alarmed = False
                 return
             tick = self._node_timeout / 2 if any(owing) else TICK
-            self._poller.poll(min(max(min(until, self._next_try()) - now, 0.001), tick))
+            soon = min(until, self._next_try(), initialize_at, *(lane.retry_at for lane in self.lanes))
+            self._poller.poll(min(max(soon - now, 0.001), tick))
             self._waker.drain()
 
-    def _christen_first(self) -> None:
-        """Christen in the new client's own thread: its first claims must not overtake the command."""
-        lane = self.lanes[0]
-        parcel = self._census.christen(lane.send)
-        if parcel is not None:
-            lane.wait(parcel, self._clock() + self._node_timeout)
-            if not parcel.done:
-                lane.end_round(parcel, "no answer in time")
-            self._census.take_over(parcel)
+    def _initialize_first(self) -> None:
+        """Initialize new nodes in the new client's own thread: its first claims wait for that, but not for long."""
+        lane, census = self.lanes[0], self._census
+        end = self._clock() + FIRST_USE + self._node_timeout
+        while self._clock() < end:
+            parcel = census.initialize(lane.send)
+            if parcel is not None:
+                lane.wait(parcel, self._clock() + self._node_timeout)
+                if not parcel.done:
+                    lane.end_round(parcel, "no answer in time")
+            elif census.initialize_at < end:
+                time.sleep(max(census.initialize_at - self._clock(), 0.0))
+            else:
+                break
         self._begun = True
 
     # Nodes.
@@ -232,19 +280,35 @@ class Maintenance:
         with self._settled:
             if self._stopping:
                 return
+            self._note_overdue()
             for node in self._census.due(self._connecting):
                 thread = threading.Thread(
                     target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
                 )
                 self._connecting[node.index] = thread
+                self._overdue_at[node.index] = self._clock() + PATIENCE * self._connect_timeout
                 try:
                     thread.start()
                 except RuntimeError as error:  # No more threads to be had, or the interpreter is shutting down.
+                    if is_interruption(error):
+                        raise
                     del self._connecting[node.index]
-                    self._census.put_off(node, describe_error(error))
+                    self._census.note_tried(node, describe_error(error))
+
+    def _note_overdue(self) -> None:
+        """Count as tried the nodes that make a thread wait beyond all timeouts.
+
+        Those timeouts begin anew with each byte of a TLS handshake, and do not hold for the resolver.
+        """
+        now = self._clock()
+        for index in self._connecting:
+            if self._overdue_at[index] <= now:
+                self._overdue_at[index] = math.inf
+                self._census.note_overdue(self._nodes[index], "is neither connected nor refused in time")
 
     def _connect(self, node: Node) -> None:
         """Connect a node on every lane that lacks it; the body of a thread of its own."""
+        self._doing.what = BUSY
         error: str | None = None
         try:
             self._connect_lanes(node)
@@ -258,18 +322,31 @@ class Maintenance:
         self._waker.wake()
 
     def _connect_lanes(self, node: Node) -> None:
-        greeted = False
+        process = None
         for number, lane in enumerate(self.lanes):
             if lane.links[node.index] is not None:
                 continue
-            channel = node.open(self._connect_timeout)
+            # redis-py may ask the application for a password.
+            self._doing.what = CALLING
             try:
-                if not greeted:
-                    self._census.meet(node, channel.talk(greet(raw=channel.raw, guarded=self._guarded)))
+                channel = node.open(self._connect_timeout)
+            finally:
+                self._doing.what = BUSY
+            try:
+                info = channel.talk(greet(raw=channel.raw))
+                if process is None:
+                    process = info.process
+                    self._census.meet(node, info)
                     channel.talk(load_scripts())
-                    greeted = True
+                elif info.process != process:
+                    raise ConnectionError("was restarted between two connections")
+                tag = channel.talk(end_former(node))
                 channel.talk(subscribe(wake_channel(self._client_id, number), raw=channel.raw))
+                if self._stopping:
+                    raise ConnectionError("connected after the client was closed")
             except BaseException:
                 channel.close()
                 raise
-            lane.install(make_link(node, channel))
+            link = make_link(node, channel)
+            link.tag = tag
+            lane.install(link)

@@ -8,40 +8,41 @@ socket is ours.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import socket
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import quote
 
 import hiredis
-import redis
-import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
-from redsync._core.memory import BIRTH_KEY, Birth
-from redsync._core.scripts import Script
+from redsync._core.memory import BLANK, NEWBORN, Birth
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.text import one_line
+from redsync._drivers.handshakes import PATIENCE, parser_for
+from redsync._drivers.interruptions import INTERRUPTED
+from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
 
 __all__ = [
-    "NOTHING",
     "Channel",
     "Node",
     "NodeInfo",
     "NodeStatus",
     "Talk",
     "describe_error",
-    "greet",
-    "load_scripts",
     "make_nodes",
     "pack",
     "reply_error",
-    "subscribe",
 ]
+
+log = logging.getLogger("redsync.node")
 
 _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 """What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
@@ -50,9 +51,6 @@ T = TypeVar("T")
 
 Talk: TypeAlias = Generator[list[bytes], list[Any], T]
 """A conversation with a node, whoever carries it: yields commands, gets their replies (errors as values), returns T."""
-
-NOTHING: Final = object()
-"""What our readers give when no reply is complete."""
 
 _DROPPED = ("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class")
 
@@ -75,7 +73,8 @@ class NodeInfo(NamedTuple):
         version: For people, such as "valkey 9.1.2".
         uptime: Seconds since its start, None if it does not tell.
         pushes: Whether it wakes waiters by messages; else they poll.
-        birth: Its birth record, None if it has none, or if nobody asked.
+        birth: Its birth record, None if it has none that was written under this process.
+        process: What birth records call the server's process.
     """
 
     run_id: str | None
@@ -83,6 +82,7 @@ class NodeInfo(NamedTuple):
     uptime: float | None
     pushes: bool
     birth: Birth | None = None
+    process: bytes = b"-"
 
 
 class NodeStatus(NamedTuple):
@@ -113,24 +113,28 @@ class Node:
     Attributes:
         index: Its place in the client's list, and its bit in bit sets of nodes.
         address: `host:port` or a path.
-        url: A URL that names it to another process; None if it can't be reached from there.
+        url: A URL that names it to another process; None if no URL can say how to connect.
+        unsaid: What no URL can say, empty if there is one.
         info: What it said at the last connect.
         connected_at: When that was, seconds on the client's clock.
         connected: Whether its lanes are connected.
         excuse: Why it is not connected.
         started_at: When its server started, seconds on the client's clock; minus infinity if it does not tell.
         birth: Its birth record as last heard, None if it has none.
-        remembers_since: Since when it has remembered all claims; infinity while it has no birth record. A new claim
-            needs one that has remembered for as long as its guard.
+        remembers_since: Since when it has remembered all claims; infinity while its birth record does not tell. A new
+            claim needs one that has remembered for as long as its guard.
         last_error: The last trouble, for people.
         tried: Whether a connect has succeeded or failed yet; before, there is nothing to tell.
+        former: The connections that were given up, each by the server's process and its number there. The next one
+            begins by ending them.
     """
 
-    def __init__(self, index: int, pool: Any, address: str, url: str | None) -> None:
+    def __init__(self, index: int, pool: Any, address: str, url: str | None, unsaid: str = "") -> None:
         self.index: Final = index
         self.bit: Final = 1 << index
         self.address: Final = address
         self.url: Final = url
+        self.unsaid: Final = unsaid
         self._pool: Final = pool
         self.info: NodeInfo | None = None
         self.connected = False
@@ -141,6 +145,7 @@ class Node:
         self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
+        self.former: tuple[tuple[str, int], ...] = ()
         self._told = "up"
 
     @property
@@ -168,24 +173,30 @@ class Node:
             socket_connect_timeout=timeout,
             health_check_interval=0,
             decode_responses=False,
+            parser_class=parser_for(self._pool.connection_class),
         )
         if "maint_notifications_config" in kwargs:
             kwargs["maint_notifications_config"] = _NO_MAINTENANCE
-        return self._pool.connection_class(**kwargs)
+        connection = self._pool.connection_class(**kwargs)
+        # It does not introduce itself as redis-py, which would have to be allowed by a word that servers before 7.2 do
+        # not know. By attributes, as the argument's name differs between versions of redis-py.
+        connection.driver_info = connection.lib_name = connection.lib_version = None
+        return connection
 
     def open(self, timeout: float) -> Channel:
-        """Connect and authenticate; blocks for at most some `timeout`s.
+        """Connect and authenticate; blocks for at most some `timeout`s, and so does the channel, all in all.
 
         Raises:
             OSError, RedisError: It could not be reached, or refused us.
         """
+        until = time.monotonic() + PATIENCE * timeout
         connection = self.make_connection(timeout)
         try:
             connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        return Channel(connection)
+        return Channel(connection, timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Take note of who the node says it is, and of how long it has remembered everything."""
@@ -198,8 +209,10 @@ class Node:
     def remember(self, birth: Birth | None, now: float) -> None:
         """Take note of the node's birth record."""
         self.birth = birth
-        newborn_at = now - birth.age if birth is not None and birth.newborn else -math.inf
-        self.remembers_since = math.inf if birth is None else max(self.started_at, newborn_at)
+        if birth is None or birth.kind == BLANK:
+            self.remembers_since = math.inf
+        else:
+            self.remembers_since = max(self.started_at, now - birth.age if birth.kind == NEWBORN else -math.inf)
 
     def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
         """Take note of an error reply; return what it means if the node forgets too much, None for all others."""
@@ -207,7 +220,11 @@ class Node:
         if forgetful is None:
             return None
         age = int(forgetful[1]) / 1000
-        self.remember(None if age < 0 else Birth(True, age), now)
+        if age >= 0:
+            self.remember(Birth(NEWBORN, 0, b"", age), now)
+        elif self.birth is None or self.birth.kind != BLANK:
+            # Under a blank record it says so too, and that is known.
+            self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
         return self.unfit(now, guard) or f"restarted or emptied, may have forgotten what it is asked for: {since}"
 
@@ -216,7 +233,7 @@ class Node:
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
             return None
-        when = "as soon as its peers were heard" if left == math.inf else f"in {left:.1f} s"
+        when = "as soon as it and its peers were asked" if left == math.inf else f"in {left:.1f} s"
         return (
             f"restarted or emptied, may have forgotten claims that are still believed: takes part in new grants again "
             f"{when} (Client(restart_guard=...) sets for how long)"
@@ -227,19 +244,16 @@ class Node:
         info = self.info
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
         state = self._state(now, suspect, guard)
-        return NodeStatus(
-            self.address,
-            state,
-            None if info is None else info.version,
-            uptime if self.connected else None,
-            self.last_error,
-        )
+        version = None if info is None else info.version
+        return NodeStatus(self.address, state, version, uptime if self.connected else None, self.last_error)
 
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
         state = self._state(now, suspect, guard)
+        if state == "down" and self.excuse in INTERRUPTED:
+            return None  # A well node, which is being connected again.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
-            # What it means that a node has no birth record is not known before its peers were heard.
+            # What it means that a node has no birth record is not known before it and its peers were asked.
             return None
         self._told = state
         reason = {
@@ -261,11 +275,20 @@ class Node:
 class Channel:
     """A fresh connection to a node, still blocking: for the first words, then it hands its socket over."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, timeout: float, until: float) -> None:
+        """Begin to talk.
+
+        Args:
+            connection: The connection of redis-py's.
+            timeout: How long the node may be silent, in seconds.
+            until: When the talk must be over, on the monotonic clock.
+        """
         self.connection: Final = connection
+        self._timeout: Final = timeout
+        self._until: Final = until
         sock = connection._sock
         self.sock: Final[socket.socket | None] = sock if isinstance(sock, socket.socket) else None
-        self.reader: Final = hiredis.Reader(notEnoughData=NOTHING)
+        self.reader: Final = ReplyReader()
 
     @property
     def raw(self) -> bool:
@@ -278,16 +301,28 @@ class Channel:
             return [self.call(command) for command in commands]
         self.sock.sendall(b"".join(commands))
         replies: list[Any] = []
+        size = 0
         while len(replies) < len(commands):
             reply = self.reader.gets()
             if reply is NOTHING:
-                data = self.sock.recv(65536)
-                if not data:
-                    raise ConnectionError("closed the connection during the handshake")
+                data = self._receive(self.sock)
+                size += len(data)
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
                 self.reader.feed(data)
             elif not isinstance(reply, hiredis.PushNotification):
                 replies.append(reply)
         return replies
+
+    def _receive(self, sock: socket.socket) -> bytes:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("did not end the handshake in time")
+        sock.settimeout(min(left, self._timeout))
+        data = sock.recv(65536)
+        if not data:
+            raise ConnectionError("closed the connection during the handshake")
+        return data
 
     def call(self, command: bytes) -> Any:
         """Send one command through redis-py and return its reply, or its error as a value."""
@@ -315,57 +350,6 @@ class Channel:
         self.connection.disconnect()
 
 
-def greet(*, raw: bool, guarded: bool = False) -> Talk[NodeInfo]:
-    """Ask a node who it is, and, if memory is guarded, for its birth record.
-
-    Args:
-        raw: There is a real connection; fakeredis tells nothing of itself.
-        guarded: Memory is guarded.
-    """
-    birth = None
-    if guarded:
-        record, (seconds, microseconds) = yield from _ask("the birth record", pack("GET", BIRTH_KEY), pack("TIME"))
-        birth = Birth.read(record, int(seconds) + int(microseconds) / 1e6)
-    if not raw:
-        return NodeInfo(None, "fakeredis", None, pushes=False, birth=birth)
-    (reply,) = yield from _ask("INFO", pack("INFO", "server"))
-    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    server = fields.get("server_name", "redis")
-    version = fields.get(f"{server}_version") or fields.get("redis_version", "?")
-    if "uptime_in_seconds" not in fields:
-        raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
-    uptime = float(fields["uptime_in_seconds"])
-    return NodeInfo(fields.get("run_id"), f"{server} {version}", uptime, pushes=True, birth=birth)
-
-
-def load_scripts() -> Talk[None]:
-    """Give a node all scripts before their first use; one that refuses them gets them when they are needed."""
-    yield [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
-
-
-def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:
-    """Ask for the messages of a channel on this very connection; False if the node can't or does not allow it."""
-    if not raw:
-        return False
-    # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
-    (reply,) = yield [pack("SUBSCRIBE", channel) + pack("PING")]
-    if reply in (b"PONG", "PONG"):
-        return True
-    if not isinstance(reply, hiredis.ReplyError):
-        raise ConnectionError(f"answers SUBSCRIBE by {reply!r:.80}: it does not speak RESP3")
-    yield [b""]  # The PING's reply follows the error.
-    return False
-
-
-def _ask(what: str, *commands: bytes) -> Talk[list[Any]]:
-    replies = yield list(commands)
-    for reply in replies:
-        if isinstance(reply, hiredis.ReplyError):
-            raise ConnectionError(f"{what} was refused: {reply}")
-    return replies
-
-
 def reply_error(error: RedisError) -> hiredis.ReplyError:
     """Return what the node said as a value, with the error code that redis-py cut off the text."""
     code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
@@ -385,15 +369,20 @@ def _no_maintenance() -> Any:
 _NO_MAINTENANCE = _no_maintenance()
 
 
-def make_nodes(nodes: Sequence[Any], client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a caller named by URLs or by redis-py clients.
+def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a caller named by URLs or by redis-py clients: one, or a list.
+
+    What was given is never repeated in an error, as it may have a password.
 
     Raises:
         ConfigurationError: None at all, the same one twice, or something that is neither.
     """
-    if isinstance(nodes, (str, bytes)) or not nodes:
-        raise ConfigurationError("a client needs a list of at least one node: URLs or redis.Redis instances")
-    made = [_make_node(index, node, client_class) for index, node in enumerate(nodes)]
+    given = [nodes] if isinstance(nodes, str | client_class) else nodes
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
+    made = [_make_node(index, node, client_class) for index, node in enumerate(given)]
+    if not made:
+        raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
     addresses = [node.address for node in made]
     twice = {address for address in addresses if addresses.count(address) > 1}
     if twice:
@@ -402,42 +391,39 @@ def make_nodes(nodes: Sequence[Any], client_class: type[Any]) -> list[Node]:
 
 
 def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
+    which = f"node {index + 1}"
     if isinstance(node, str):
+        if _SEVERAL.search(node):
+            raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
         try:
             pool: Any = client_class.from_url(node).connection_pool
         except ValueError:
-            # Neither the URL nor what is wrong with it is told: it may have a password.
-            raise ConfigurationError(f"node {index + 1} is no URL such as redis://:password@host:6379/0") from None
+            # Nor is it told what is wrong with it.
+            raise ConfigurationError(f"{which} is no URL such as redis://:password@host:6379/0") from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
     else:
-        raise ConfigurationError(
-            f"a node is a URL or a {client_class.__module__.split('.')[0]}.{client_class.__name__}, not {node!r}"
-        )
+        raise ConfigurationError(f"{which} must be {_one(client_class)}, not {_type_of(node)}")
     kwargs = pool.connection_kwargs
     address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return Node(index, pool, address, node if isinstance(node, str) else _url_of(pool))
+    url, unsaid = (node, "") if isinstance(node, str) else url_of(pool, client_class)
+    return Node(index, pool, address, url, unsaid)
 
 
-_TCP = redis.Connection, redis.asyncio.Connection
-_TLS = redis.SSLConnection, redis.asyncio.SSLConnection
-_POOLS = redis.ConnectionPool, redis.asyncio.ConnectionPool
+_SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
+"""What stands between two URLs; redis-py would take the first and ignore the rest."""
 
 
-def _url_of(pool: Any) -> str | None:
-    """Return a URL for a pool that was made without one; None if no URL can say how to connect."""
-    kwargs = pool.connection_kwargs
-    if kwargs.get("credential_provider") is not None or not issubclass(pool.connection_class, _TCP):
-        return None
-    if "fakeredis" in pool.connection_class.__module__ or type(pool) not in _POOLS:
-        return None
-    user, password = kwargs.get("username") or "", kwargs.get("password")
-    login = f"{quote(user)}:{quote(password)}@" if password else ""
-    scheme = "rediss" if issubclass(pool.connection_class, _TLS) else "redis"
-    return f"{scheme}://{login}{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{kwargs.get('db', 0)}"
+def _one(client_class: type[Any]) -> str:
+    return f"a URL as text or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
+
+
+def _type_of(thing: Any) -> str:
+    kind = type(thing)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"something of the type {name}"
 
 
 def describe_error(error: BaseException) -> str:
     """Return an error as one short line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:200]
+    return one_line(str(error)) or type(error).__name__

@@ -20,6 +20,7 @@ assignments next to the step they are about, with none of these in between; do n
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,10 @@ from itertools import product
 from typing import Final
 
 from redsync._core.effects import Command, Tell
+from redsync._core.interruptions import is_interruption
 from redsync._core.scripts import Script
 from redsync._drivers.boards import Board
+from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error, pack
 from redsync._drivers.parcels import Parcel
@@ -37,6 +40,7 @@ from redsync._drivers.pollers import BOTH
 __all__ = ["Outbox"]
 
 _NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
+_NO_PARCEL = Parcel(_NOTHING_TOLD, None)
 
 
 class Outbox:
@@ -88,6 +92,11 @@ class Outbox:
         link.healing.append(parcel)
         self._items.append((link, parcel))
 
+    def retry(self, link: Link) -> None:
+        """Send what a node refused to execute again, at the next `flush`; with the mutex held."""
+        self._items.append((link, _NO_PARCEL))
+        link.again.at = math.inf
+
     def flush(self) -> None:
         """Send what is there, unless somebody else does.
 
@@ -138,7 +147,7 @@ class Outbox:
         if self._doubtful is not None:
             # What was noted there may have been sent or not, and may have been answered by now. What was not is
             # missed. If it was executed all the same, it comes again, but before anything new on the next connection.
-            self._board.discard(self._doubtful, "an interruption left a command half sent")
+            self._board.discard(self._doubtful, HALF_SENT)
             if self._left is None:
                 # It was a parcel sent again, to that link alone.
                 self._batch = []
@@ -195,6 +204,8 @@ class Outbox:
                 return True
             self._board.close(parcel, "nothing to send")
         except Exception as error:
+            if is_interruption(error):
+                raise
             # Not so an interruption, after which it is made as if for the first time. But this would come again and
             # again, and nothing behind it would ever be sent.
             self._board.close(parcel, describe_error(error))
@@ -226,10 +237,13 @@ class Outbox:
                 sent = 0 if link.backlog else link.send(data)
                 if sent != size:
                     self._keep(link, data[sent:])
-            except BlockingIOError:
-                self._keep(link, data)
             except OSError as error:
-                self._board.discard(link, describe_error(error))
+                if is_interruption(error):
+                    raise
+                if isinstance(error, BlockingIOError):
+                    self._keep(link, data)
+                else:
+                    self._board.discard(link, describe_error(error))
             if link.broken is not None:
                 # Another thread broke it meanwhile and may have missed what was appended since.
                 self._board.discard(link, link.broken)
@@ -240,6 +254,8 @@ class Outbox:
         try:
             link.keep(data)
         except OSError as error:
+            if is_interruption(error):
+                raise
             self._board.discard(link, describe_error(error))
         else:
             self._board.watch(link, BOTH)
@@ -279,6 +295,8 @@ class Outbox:
         try:
             link.write(data)
         except OSError as error:
+            if is_interruption(error):
+                raise
             self._board.discard(link, describe_error(error))
         if link.instant:
             self._receive(link, now)
@@ -289,6 +307,9 @@ class Outbox:
 
     def _resend(self, link: Link, parcel: Parcel) -> None:
         """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
+        if parcel is _NO_PARCEL:
+            self._retry(link)
+            return
         assert parcel.command is not None, "what was answered was sent"
         load = Parcel(_NOTHING_TOLD, None)
         load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
@@ -298,6 +319,9 @@ class Outbox:
             overtaken = parcel not in link.healing or any(parcel.precedes(later) for later in link.pending)
             if overtaken or (parcel.done and not parcel.owed(link.node.bit)):
                 self._board.fail(link.node, parcel, "NOSCRIPT: the node had forgotten the script")
+                if parcel in link.healing and parcel.owed(link.node.bit):
+                    # What is under way behind it may fail as well.
+                    self._board.retry(link, parcel, now)
             else:
                 batch.append(parcel)
             # Noted before it is no longer healing, and both before the mutex is free: who discards the link finds it.
@@ -307,5 +331,21 @@ class Outbox:
             # One by one, for a link without a socket takes each for a call. The first may break it.
             if link.broken is None:
                 self._write(link, each.data, now)
+        if link.broken is not None:
+            self._board.discard(link, link.broken)
+
+    def _retry(self, link: Link) -> None:
+        """Send what a node refused to execute again, if it is time for that."""
+        now = self._clock()
+        with self._mutex:
+            batch = link.again.due(now, link.pending)
+            for parcel in batch:
+                parcel.healed &= ~link.node.bit
+            self._note(link, batch, now)
+            link.again.remove(batch)
+        data = [parcel.data for parcel in batch]
+        for each in data if link.calls else [b"".join(data)]:
+            if each and link.broken is None:
+                self._write(link, each, now)
         if link.broken is not None:
             self._board.discard(link, link.broken)

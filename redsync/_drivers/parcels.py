@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol
 
-from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import pack
 
-__all__ = ["Mailbox", "Owed", "Parcel", "Sleeper"]
+__all__ = ["Mailbox", "Owed", "Parcel", "Retry", "Sleeper"]
 
-_OWED_LIMIT = 10_000
-"""Parcels kept for an absent node; older ones go first. What they would remove expires anyway."""
+_STALE_LIMIT = 10_000
+"""Expired parcels kept for a node that left commands unanswered; those that expired first go first."""
+
+_PURGE_FROM = 256
+"""Parcels from which on a purge is worth its time."""
 
 
 class Gate(Protocol):
@@ -31,12 +36,14 @@ class Sleeper:
         leads: The waiting thread was made the one that reads for all.
         gate: While somebody sleeps, what they sleep on.
         lasts: It is waited for to its end even while the lane is being closed.
+        rest: Lets its thread do something else meanwhile; returns what lets it go on. Set by whoever lets it sleep.
     """
 
     done = False
     leads = False
     gate: Gate | None = None
     lasts = False
+    rest: Callable[[Sleeper], Callable[[], None]]
 
     def wake(self) -> None:
         """Let whoever sleeps look again."""
@@ -90,12 +97,20 @@ class Parcel(Sleeper):
 
     def _pack(self, command: Command) -> None:
         script, keys, args = command
-        words = [b"%d" % word if isinstance(word, int) else word for word in args]
+        words = [
+            word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
+        ]
         self.data = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
 
     def owed(self, bit: int) -> bool:
         """Whether the node with that bit must get it, now or later."""
         return bool(self.effect.owed_to & bit)
+
+    @property
+    def claim(self) -> tuple[Arg, ...]:
+        """Whose claim it is about: the key, and the identity that comes first in the arguments of such scripts."""
+        command = self.command
+        return () if command is None else command.keys[:1] + command.args[:1]
 
     def precedes(self, later: Parcel) -> bool:
         """Whether it must not be sent again behind that one.
@@ -111,46 +126,65 @@ class Parcel(Sleeper):
 
 
 class Owed:
-    """The parcels that an absent node gets as soon as it is back, oldest first.
+    """The parcels that an absent node gets as soon as it is back, in the lane's order.
 
     After its `owed_until` a parcel is pointless: what it removes has expired. Unless the node has left commands
     unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until
     it is back nothing becomes pointless.
+
+    The same command is kept once, at its latest place: a waiter that undoes each of its tries, while the node is away,
+    owes it one undo. So there is an entry or two for each claim that lives, or lived within its lease. None of these is
+    ever dropped. Expired ones, of which a node that hangs for hours would collect any number, are: the node then keeps
+    such a claim for a lease once it goes on.
 
     Attributes:
         unanswered: Whether the node has left commands unanswered since it was last connected.
     """
 
     def __init__(self) -> None:
-        self._parcels: deque[Parcel] = deque()
+        self._parcels: dict[Command, Parcel] = {}
+        self._purge_at = _PURGE_FROM
         self.unanswered = False
 
     def __len__(self) -> int:
         return len(self._parcels)
 
     def add(self, parcel: Parcel, bit: int, now: float) -> None:
-        """Keep a parcel, once and in the lane's order, if the node must get it; drop what has become pointless."""
+        """Keep a parcel if the node must get it, instead of an earlier one that says the same."""
         if not parcel.owed(bit) or self._is_pointless(parcel, now):
             return
-        parcels = self._parcels
-        place = len(parcels)
-        while place and parcels[place - 1].number > parcel.number:
-            place -= 1
-        if place and parcels[place - 1] is parcel:
-            return
-        parcels.insert(place, parcel)
-        while len(parcels) > _OWED_LIMIT or self._is_pointless(parcels[0], now):
-            parcels.popleft()
+        assert parcel.command is not None, "what is owed was made"
+        same = self._parcels.get(parcel.command)
+        if same is None or same.number < parcel.number:
+            self._parcels[parcel.command] = parcel
+            if len(self._parcels) >= self._purge_at:
+                self._purge(now)
 
     def take(self, now: float) -> list[Parcel]:
         """Return what the node must get, as it is back, and keep nothing."""
-        parcels = [parcel for parcel in self._parcels if not self._is_pointless(parcel, now)]
+        parcels = [parcel for parcel in self._parcels.values() if not self._is_pointless(parcel, now)]
         self._parcels.clear()
+        self._purge_at = _PURGE_FROM
         self.unanswered = False
-        return parcels
+        return sorted(parcels, key=attrgetter("number"))
+
+    def _purge(self, now: float) -> None:
+        """Drop what is pointless, wherever it stands; the next time when there is twice as much."""
+        kept = [parcel for parcel in self._parcels.values() if not self._is_pointless(parcel, now)]
+        expired = sorted((parcel.effect.owed_until for parcel in kept if parcel.effect.owed_until <= now), reverse=True)
+        after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
+        # A new table takes the place of the old one in one step, which no interruption can part.
+        self._parcels = {
+            parcel.command: parcel for parcel in kept if parcel.command and parcel.effect.owed_until > after
+        }
+        self._purge_at = max(2 * len(self._parcels), _PURGE_FROM)
 
     def _is_pointless(self, parcel: Parcel, now: float) -> bool:
-        return not self.unanswered and parcel.effect.owed_until <= now
+        return parcel.effect.owed_until <= now and not self.unanswered
+
+
+_LONGEST_MARK = 20
+"""Digits; a mark that is longer is none of ours, and not worth to be kept as a whole."""
 
 
 class Mailbox(Sleeper):
@@ -160,10 +194,12 @@ class Mailbox(Sleeper):
         needed: How many nodes' signals wake the waiter.
         signals: Bit set of the nodes that have signalled.
         marks: Which of them did with which mark.
+        guard: For how many seconds a node must have remembered everything to hand the claim over.
     """
 
     needed = 1
     signals = 0
+    guard = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,8 +207,13 @@ class Mailbox(Sleeper):
 
     def signal(self, bit: int, mark: bytes = b"0") -> None:
         """Note a node's signal."""
+        mark = mark[:_LONGEST_MARK]
         self.signals |= bit
         self.marks[mark] = self.marks.get(mark, 0) | bit
         if self.signals.bit_count() >= self.needed:
             self.done = True
             self.wake()
+
+
+class Retry(Sleeper):
+    """A run of a protocol that found no quorum and waits for its turn to ask again; done when it has to look."""

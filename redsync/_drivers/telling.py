@@ -16,14 +16,25 @@ log = logging.getLogger("redsync.watchdog")
 class Herald:
     """Hands events to whoever wants to know, in whatever thread they happen."""
 
-    def __init__(self, listeners: Sequence[Callable[[Event], object]]) -> None:
+    def __init__(
+        self, listeners: Sequence[Callable[[Event], object]], contain: Callable[[BaseException], bool] | None = None
+    ) -> None:
+        """Make it.
+
+        Args:
+            listeners: Called with each event.
+            contain: Called with what a callback raised that is no `Exception`; returns whether that was dealt with,
+                and must not come out. The maintenance of a client must not end because a callback calls `sys.exit()`.
+        """
         self._listeners: Final = tuple(listeners)
+        self._contain: Final = contain
 
     def announce(self, event: Event) -> None:
         """Tell of a hold: log it, then call what its holder gave, then the listeners."""
         if isinstance(event, HoldLost):
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
-            for callback in tuple(event.state.on_lost):
+            # However often one lock object was re-entered, its holder is told once.
+            for callback in (*dict.fromkeys(event.state.on_lost), *event.state.watching):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
             log.warning("gave back the hold of %r: %s ended without releasing it", event.name, event.owner)
@@ -34,10 +45,12 @@ class Herald:
         for listener in self._listeners:
             self._call(listener, event)
 
-    @staticmethod
-    def _call(function: Callable[..., object], *args: Any) -> None:
+    def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:
             function(*args)
         except Exception:
             # The application's own callback failed; the hold, the watchdog and the other listeners go on.
             logging.getLogger("redsync").exception("%r raised", function)
+        except BaseException as error:
+            if self._contain is None or not self._contain(error):
+                raise

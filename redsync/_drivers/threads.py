@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import os
 import random
 import threading
@@ -26,6 +27,7 @@ from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Step
 from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
+from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
@@ -33,17 +35,20 @@ from redsync._core.timing import Timing
 from redsync._drivers.lanes import Lane
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import at_exit, clock, describe_process
+from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.telling import Herald
-from redsync.exceptions import ClientClosedError
+from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
 __all__ = ["ThreadRunner", "clock"]
 
 T = TypeVar("T")
 
-_Listening: TypeAlias = list[tuple[Lane, bytes]]
-"""Whose wake-ups a running protocol keeps, to be forgotten when it ends."""
+log = logging.getLogger("redsync")
+
+_Listening: TypeAlias = set[tuple[Lane, bytes | Retry]]
+"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
 
 _serials = itertools.count(1)
 _CLOSING_PATIENCE = 2.0
@@ -56,11 +61,13 @@ class _Tag:
     __slots__ = ("_holds", "_owner")
 
     def __init__(self, holds: HoldTable, owner: Owner) -> None:
-        self._holds = holds
         self._owner = owner
+        self._holds = holds
 
     def __del__(self) -> None:
-        self._holds.orphan(self._owner)
+        # An interruption may have come before it was made.
+        if hasattr(self, "_holds"):
+            self._holds.orphan(self._owner)
 
 
 class _Identity(threading.local):
@@ -102,11 +109,10 @@ class ThreadRunner:
         self._addresses: Final = tuple(node.address for node in nodes)
         self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
-        self._herald: Final = Herald(listeners)
+        self._herald: Final = Herald(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
-        self._opening: threading.Lock
         self._start()
         _runners.add(self)
 
@@ -114,20 +120,25 @@ class ThreadRunner:
         """Begin with an identity, locks and connections of our own: at creation, and in the child of a fork."""
         self.client_id = str(uuid.uuid4())
         self._identity = _Identity()
+        self._doing = Doing()
         self._monitor = threading.Lock()
-        self._opening = threading.Lock()
-        self._ready = False
+        self._opening = threading.RLock()
+        self._starting = self._ready = False
+        self._deferred: deque[Steps[None]] = deque()
         # One entry per thread that is inside `run`; a deque's append and pop are atomic.
         self._active: deque[None] = deque()
+        processes = Processes()
         self._maintenance = Maintenance(
             nodes=self.nodes,
             client_id=self.client_id,
             clock=clock,
             node_timeout=self._timing.node_timeout,
             restart_guard=self._timing.restart_guard,
+            processes=processes,
             tell=self._herald.tell,
+            doing=self._doing,
         )
-        self._maintenance.on_abandoned = self.close
+        self._maintenance.on_abandoned = self._close
         self._lanes: list[Lane] = self._maintenance.lanes
         self.session = Session(
             len(self.nodes),
@@ -136,6 +147,7 @@ class ThreadRunner:
             random.random,
             client_key(self.client_id),
             describe_process().pack(),
+            processes=processes,
         )
 
     @property
@@ -149,22 +161,30 @@ class ThreadRunner:
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server.
+            ReentrantCallError: This thread is connecting it already.
         """
-        with self._opening:
-            if self.closed:
-                raise ClientClosedError
+        with self._doing.busy(), self._opening:
+            self.require_open()
+            if self._starting:
+                raise ReentrantCallError
             if not self._ready:
-                try:
-                    self._maintenance.start(self._watch)
-                except BaseException:
-                    self.closed = True
-                    self._maintenance.stop()
-                    raise
-                at_exit(_close_all)
-                self._ready = True
+                self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self._starting = True
+            self._maintenance.start(self._watch)
+        except BaseException:
+            self.closed = True
+            self._maintenance.stop()
+            raise
+        finally:
+            self._starting = False
+        at_exit(_close_all)
+        self._ready = True
 
     def _watch(self) -> None:
-        self._drive(self._watchdog(self.session, clock()), [], self._perform_watchdog)
+        self._drive(self._watchdog(self.session, clock()), set(), self._perform_watchdog)
 
     # What facades see.
 
@@ -192,26 +212,79 @@ class ThreadRunner:
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
-        listening: _Listening = []
+        doing = self._doing
+        if doing.what is not None:
+            return self._run_in_between(steps)
+        listening: _Listening = set()
         try:
-            # Counted before the look at `_ready`: close() clears that first and then waits for who is counted. Within
-            # the `try`: an interruption comes after the append, or close() would wait for us in vain.
-            self._active.append(None)
-            if not self._ready:
-                # The first call in the child of a fork, or one after close().
-                self.connect()
-            return self._drive(steps, listening, self._perform)
+            doing.what = BUSY
+            try:
+                # Counted before the look at `_ready`: close() clears that first and then waits for who is counted.
+                # Within the `try`: an interruption comes after the append, or close() would wait for us in vain.
+                self._active.append(None)
+                if not self._ready:
+                    # The first call in the child of a fork, or one after close().
+                    self.connect()
+                return self._drive(steps, listening, self._perform)
+            finally:
+                self._active.pop()
+                for lane, kept in listening:
+                    lane.wakeups.deafen(kept)
         finally:
-            self._active.pop()
-            for lane, key in listening:
-                lane.wakeups.deafen(key)
+            doing.what = None
+
+    def give_back(self, steps: Steps[None]) -> None:
+        """Run a protocol that gives something back, or leave it to the maintenance if this thread must not wait."""
+        if self._doing.what is not BUSY:
+            self.run(steps)
+            return
+        self.require_open()
+        self._deferred.append(steps)
+        self._maintenance.alarm()
+
+    def _run_in_between(self, steps: Steps[T]) -> T:
+        """Run a protocol in the middle of another call of this thread: in a callback, a finalizer, a handler."""
+        if self._doing.what is BUSY:
+            self.require_open()
+            raise ReentrantCallError
+        with self._doing.aside():
+            return self.run(steps)
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         return self._maintenance.statuses()
 
     def close(self) -> None:
-        """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent."""
+        """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent.
+
+        Never waits for what the calling thread itself has begun: a handler or a finalizer in the middle of that leaves
+        all of it to the maintenance, and so does a callback of the maintenance.
+        """
+        what = self._doing.what
+        if what is BUSY or self._maintenance.is_current():
+            self.closed = True
+            self.abandon()
+        elif what is None:
+            self._close()
+        else:
+            with self._doing.aside():
+                self._close_in_between()
+
+    def _close_in_between(self) -> None:
+        """Give back what is held, and leave the rest to the maintenance: this thread's own call has yet to clean up."""
+        with self._doing.busy():
+            self.closed = True
+            if self._ready:
+                self._maintenance.release_waiters()
+                self._drive(self._farewell(self.session), set(), self._perform)
+                self._maintenance.settle()
+        self.abandon()
+
+    def _close(self) -> None:
+        with self._doing.busy():
+            self._close_here()
+
+    def _close_here(self) -> None:
         started = False
         up = [node for node in self.nodes if node.connected]
         try:
@@ -220,20 +293,21 @@ class ThreadRunner:
                 started, self._ready = self._ready, False
             if not first:
                 # Whoever closes it has to be waited for: at the interpreter's exit nobody goes on after us.
-                self._maintenance.join(_CLOSING_PATIENCE)
+                self._maintenance.join(2 * _CLOSING_PATIENCE)
             if started:
                 self._maintenance.release_waiters()
                 deadline = clock() + _CLOSING_PATIENCE
                 while self._active and clock() < deadline:
                     time.sleep(0.001)
+                self._maintenance.await_interrupted(deadline - clock())
         finally:
             # Interrupted or not: whoever calls again finds it closed, so nobody does the rest later. What is
             # interrupted, perhaps before it began, is done again.
             if started:
                 try:
-                    self._drive(self._farewell(self.session), [], self._perform)
+                    self._drive(self._farewell(self.session), set(), self._perform)
                 except BaseException:
-                    self._drive(self._farewell(self.session), [], self._perform)
+                    self._drive(self._farewell(self.session), set(), self._perform)
                     # A command that was left half sent has cost a connection; the next one brings what is owed.
                     self._maintenance.await_connections(up, _CLOSING_PATIENCE)
                     raise
@@ -266,8 +340,12 @@ class ThreadRunner:
                     else:
                         reply = perform(effect, listening)
             except StopIteration as stop:
-                result: T = stop.value
-                return result
+                # No call here, see `Receipt`.
+                if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
+                    result: T = stop.value
+                    return result
+                # A handler's.
+                interruption = stop
             except BaseException as error:
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                     # It came out of the protocol, which has ended. This frame forgets it, or each would keep the other.
@@ -284,12 +362,16 @@ class ThreadRunner:
                 self._lanes[effect.lane].send(Parcel(effect, None))
                 return None
             case Wait():
-                return self._wait(effect)
+                return self._wait(effect, listening)
             case Signal(number, key):
                 self._lanes[number].wakeups.ring(key)
                 return None
             case Notify(event):
-                self._herald.announce(event)
+                self._doing.what = CALLING
+                try:
+                    self._herald.announce(event)
+                finally:
+                    self._doing.what = BUSY
                 return None
             case _:
                 assert_never(effect)
@@ -297,8 +379,8 @@ class ThreadRunner:
     def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
         lane = self._lanes[effect.lane]
         if effect.listen is not None:
-            lane.wakeups.listen(effect.listen)
-            listening.append((lane, effect.listen))
+            lane.wakeups.listen(effect.listen, effect.guard)
+            listening.add((lane, effect.listen))
         tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
@@ -310,13 +392,14 @@ class ThreadRunner:
         tally.at = clock()
         return tally
 
-    def _wait(self, effect: Wait) -> Wakeup:
+    def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
         lane = self._lanes[effect.lane]
-        if effect.unless is not None and effect.key is not None:
-            naps = lane.wakeups.sleep(effect.key, effect.until, effect.unless)
-        else:
-            naps = lane.wakeups.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
-        signals = lane.nap(naps)
+        retry = next((kept for _, kept in listening if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            # Before it takes its place, which is given up when the run ends.
+            listening.add((lane, retry))
+        signals = lane.nap(lane.wakeups.naps(effect, retry))
         if self.closed:
             raise ClientClosedError
         return Wakeup(clock(), *signals)
@@ -325,8 +408,23 @@ class ThreadRunner:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""
         if not isinstance(effect, Wait):
             return self._perform(effect, listening)
+        while self._deferred:
+            self._perform_deferred(self._deferred.popleft())
         self._maintenance.sleep(effect.until)
         return Wakeup(clock(), 0)
+
+    def _perform_deferred(self, steps: Steps[None]) -> None:
+        try:
+            self._drive(steps, set(), self._perform)
+        except RedsyncError as error:
+            log.warning("what a signal handler or finalizer gave back: %s", error)
+
+    def _contain(self, error: BaseException) -> bool:
+        """Let what a callback raised end no thread of ours; in the caller's threads it comes out."""
+        if not self._maintenance.is_current():
+            return False
+        log.error("a callback raised %r in the client's own thread, where that ends nothing", error)
+        return True
 
     # fork.
 

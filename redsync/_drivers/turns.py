@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from redsync._drivers.parcels import Sleeper
+from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.wakers import Waker
 
 __all__ = ["Turns"]
@@ -31,6 +32,7 @@ class Turns:
         clock: Callable[[], float],
         waker: Waker,
         lead: Callable[[Sleeper, float], None],
+        doing: Doing,
     ) -> None:
         """Make it with nobody waiting.
 
@@ -39,17 +41,21 @@ class Turns:
             clock: Returns the instant in seconds.
             waker: Interrupts the leader's poll.
             lead: Reads for all until the sleeper is done or the instant has come; called by one thread at a time.
+                Returns early if the sleeper leads no longer.
+            doing: Where a thread that sleeps here notes that.
         """
         self._mutex: Final = mutex
         self._clock: Final = clock
         self._waker: Final = waker
         self._lead: Final = lead
+        self._doing: Final = doing
         self.closed = False
         self._leading = False
         self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the lane is closed; lead if nobody does."""
+        sleeper.rest = self._rest
         try:
             while not sleeper.done and (sleeper.lasts or not self.closed):
                 left = deadline - self._clock()
@@ -68,7 +74,11 @@ class Turns:
                 if gate is None:
                     self._lead(sleeper, deadline)
                 else:
-                    gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+                    self._doing.what = sleeper
+                    try:
+                        gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+                    finally:
+                        self._doing.what = BUSY
         finally:
             try:
                 self._leave(sleeper)
@@ -87,6 +97,17 @@ class Turns:
     def step_down(self, sleeper: Sleeper) -> None:
         """Give back the lead that `try_lead` took."""
         self._leave(sleeper)
+
+    def _rest(self, sleeper: Sleeper) -> Callable[[], None]:
+        """Let a sleeper neither lead nor follow while its own thread does something else.
+
+        Returns what lets it look again at whether it is done, and who leads.
+        """
+        with self._mutex:
+            gate = sleeper.gate
+        self._leave(sleeper)
+        # One that polls does so again, without having the lead.
+        return self._waker.wake if gate is None else gate.release
 
     def _leave(self, sleeper: Sleeper) -> None:
         """Neither lead nor follow any longer; may be interrupted, and is then done again."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 from typing import Final
+
+from redsync._core.interruptions import expected
 
 __all__ = ["Waker"]
 
@@ -24,12 +25,12 @@ class Waker:
 
     def wake(self) -> None:
         """Make it readable. Does nothing once it is closed: who would have been woken is gone."""
-        with suppress(BlockingIOError, OSError):  # A full pipe is readable already.
+        with expected(OSError):  # A full pipe is readable already.
             self._far.send(b"\0")
 
     def drain(self) -> None:
         """Make it unreadable again."""
-        with suppress(BlockingIOError):
+        with expected(BlockingIOError):
             while self._near.recv(4096):
                 pass
 

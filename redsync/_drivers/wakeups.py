@@ -1,17 +1,21 @@
-"""Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal.
+"""Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal, turns to ask again.
 
-Both are opened before the condition that they stand for is looked at, so no signal falls between look and sleep. How
-one sleeps is the lane's business: a sleep here is a generator of *naps*, each a sleeper and an instant. It goes on when
-the sleeper is done or the instant has come. Everything here is guarded by the lane's mutex.
+Mailboxes and bells are opened before the condition that they stand for is looked at, so no signal falls between look
+and sleep. How one sleeps is the lane's business: a sleep here is a generator of *naps*, each a sleeper and an instant.
+It goes on when the sleeper is done or the instant has come. Everything here is guarded by the lane's mutex.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias
 
-from redsync._drivers.parcels import Mailbox, Sleeper
+from redsync._core.effects import Wait
+from redsync._core.quorum import outline
+from redsync._core.retries import RetryQueue
+from redsync._drivers.parcels import Mailbox, Retry, Sleeper
 
 __all__ = ["Naps", "Wakeups"]
 
@@ -21,7 +25,7 @@ which nodes those with the mark."""
 
 
 class Wakeups:
-    """The mailboxes and bells of one lane."""
+    """The mailboxes and bells of one lane, and the queue of those that found no quorum."""
 
     def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
         self._mutex: Final = mutex
@@ -29,27 +33,52 @@ class Wakeups:
         self._awaken: Final = awaken
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
+        self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
 
-    def listen(self, key: bytes) -> None:
-        """Keep nodes' wake-ups for that key from now on; forget those of before."""
+    def listen(self, key: bytes, guard: float = 0.0) -> None:
+        """Keep nodes' wake-ups for that key from now on; forget those of before.
+
+        Args:
+            key: What the wake-ups say.
+            guard: For how many seconds a node must have remembered everything to hand the claim over.
+        """
+        mailbox = Mailbox()
+        mailbox.guard = guard
         with self._mutex:
-            self._mailboxes[key] = Mailbox()
+            self._mailboxes[key] = mailbox
 
-    def deafen(self, key: bytes) -> None:
-        """Forget the wake-ups for that key."""
+    def deafen(self, kept: bytes | Retry) -> None:
+        """Forget the wake-ups for that key, or let others take their turns."""
         with self._mutex:
-            self._mailboxes.pop(key, None)
+            if isinstance(kept, bytes):
+                self._mailboxes.pop(kept, None)
+            else:
+                self._retries.end(kept, self._clock())
 
-    def deliver(self, push: Sequence[Any], bit: int) -> None:
+    def naps(self, effect: Wait, retry: Retry | None) -> Naps:
+        """Sleep as the effect says; `retry`: of the run, if it has found no quorum before or does now."""
+        if effect.retry_at is not None:
+            assert retry is not None, "this run found no quorum"
+            return self.take_turn(retry, effect.retry_at, effect.until)
+        if retry is not None:
+            self.deafen(retry)
+        if effect.unless is not None and effect.key is not None:
+            return self.sleep(effect.key, effect.until, effect.unless)
+        return self.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
+
+    def deliver(self, push: Sequence[Any], bit: int, remembers_since: float = -math.inf) -> None:
         """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
         if push[0] != b"message":
             return
         message = push[-1]
         if message.__class__ is not bytes:
-            raise TypeError(f"a message is text, not {message!r:.80}")
+            raise TypeError(f"a message is text, not {outline(message)}")
         mark, _, key = message.partition(b" ")
         mailbox = self._mailboxes.get(key)
         if mailbox is not None:
+            if mailbox.guard and remembers_since + mailbox.guard > self._clock():
+                # It has no vote for a new claim, so none for one that it hands over either.
+                mark = b"0"
             mailbox.signal(bit, mark)
 
     def doze(self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None) -> Naps:
@@ -92,3 +121,28 @@ class Wakeups:
             for bell in self._bells.get(key, ()):
                 bell.signal(1)
                 self._awaken(bell)
+
+    def take_turn(self, retry: Retry, ready_at: float, until: float) -> Naps:
+        """Sleep until it is this run's turn to ask again, or the instant has come; the turn lasts until `deafen`."""
+        retries, waits = self._retries, True
+        try:
+            with self._mutex:
+                retries.join(retry, ready_at, self._clock())
+            while waits:
+                with self._mutex:
+                    look_at = retries.look(retry, self._clock())
+                    retry.done = False
+                if look_at is None:
+                    break
+                yield retry, min(look_at, until)
+                now = self._clock()
+                # Neither called nor in time: the lane is closed.
+                waits = now < until and (retry.done or now >= look_at)
+        finally:
+            with self._mutex:
+                retries.give_up(retry, self._clock())
+        return 0, 0
+
+    def _call(self, retry: Retry) -> None:
+        retry.done = True
+        self._awaken(retry)

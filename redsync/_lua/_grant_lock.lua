@@ -1,7 +1,7 @@
 -- Purpose: make a claim on a free lock in the place of its new holder; false if this node refuses. Uses KEYS[1] lock.
-local function grant(owner, ms)
+local function grant(claim, ms)
   -- A refusal is a table.
-  if type(redis.pcall('hset', KEYS[1], owner, '1')) == 'table' then return false end
+  if type(redis.pcall('hset', KEYS[1], claim, '1')) == 'table' then return false end
   redis.call('pexpire', KEYS[1], ms)
   return true
 end

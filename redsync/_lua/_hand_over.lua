@@ -9,11 +9,11 @@ while true do
   if not head then break end
   if mark ~= '0' and guard ~= '0' then
 -- include: memory
-    if remembered < tonumber(guard) then mark = '0' end
+    if remembered < tonumber(string.match(guard, '^%d+')) then mark = '0' end
   end
   if mark ~= '0' then
     -- A node may refuse to write; then the heir asks, and is told.
-    if not grant(head, until_ms - now) then mark = '0' end
+    if not grant(head .. ':' .. of, until_ms - now) then mark = '0' end
   end
   if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) > 0 then break end
   if mark ~= '0' then redis.call('del', KEYS[1]) end

@@ -1,3 +1,10 @@
--- Purpose: give up the place in the queue, as who has what it waited for. Uses KEYS[2] queue, KEYS[3] places, ARGV[1] owner.
-redis.call('zrem', KEYS[2], ARGV[1])
-redis.call('hdel', KEYS[3], ARGV[1])
+-- Purpose: give up the place in the queue. A command that comes late leaves the place alone that its owner has taken since for
+-- a later claim. Uses KEYS[2] queue, KEYS[3] places, ARGV[1] claim.
+do
+-- include: waiter
+  local place = waiter and redis.call('hget', KEYS[3], waiter)
+  if waiter and (not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number) then
+    redis.call('zrem', KEYS[2], waiter)
+    redis.call('hdel', KEYS[3], waiter)
+  end
+end

@@ -1,14 +1,15 @@
 -- Purpose: find the first in the queue whose place has not expired, by this node's clock alone; who is passed over loses
--- the place. Uses KEYS[2] queue, KEYS[3] places. Sets head and until_ms; head is nil if nobody waits.
+-- the place. Uses KEYS[2] queue, KEYS[3] places. Sets head, until_ms, and of, the number of its claim;
+-- head is nil if nobody waits.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
-local head, until_ms, mark, guard, channel
+local head, until_ms, of, mark, guard, channel
 while true do
   head = redis.call('zrange', KEYS[2], 0, 0)[1]
   if not head then break end
   local place = redis.call('hget', KEYS[3], head)
   if place then
-    until_ms, mark, guard, channel = string.match(place, '^(%d+) (%S+) (%d+) (.*)$')
+    until_ms, of, mark, guard, channel = string.match(place, '^(%d+) (%d+) (%S+) (%S+) (.*)$')
     -- What has another form is no place of ours.
     if until_ms and tonumber(until_ms) > now then break end
   end

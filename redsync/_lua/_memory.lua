@@ -1,18 +1,23 @@
--- Purpose: tell for how long this node remembers everything, ms. It does since its birth record was written: a record is
--- missing after FLUSHALL, or when an empty server took its place: -1; a "newborn" one is counted by this node's clock, and
--- anew if that was set back; any other says that it is for long. The key is the same for all names, so it is not among
--- KEYS. Sets remembered; and foreign, an error, if the record is of another type.
+-- Purpose: tell for how long this node remembers everything, ms. It does since its birth record was written, if that names
+-- a process that the asker is connected to. Otherwise -1: it is missing after FLUSHALL, or when an empty server took the
+-- node's place; it names another process where the data was replaced. A "newborn" one is counted by this node's clock,
+-- and anew if that was set back; an "original" one says that it is for long. The key is the same for all names, so it is
+-- not among KEYS. Uses guard: "<ms>,<process>,<process>,". Sets remembered; since, ms, nil if the record says nothing;
+-- and foreign, an error, if the record is of another type.
 local birth = redis.pcall('get', 'redsync_birth')
 local foreign = type(birth) == 'table' and birth
-if foreign then birth = false end
-local remembered = birth and math.huge or -1
-local since = string.match(birth or '', '^newborn (%d+)$')
-if since then
+local kind, since, process = string.match(not foreign and birth or '', '^(%l+) (%d+) (%S+)$')
+local remembered = -1
+if not kind or not string.find(guard, ',' .. process .. ',', 1, true) then
+  since = nil
+elseif kind == 'original' then
+  remembered = math.huge
+elseif kind == 'newborn' then
   local time = redis.call('time')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if now < tonumber(since) then
-    redis.call('set', 'redsync_birth', string.format('newborn %.0f', now))
-    since = now
+    since = string.format('%.0f', now)
+    redis.call('set', 'redsync_birth', 'newborn ' .. since .. ' ' .. process)
   end
   remembered = now - since
 end

@@ -1,13 +1,14 @@
--- Purpose: take away permits that have expired, by this node's clock alone; so many at a time that a script stays quick, unless
--- `all` are to go. What is left keeps its slots a little longer, which harms nobody. Where nothing else is left the keys
--- go as a whole, however many there are. Uses at_most, all and what _slots.lua defines. Sets foreign: the key holds another type,
--- or readers and writers.
-local foreign, expired
+-- Purpose: take away permits that have expired, by this node's clock alone; so many at a time that a script stays quick. What is
+-- left keeps its slots a little longer, which harms nobody. Where nothing else is left the keys go as a whole, however many
+-- there are. No command gets more than 1,000 values: Lua can't pass on more than some 8,000. Uses at_most and what
+-- _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
+local foreign, expired, batch
 repeat
-  expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, at_most)
+  batch = math.min(at_most, 1000)
+  expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, batch)
   foreign = expired.err ~= nil or string.match(expired[1] or redis.call('zrange', KEYS[1], 0, 0)[1] or '', '^[rw]:') ~= nil
   if not foreign and #expired > 0 then
-    if #expired == at_most and tonumber(redis.call('zrange', KEYS[1], -1, -1, 'withscores')[2]) <= now then
+    if #expired == batch and tonumber(redis.call('zrange', KEYS[1], -1, -1, 'withscores')[2]) <= now then
       freed = freed + redis.call('bitcount', KEYS[5])
       redis.call('del', KEYS[1], KEYS[4], KEYS[5])
     else
@@ -18,4 +19,5 @@ repeat
       tidy()
     end
   end
-until foreign or not all or #expired < at_most
+  at_most = at_most - batch
+until foreign or #expired < batch or at_most == 0

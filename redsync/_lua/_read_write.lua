@@ -1,5 +1,6 @@
 -- Purpose: what all scripts of the read-write lock share: the claims on one lock, in one sorted set, each with an expiry of
--- its own by this node's clock. A member is "r:<owner>" of a reader or "w:<owner>" of the writer; its score is until when,
+-- its own by this node's clock. A member is "r:<claim>" of a reader or "w:<claim>" of the writer, where a claim is
+-- "<owner>:<number>"; its score is until when,
 -- ms, and (hold count - 1) / 1024 as the fraction. The writer's score is negative, so it comes first, and readers follow in the
 -- order in which they expire: each question is answered by the ends of the set, however many readers there are.
 local time = redis.call('time')

@@ -7,5 +7,7 @@ if ARGV[2] == '1' then
   if type(redis.pcall('zcard', KEYS[1])) == 'number' then
 -- include: read_write_hand_over
   end
+else
+-- include: keep_place
 end
 return had and 1 or 0

@@ -1,6 +1,7 @@
 -- Purpose: what both modes of the read-write lock do when they are asked for. Uses mode, "r:" or "w:", and what
 -- read_write and read_write_claims have; replies.
 local ours, guard = mode .. ARGV[1], ARGV[4]
+-- include: waiter
 if redis.call('exists', KEYS[1], KEYS[2] or KEYS[1]) == 0 then
 -- include: remembers
   local refusal = put(KEYS[1], ours, now + ARGV[3], ARGV[2], true)
@@ -19,14 +20,14 @@ if had and is_live(had) then
   return 2
 end
 
-local blocker, until_ms, writes = find_blocker(KEYS[1], ARGV[1], mode)
+local blocker, until_ms, writes = find_blocker(KEYS[1], waiter, mode)
 if blocker == '' then return 0 end
 local queued = false
 if mode == 'r:' and KEYS[2] and not blocker and not writes then
 -- include: read_write_next
   queued = first[1]
   -- New readers come after a writer that waits, and those who wait come in their turn.
-  if writer and writer ~= ARGV[1] and not (ARGV[5] and now - ARGV[6] < writer_came) then
+  if writer and writer ~= waiter and not (ARGV[5] and now - ARGV[6] < writer_came) then
     blocker, until_ms = 'writers', writer_until
   end
 end

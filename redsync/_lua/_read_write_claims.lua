@@ -13,6 +13,11 @@ local function put(key, member, until_ms, count, alone)
   return done
 end
 
+-- Return the owner of a claim.
+local function owner_of(member)
+  return string.match(member, '^[rw]:(.*):%d+$')
+end
+
 -- Return who keeps an owner from a claim in that mode, and until when, ms; if nobody does, whether the owner writes is the
 -- third. All readers together are called "readers", for nodes need not name the same of them. The permits of a semaphore
 -- of that name are told as an empty text. What has expired is swept, at most 64 claims per call.
@@ -25,14 +30,16 @@ local function find_blocker(key, owner, mode)
     local past = string.format('(%.0f', now + 1)
     local expired = redis.call('zrangebyscore', key, string.format('(%.0f', -now - 1), past, 'limit', 0, 64)
     redis.call('zrem', key, unpack(expired))
-  elseif score < 0 and first[1] ~= 'w:' .. owner then
+  elseif score < 0 and owner_of(first[1]) ~= owner then
     return string.sub(first[1], 3), math.floor(-score)
   end
   if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end
-  -- One of the last two may be the owner's own.
-  local last = redis.call('zrange', key, -2, -1, 'withscores')
-  for i = #last, 2, -2 do
-    score = tonumber(last[i])
-    if score > 0 and is_live(score) and last[i - 1] ~= 'r:' .. owner then return 'readers', math.floor(score) end
-  end
+  -- The last may be the owner's own, and some before it of earlier holds that it has given back elsewhere.
+  local at = -1
+  repeat
+    local last = redis.call('zrange', key, at, at, 'withscores')
+    score = tonumber(last[2] or 0)
+    if score > 0 and is_live(score) and owner_of(last[1]) ~= owner then return 'readers', math.floor(score) end
+    at = at - 1
+  until score <= 0
 end

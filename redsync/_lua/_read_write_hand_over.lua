@@ -16,18 +16,19 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
 
   for i, heir in ipairs(heirs) do
     local place = redis.call('hget', KEYS[3], heir) or ''
-    local until_ms, mark, guard, channel = string.match(place, '^(%d+) (%S+) (%d+) (.*)$')
-    local had = redis.call('zscore', KEYS[1], mode .. heir)
+    local until_ms, of, mark, guard, channel = string.match(place, '^(%d+) (%d+) (%S+) (%S+) (.*)$')
+    local claim = mode .. heir .. ':' .. (of or '')
+    local had = redis.call('zscore', KEYS[1], claim)
     local stays, heard = false, false
     -- A renewal may have made the claim here, where its owner still has a place.
     if until_ms and tonumber(until_ms) > now and not (had and is_live(had)) then
       if mark ~= '0' and guard ~= '0' then
 -- include: memory
-        if remembered < tonumber(guard) then mark = '0' end
+        if remembered < tonumber(string.match(guard, '^%d+')) then mark = '0' end
       end
-      if i == 64 or (mark ~= '0' and type(put(KEYS[1], mode .. heir, tonumber(until_ms), '1')) == 'table') then mark = '0' end
+      if i == 64 or (mark ~= '0' and type(put(KEYS[1], claim, tonumber(until_ms), '1')) == 'table') then mark = '0' end
       heard = redis.call('publish', channel, mark .. ' ' .. heir .. ' ' .. KEYS[1]) > 0
-      if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], mode .. heir) end
+      if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], claim) end
       stays = heard and mark == '0' and mode == 'w:'
     end
     told = told or heard

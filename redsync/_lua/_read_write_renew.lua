@@ -4,14 +4,14 @@ local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}
 for i, key in ipairs(KEYS) do
-  local owner, count, until_ms = ARGV[3 * i - 2], ARGV[3 * i - 1], now + ARGV[3 * i]
-  local had = redis.pcall('zscore', key, mode .. owner)
+  local claim, count, until_ms = mode .. ARGV[3 * i - 2], ARGV[3 * i - 1], now + ARGV[3 * i]
+  local had = redis.pcall('zscore', key, claim)
   if type(had) == 'table' then
     reply[i] = -1
   elseif had and is_live(had) then
-    put(key, mode .. owner, math.max(until_ms, math.floor(math.abs(had))), count)
+    put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)
     reply[i] = 2
-  elseif not find_blocker(key, owner, mode) and type(put(key, mode .. owner, until_ms, count)) == 'number' then
+  elseif not find_blocker(key, owner_of(claim), mode) and type(put(key, claim, until_ms, count)) == 'number' then
     reply[i] = 1
   else
     reply[i] = 0

@@ -1,7 +1,7 @@
--- Purpose: take the place that a ticket stands for, or keep it for longer. Uses KEYS[2] queue, KEYS[3] places, ARGV[1] permit,
+-- Purpose: take the place that a ticket stands for, or keep it for longer. Uses KEYS[2] queue, KEYS[3] places, waiter,
 -- ARGV[5] for how long, ms, ARGV[6] ticket, ARGV[7] wake channel, now, and wants: how many slots.
-redis.call('zadd', KEYS[2], ARGV[6], ARGV[1])
-redis.call('hset', KEYS[3], ARGV[1], string.format('%.0f ', now + ARGV[5]) .. wants .. ' ' .. ARGV[7])
+redis.call('zadd', KEYS[2], ARGV[6], waiter)
+redis.call('hset', KEYS[3], waiter, string.format('%.0f ', now + ARGV[5]) .. wants .. ' ' .. ARGV[7])
 if redis.call('pttl', KEYS[2]) < tonumber(ARGV[5]) then
   redis.call('pexpire', KEYS[2], ARGV[5])
   redis.call('pexpire', KEYS[3], ARGV[5])

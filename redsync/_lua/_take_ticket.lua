@@ -1,15 +1,20 @@
 -- Purpose: take the place that a ticket stands for, or keep it for longer; "+" stands for the ticket that the place has, or
--- else the next one that this node knows of. Highest is the highest ticket of the queue, and is set to ours.
--- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] owner, ARGV[4] guard, ms, ARGV[5] for how long, ms, ARGV[6] ticket,
+-- else the next one that this node knows of. Highest is the highest ticket of the queue, and is set to ours. An ask that comes
+-- late leaves the place alone that its owner has taken since for a later claim.
+-- Uses KEYS[2] queue, KEYS[3] places, waiter, number, ARGV[4] guard, ms, ARGV[5] for how long, ms, ARGV[6] ticket,
 -- ARGV[7] wake channel, ARGV[8] mark.
-local time = redis.call('time')
-local place = string.format('%.0f ', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[5])
-local ticket = ARGV[6]
-if ticket == '+' then ticket = tonumber(redis.call('zscore', KEYS[2], ARGV[1]) or highest + 1) end
-highest = tonumber(ticket)
-redis.call('zadd', KEYS[2], ticket, ARGV[1])
-redis.call('hset', KEYS[3], ARGV[1], place .. ARGV[8] .. ' ' .. ARGV[4] .. ' ' .. ARGV[7])
-if redis.call('pttl', KEYS[2]) < tonumber(ARGV[5]) then
-  redis.call('pexpire', KEYS[2], ARGV[5])
-  redis.call('pexpire', KEYS[3], ARGV[5])
+local place = redis.call('hget', KEYS[3], waiter)
+if not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number then
+  local time = redis.call('time')
+  local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[5]
+  local ticket = ARGV[6]
+  if ticket == '+' then ticket = tonumber(redis.call('zscore', KEYS[2], waiter) or highest + 1) end
+  highest = tonumber(ticket)
+  redis.call('zadd', KEYS[2], ticket, waiter)
+  place = string.format('%.0f %.0f ', until_ms, number) .. ARGV[8] .. ' ' .. ARGV[4] .. ' ' .. ARGV[7]
+  redis.call('hset', KEYS[3], waiter, place)
+  if redis.call('pttl', KEYS[2]) < tonumber(ARGV[5]) then
+    redis.call('pexpire', KEYS[2], ARGV[5])
+    redis.call('pexpire', KEYS[3], ARGV[5])
+  end
 end

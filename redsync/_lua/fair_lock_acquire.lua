@@ -4,14 +4,15 @@
 -- Only the head of the queue is granted a free lock. It keeps its place meanwhile: a grant may be undone when too few
 -- nodes granted, or not in time, and whoever draws a ticket until then must still come after it.
 -- Idempotent: hold count and ticket are set, never added to; who has a ticket draws the same again.
--- KEYS[1] lock: hash owner -> hold count
--- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry mark guard channel"
--- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- KEYS[1] lock: hash claim -> hold count
+-- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket; places: hash owner -> "expiry number mark guard channel"
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5..8] not for a re-entry: for how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet, +: to
 --        be drawn here; wake channel; mark of this ask, 0: the lock must not be handed over to it
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, owner, its ticket, or the highest if it has
---        none} held by that owner, or free and the turn of that owner, whose place lasts so long; to who has a place also
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim, its ticket, or the highest if it has
+--        none} held by that claim, or free and the turn of that claim, whose place lasts so long; to who has a place also
 --        how many wait before it
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 local free = redis.call('exists', KEYS[1]) == 0
@@ -19,6 +20,7 @@ local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
 
 local highest
+-- include: waiter
 if KEYS[2] then
   highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
   if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
@@ -36,8 +38,8 @@ end
 local remaining, holder, rank
 if KEYS[2] then
 -- include: live_head
-  rank = redis.call('zrank', KEYS[2], ARGV[1]) or nil
-  if head and head ~= ARGV[1] then holder, remaining = head, until_ms - now end
+  rank = redis.call('zrank', KEYS[2], waiter) or nil
+  if head and head ~= waiter then holder, remaining = head .. ':' .. of, until_ms - now end
 end
 if not free then
   holder, remaining = redis.call('hkeys', KEYS[1])[1], redis.call('pttl', KEYS[1])

@@ -1,7 +1,7 @@
 -- Purpose: give back one hold of a fair lock. The count that remains is set, never subtracted; at 0 the lock is
 -- deleted, and handed over to the head of the queue. Idempotent: a lock that is not ours stays as it is.
--- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> ticket    KEYS[3] places: hash owner -> "expiry mark guard channel"
--- ARGV[1] owner   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
+-- KEYS[1] lock: hash claim -> hold count    KEYS[2] queue: zset owner -> ticket    KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
 -- Reply: 1 this node had our claim | 0 it had not
 if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
   if ARGV[2] == '0' then

@@ -2,12 +2,14 @@
 -- a higher generation replaces a lower one, within one the totals of the clients are set to the higher. So it sets, counts
 -- down, repairs, deletes (a generation of size 0) and looks. Who waits gets a place in the same step; all who wait are
 -- woken when this node sees the latch open. Idempotent.
--- What a node that may have forgotten the latch is told is hearsay: it may have known more. It says so, and since when it
--- remembers, until a client tells it that it knows all that nodes knew at a later time, or it remembers for long enough.
--- KEYS[1] latch: hash generation, size, client -> total; hearsay   KEYS[2] waiters: zset "channel owner" -> until when, ms
+-- What a node that lost memory knows of the latch is hearsay, be it told since or old data that came back: it may have
+-- known more. It says so, and since when it remembers (its *life*), until a client tells it in this life that it knows
+-- all that nodes knew at a later time, or it remembers for long enough.
+-- KEYS[1] latch: hash generation, size, client -> total; life: in which it was told all   KEYS[2] waiters: zset "channel owner" -> until when, ms
 -- ARGV[1] for how long to keep the latch from now on, ms
 -- ARGV[2] who waits, "channel owner", or empty   ARGV[3] for how long to keep its place, ms
--- ARGV[4] for how long this node must have remembered everything to say that it was never set, ms; 0: does not matter
+-- ARGV[4] for how long this node must have remembered everything to say that it was never set, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5] for nodes that remember since one of these instants, "ms ms", it is no hearsay
 -- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
 -- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; if this node may have known more followed
@@ -19,22 +21,20 @@ local generation, told = tonumber(known or 0), tonumber(ARGV[6])
 
 -- Since when it remembers, if what it forgot before may have been about this latch.
 local life
-if ARGV[4] ~= '0' then
+local guard = ARGV[4]
+if guard ~= '0' then
   local guarded = told > 0
 -- include: note_birth
 -- include: memory
   if generation == 0 and told == 0 then
-    if foreign then return foreign end
-    if remembered < tonumber(ARGV[4]) then
-      return redis.error_reply(string.format('FORGETFUL %.0f', remembered))
-    end
+-- include: refuse_forgetful
   end
   if remembered < tonumber(ARGV[1]) then life = since or '-1' end
 end
 if generation == 0 and told == 0 then return {0, 0, life and tonumber(life)} end
 
-local marked = redis.call('hexists', KEYS[1], 'hearsay') == 1
-local hearsay = life and (marked or generation == 0)
+local told_in = redis.call('hget', KEYS[1], 'life')
+local hearsay = life and told_in ~= life
 if hearsay and string.find(' ' .. ARGV[5] .. ' ', ' ' .. life .. ' ', 1, true) then hearsay = false end
 
 local replaced = told > generation
@@ -50,18 +50,14 @@ if told == generation then
     end
   end
 end
-if hearsay then
-  redis.call('hset', KEYS[1], 'hearsay', 1)
-elseif marked and ARGV[4] ~= '0' then
-  redis.call('hdel', KEYS[1], 'hearsay')
-end
+if life and not hearsay and (replaced or told_in ~= life) then redis.call('hset', KEYS[1], 'life', life) end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[1]) then redis.call('pexpire', KEYS[1], ARGV[1]) end
 
 local size = tonumber(redis.call('hget', KEYS[1], 'size'))
 local reply, left = {generation, size}, size
 local fields = redis.call('hgetall', KEYS[1])
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'hearsay' then
+  if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'life' then
     reply[#reply + 1] = fields[i]
     reply[#reply + 1] = tonumber(fields[i + 1])
     left = left - fields[i + 1]

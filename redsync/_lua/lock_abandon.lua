@@ -1,7 +1,7 @@
 -- Purpose: undo an attempt: drop our claim if this node granted one, and leave the queue when we stop waiting.
 -- Who leaves may have been woken a moment ago: the wake-up is passed on, or it would be lost. Idempotent.
--- KEYS[1] lock: hash owner -> hold count    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry mark guard channel"
--- ARGV[1] owner   ARGV[2] 1: leave the queue too; 0: go on waiting
+-- KEYS[1] lock: hash claim -> hold count    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] 1: leave the queue too; 0: go on waiting
 -- Reply: 1 this node had our claim | 0 it had not
 local had = redis.pcall('hexists', KEYS[1], ARGV[1]) == 1
 if had then redis.call('del', KEYS[1]) end
@@ -12,5 +12,7 @@ if ARGV[2] == '1' then
 -- include: grant_lock
 -- include: hand_over
   end
+else
+-- include: keep_place
 end
 return had and 1 or 0

@@ -1,17 +1,18 @@
--- Purpose: take a lock or mutex away from whoever holds it, and hand it over to the next waiter. Called twice
--- it takes it away from that one too.
--- KEYS[1] lock: hash, or mutex: string    KEYS[2] queue: zset owner -> rank    KEYS[3] places: hash owner -> "expiry mark guard channel"
--- ARGV[1] Redisson's channel, told of the release   ARGV[2] the type of value to take away: hash | string
--- Reply: 1 it was held | 0 it was free | -1 the key holds another type, nothing was changed
+-- Purpose: take a lock or mutex away from one holder, and hand it over to the next waiter. Idempotent, and late it harms
+-- nobody: it names the claim that it takes away.
+-- KEYS[1] lock: hash, or mutex: string    KEYS[2] queue: zset owner -> rank
+-- KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- ARGV[1] the claim, whoever's   ARGV[2] the type of value to take away: hash | string   ARGV[3] Redisson's channel, told of it
+-- Reply: 1 that claim held it | 0 it did not | -1 the key holds another type, nothing was changed
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then return 0 end
 if kind ~= ARGV[2] then return -1 end
 local holder = kind == 'hash' and redis.call('hkeys', KEYS[1])[1] or redis.call('get', KEYS[1])
+if holder ~= ARGV[1] then return 0 end
 redis.call('del', KEYS[1])
-redis.call('publish', ARGV[1], '0')
+redis.call('publish', ARGV[3], '0')
 -- Who waited for it has kept its place, at the head.
-redis.call('zrem', KEYS[2], holder)
-redis.call('hdel', KEYS[3], holder)
+-- include: leave_queue
 if kind == 'hash' then
 -- include: grant_lock
 -- include: hand_over

@@ -1,16 +1,16 @@
 -- Purpose: tell who holds a lock, mutex or read-write lock and who waits for it; changes nothing.
--- KEYS[1] lock: hash owner -> hold count; or mutex: string, its holder's value; or read-write lock: zset "r:<owner>" or
---         "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
+-- KEYS[1] lock: hash claim -> hold count; or mutex: string, its holder's value; or read-write lock: zset "r:<claim>" or
+--         "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of who wants to write
 -- KEYS[3] latest fencing token, kept for a day
 -- ARGV none
--- Reply: {type of the key, "fenced" for a hash that goes with a token, remaining ms (-2 none, -1 no expiry), {owner, count},
+-- Reply: {type of the key, "fenced" for a hash that goes with a token, remaining ms (-2 none, -1 no expiry), {claim, count},
 --         {waiting owners, longest first}, the record of the holder's client, msgpack, or nothing}; of a read-write lock the
 --         third is instead, for the writer and those readers who have it for longest, 64 at most,
---         {{owner, count, r or w, remaining ms, record or ""} ...}; of a semaphore it is empty
-local function find_record(owner)
-  -- Owners of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
-  local client = string.match(owner or '', '^([%x-]+):%d+$')
+--         {{claim, count, r or w, remaining ms, record or ""} ...}; of a semaphore it is empty
+local function find_record(claim)
+  -- Claims of ours are "<client uuid>:<serial>:<number>"; the record's key depends on who holds, so it is not among KEYS.
+  local client = string.match(claim or '', '^([%x-]+):%d+:%d+$')
   local record = client and redis.pcall('get', 'redsync:client:' .. client)
   return type(record) == 'string' and record or nil
 end
@@ -27,12 +27,12 @@ if kind == 'zset' then
   for _, word in ipairs(redis.call('zrevrange', KEYS[1], 0, 62, 'withscores')) do claims[#claims + 1] = word end
   local seen = {}
   for i = 1, #claims, 2 do
-    local mode, owner = string.match(claims[i], '^([rw]):(.*)$')
+    local mode, claim = string.match(claims[i], '^([rw]):(.*)$')
     local score = math.abs(claims[i + 1])
     if mode and is_live(score) and not seen[claims[i]] then
       seen[claims[i]] = true
       local until_ms = math.floor(score)
-      holder[#holder + 1] = {owner, (score - until_ms) * 1024 + 1, mode, until_ms - now, find_record(owner) or ''}
+      holder[#holder + 1] = {claim, (score - until_ms) * 1024 + 1, mode, until_ms - now, find_record(claim) or ''}
     end
   end
 end

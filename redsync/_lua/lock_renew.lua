@@ -1,7 +1,7 @@
 -- Purpose: lengthen many claims at once. A claim that this node forgot is created again ("healed") so that it counts
 -- from the next renewal on; it never counts in this one, or a lock that had expired could be won back.
--- KEYS[i] lock i: hash owner -> hold count
--- ARGV[3i-2] its owner   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
+-- KEYS[i] lock i: hash claim -> hold count
+-- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1
 -- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 held by another owner, or no memory left
 --        to heal it | -1 the key holds another type

@@ -1,6 +1,6 @@
 -- Purpose: undo an attempt: drop our claim if this node granted one, and leave the queue when we stop waiting.
 -- Who leaves may have been woken a moment ago: the wake-up is passed on, or it would be lost. Idempotent.
--- KEYS[1] mutex: string    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry mark guard channel"
+-- KEYS[1] mutex: string    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2] 1: leave the queue too; 0: go on waiting
 -- Reply: 1 this node had our claim | 0 it had not
 local had = redis.pcall('get', KEYS[1]) == ARGV[1]
@@ -12,5 +12,7 @@ if ARGV[2] == '1' then
 -- include: grant_mutex
 -- include: hand_over
   end
+else
+-- include: keep_place
 end
 return had and 1 or 0

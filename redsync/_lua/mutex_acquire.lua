@@ -2,9 +2,10 @@
 -- string of the Redis documentation, `SET key value NX PX lease`, shared with every other implementation of it.
 -- Idempotent: the value is unique to one request.
 -- KEYS[1] mutex: string, the value of whoever has it
--- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry mark guard channel"
+-- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5..8] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
 --        0: it must not be handed over to it
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; to who waits also
@@ -33,6 +34,5 @@ end
 local rank
 if KEYS[2] then
 -- include: take_place
-  rank = redis.call('zrank', KEYS[2], ARGV[1])
 end
 return {redis.call('pttl', KEYS[1]), value, rank}

@@ -1,6 +1,6 @@
 -- Purpose: give back a mutex, compare and delete, and hand it over to the next waiter. Idempotent: a mutex that is not ours
 -- stays as it is.
--- KEYS[1] mutex: string    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry mark guard channel"
+-- KEYS[1] mutex: string    KEYS[2] queue: zset owner -> arrival ms    KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2], ARGV[3] not used: a mutex has no hold count and no channel of Redisson's
 -- Reply: 1 this node had our claim | 0 it had not
 if redis.pcall('get', KEYS[1]) ~= ARGV[1] then

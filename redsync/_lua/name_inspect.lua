@@ -1,11 +1,11 @@
 -- Purpose: tell all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
--- KEYS[1] claim: hash owner -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter), or
---         "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative (read-write lock)
+-- KEYS[1] claim: hash claim -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter), or
+--         "r:<claim>" or "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative (read-write lock)
 -- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] limit: "version permits", of a rate limiter also its window, us   KEYS[6] latest fencing token
 -- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> until when, ms
 -- ARGV[1] of how many holders and waiters to tell who they are, at most
--- Reply: {kind ("none", or the type of a foreign value), {{owner, count, "r", "w" or "", remaining ms, -1 never, record} ...},
+-- Reply: {kind ("none", or the type of a foreign value), {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ...},
 --        how many hold it, {{owner, record} ... first come first}, how many wait, permits or 0, window, us, or 0,
 --        {size of the latch, how many are to come, remaining ms, how many wait} or {}}; a record is msgpack, or empty
 -- include: read_write
@@ -13,15 +13,15 @@ local most = tonumber(ARGV[1])
 
 local function find_record(owner)
   -- Owners of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
-  local client = string.match(owner, '^([%x-]+):%d+$')
+  local client = string.match(owner, '^([%x-]+):%d+')
   local record = client and redis.pcall('get', 'redsync:client:' .. client)
   return type(record) == 'string' and record or ''
 end
 
 local holders, held, holds = {}, 0, {}
-local function tell_holder(owner, count, mode, remaining)
-  held, holds[owner] = held + 1, true
-  if held <= most then holders[held] = {owner, count, mode, remaining, find_record(owner)} end
+local function tell_holder(claim, count, mode, remaining)
+  held, holds[string.match(claim, '^(.*):%d+$') or claim] = held + 1, true
+  if held <= most then holders[held] = {claim, count, mode, remaining, find_record(claim)} end
 end
 
 local kind, pttl = redis.call('type', KEYS[1]).ok, redis.call('pttl', KEYS[1])
@@ -50,10 +50,10 @@ elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '
   kind = 'read-write lock'
   local claims = redis.call('zrange', KEYS[1], 0, -1, 'withscores')
   for i = 1, #claims, 2 do
-    local mode, owner = string.match(claims[i], '^([rw]):(.*)$')
+    local mode, claim = string.match(claims[i], '^([rw]):(.*)$')
     local score = math.abs(claims[i + 1])
     if mode and is_live(score) then
-      tell_holder(owner, (score - math.floor(score)) * 1024 + 1, mode, math.floor(score) - now)
+      tell_holder(claim, (score - math.floor(score)) * 1024 + 1, mode, math.floor(score) - now)
     end
   end
 end

@@ -1,9 +1,12 @@
--- Purpose: tell whether anybody reads, or writes; changes nothing.
--- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
--- ARGV[1] r: reads | w: writes
--- Reply: 1 yes | 0 no
+-- Purpose: tell who reads, or who writes; changes nothing.
+-- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative
+-- ARGV[1] r: reads | w: writes   ARGV[2] of how many to tell at most, those who have it for longest
+-- Reply: {"r:<claim>" or "w:<claim>" ...} | -1 the key holds another type
 -- include: read_write
-local at = ARGV[1] == 'w:' and 0 or -1
-local claim = redis.pcall('zrange', KEYS[1], at, at, 'withscores')
-if not claim[1] or string.sub(claim[1], 1, 2) ~= ARGV[1] then return 0 end
-return is_live(claim[2]) and 1 or 0
+local found = redis.pcall(ARGV[1] == 'w:' and 'zrange' or 'zrevrange', KEYS[1], 0, ARGV[2] - 1, 'withscores')
+if found.err or found[1] and not string.match(found[1], '^[rw]:') then return -1 end
+local claims = {}
+for i = 1, #found, 2 do
+  if string.sub(found[i], 1, 2) == ARGV[1] and is_live(found[i + 1]) then claims[#claims + 1] = found[i] end
+end
+return claims

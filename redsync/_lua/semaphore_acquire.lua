@@ -2,32 +2,37 @@
 -- served: what is free is granted only if it is enough for the asker and for everybody who waits before it.
 -- A first try takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose the
 -- same ones. A further one wants exact slots: the permit has these afterwards and no others, or none at all.
--- Nothing is granted under an older limit than this node knows. Who knows a newer one teaches it with the grant.
+-- Nothing is granted under an older limit than this node knows, or under a void one. Who knows a newer one that a resize has
+-- made teaches it, granted or not; the one that programs bring along is written down with a grant only.
 -- Idempotent: a permit that has slots already keeps them.
--- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
--- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
+-- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] permit   ARGV[2] how many slots   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant, ms; 0: does not matter
+-- ARGV[4] for how long this node must have remembered everything to grant, ms, and under which processes:
+--        "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5] for how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
 -- ARGV[8] the limit's version   ARGV[9] the limit   ARGV[10] start   ARGV[11] exact slots, or nothing
--- ARGV[12] only of a rate limiter: its window, us
--- Reply: "slot,slot" granted | {ms until enough slots have expired for those who wait before it and for itself, or -1, reason,
+-- ARGV[12] 1: tell what is taken
+-- ARGV[13] only of a rate limiter: its window, us
+-- Reply: "slot,slot" granted | {"slot,slot", bit map of what is taken now} granted, and that was to be told
+--        | {ms until enough slots have expired for those who wait before it and for itself, or -1, reason,
 --        highest ticket, how many wait before it, detail, permits}; reason "full": no room, "taken": others have some of
 --        these slots, detail: bit map of what is taken, "limit": this node knows another limit of at least that version,
---        or of another kind, detail: that limit as at KEYS[6], and its permits
+--        or of another kind, or that version is void; detail: the limit that it knows, as at KEYS[6], if any, and its permits
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 -- include: slots
-local at_most, all = 4 + ARGV[2], false
+-- include: limit
+local at_most = 4 + ARGV[2]
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end
+-- include: waiter
 local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 
-local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[12] and ' ' .. ARGV[12] or '')
-local its_limit = redis.call('get', KEYS[6])
-local its_version, its_permits, its_window = string.match(its_limit or '', '^(%d+) (%d+) ?(%d*)$')
-its_version = tonumber(its_version)
+local window = ARGV[13] or ''
+local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. window or '')
+local its_limit, its_version, its_permits, its_window = read_limit(KEYS[6])
 
 local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
 local mine = redis.call('hget', KEYS[4], me) or ''
@@ -35,16 +40,21 @@ local has, had = {}, 0
 for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
 
 local reason, detail, chosen, room = 'full', '', nil, -1
-if its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= (ARGV[12] or '')) then
-  reason, detail, permits = 'limit', its_limit, tonumber(its_permits)
+local differs = its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= window)
+if differs or is_void(version) then
+  reason, detail, permits = 'limit', its_limit or '', its_permits or permits
 else
+  if version > (its_version or 0) then
+    write_limit(KEYS[6], limit, version)
+    its_version = version
+  end
   if ARGV[5] ~= '0' and ARGV[6] ~= '0' then
 -- include: take_place_in_line
   end
   room = permits - redis.call('bitcount', KEYS[5]) + had - wants
 end
 
-if room >= 0 and (highest == 0 or line(room, me) <= room) then
+if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
   local beyond = false
   for slot in pairs(has) do beyond = beyond or tonumber(slot) >= permits end
   if ARGV[11] ~= '' then
@@ -72,7 +82,7 @@ if not chosen then
   if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
   tidy()
 -- include: wake_line
-  local before = redis.call('zrank', KEYS[2], me)
+  local before = redis.call('zrank', KEYS[2], waiter)
 -- include: time_left
   return {left, reason, math.max(highest, ARGV[6]), before or 0, detail, permits}
 end
@@ -88,7 +98,9 @@ end
 -- include: keep_slots
 -- include: keep_limit
 if ARGV[6] ~= '0' then
--- include: leave_queue
+  redis.call('zrem', KEYS[2], waiter)
+  redis.call('hdel', KEYS[3], waiter)
 end
 -- include: wake_line
+if ARGV[12] == '1' then return {chosen, redis.call('get', KEYS[5])} end
 return chosen

@@ -1,35 +1,46 @@
 -- Purpose: tell what is taken of a semaphore, its limit, and who has permits. Permits that have expired are taken away first.
--- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
--- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
+-- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
--- ARGV[1] of how many permits to tell who has them, those that end first come first; 0: of none, -1: of all
--- ARGV[2] for how long this node must have remembered everything to be believed that there is room, ms; 0: does not matter
+-- ARGV[1] of how many permits to tell who has them, those that end first come first; -1: of those whose first slot is one of
+--        the 1,000 from ARGV[3] on: who wants to know of all asks for a page at a time
+-- ARGV[2] for how long this node must have remembered everything to be believed that there is room, ms, and
+--        under which processes; 0: does not matter
+-- ARGV[3] the first slot of the page
 -- Reply: {version of the limit or -1, the limit or 0, bit map of what is taken, {{permit, slots, remaining ms, the record of
---        its client, msgpack, or nothing}}, its window, us, or 0, how many slots are wanted by those who wait} | 0 the key holds another type, nothing was changed
---        | error FORGETFUL <ms for which this node remembers, or -1>
+--        its client, msgpack, or nothing: it is told once}}, its window, us, or 0, how many slots are wanted by those who wait,
+--        this node's clock, ms}
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
 -- include: slots
-local at_most, all = 500, true
+-- include: limit
+local at_most = math.huge
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end
 -- include: wake_line
 local guard = ARGV[2]
 -- include: remembers
-local version, permits, window = string.match(redis.call('get', KEYS[6]) or '', '^(%d+) (%d+) ?(%d*)$')
-local holders, records = {}, {}
-local last = ARGV[1] == '-1' and -1 or ARGV[1] - 1
-local entries = ARGV[1] ~= '0' and redis.call('zrange', KEYS[1], 0, last, 'withscores') or {}
-for i = 1, #entries, 2 do
-  local permit, remaining = entries[i], entries[i + 1] - now
-  if remaining > 0 then
-    -- Permits of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
-    local client = string.match(permit, '^([%x-]+):%d+$') or ''
-    if not records[client] then
-      local record = redis.pcall('get', 'redsync:client:' .. client)
-      records[client] = type(record) == 'string' and record or ''
+local _, version, permits, window = read_limit(KEYS[6])
+local holders, told = {}, {}
+local function tell(permit, slots, expiry)
+  -- Permits of ours are "<client uuid>:<serial>:<number>"; the record's key depends on who holds, so it is not among KEYS.
+  local client = string.match(permit, '^([%x-]+):%d+:%d+$') or ''
+  local record = not told[client] and redis.pcall('get', 'redsync:client:' .. client)
+  told[client] = true
+  holders[#holders + 1] = {permit, slots, expiry - now, type(record) == 'string' and record or ''}
+end
+if ARGV[1] == '-1' then
+  local first, entries = tonumber(ARGV[3]), redis.call('hgetall', KEYS[4])
+  for i = 1, #entries, 2 do
+    local slot = tonumber(string.match(entries[i + 1], '^%d+')) or -1
+    if slot >= first and slot < first + 1000 then
+      tell(entries[i], entries[i + 1], redis.call('zscore', KEYS[1], entries[i]) or now)
     end
-    holders[#holders + 1] = {permit, redis.call('hget', KEYS[4], permit) or '', remaining, records[client]}
   end
+elseif ARGV[1] ~= '0' then
+  local entries = redis.call('zrange', KEYS[1], 0, ARGV[1] - 1, 'withscores')
+  for i = 1, #entries, 2 do tell(entries[i], redis.call('hget', KEYS[4], entries[i]) or '', entries[i + 1]) end
 end
 local wanted = math.max(line(math.huge, ''), redis.call('zcard', KEYS[2]))
-return {tonumber(version) or -1, tonumber(permits) or 0, redis.call('get', KEYS[5]) or '', holders, tonumber(window) or 0, wanted}
+local taken = redis.call('get', KEYS[5]) or ''
+return {version or -1, permits or 0, taken, holders, tonumber(window) or 0, wanted, now}

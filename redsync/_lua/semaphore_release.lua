@@ -1,11 +1,12 @@
 -- Purpose: give back a permit, or some of its slots, and wake those who fit in now. The slots that remain are set, none are
 -- subtracted. Idempotent: a permit that is not there stays away.
--- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset permit -> ticket
--- KEYS[3] places: hash permit -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
+-- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
 -- Reply: 1 this node had the permit | 0 it had not, or no longer
 -- include: slots
+-- include: limit
 -- include: line
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end

@@ -1,16 +1,22 @@
 -- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again, if they
 -- are free ("healed"), so that it counts from the next renewal on; it never counts in this one, or what had expired could be
--- won back. Slots that the node gave besides are taken back, and a place in line that is left there is given up.
--- KEYS[5j-4..5j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
---        queue: zset permit -> ticket; places: hash permit -> "expiry wants channel"
+-- won back. Slots that the node gave besides are taken back, and a place in line that is left there is given up. The node gets
+-- the limit as well, unless it knows a newer one, which it tells: so a limit lasts for as long as any permit that is renewed.
+-- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
+--        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
--- ARGV[4n+1] only if memory is guarded: 1
+-- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
+-- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
 -- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
---        | -1 the key holds another type
-local guarded = ARGV[#ARGV - #ARGV % 4 + 1]
+--        | -1 the key holds another type; then, if it knows a newer limit of any: for each semaphore that limit, or nothing
+local semaphores = #KEYS / 6
+local permits = math.floor((#ARGV - semaphores) / 4)
+local guarded = ARGV[4 * permits + semaphores + 1]
 -- include: note_birth
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- include: limit
 
 local function set(text)
   local members = {}
@@ -32,9 +38,9 @@ local function rearrange(taken, has, wanted)
 end
 
 local reply, longest = {}, {}
-for i = 1, math.floor(#ARGV / 4) do
-  local j, permit, wanted, lease = 5 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
-  local claim, slots, taken = KEYS[j - 4], KEYS[j - 3], KEYS[j - 2]
+for i = 1, permits do
+  local j, permit, wanted, lease = tonumber(ARGV[4 * i - 3]), ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  local claim, slots, taken, queue, places = unpack(KEYS, 6 * j - 5, 6 * j - 1)
   local expiry = redis.pcall('zscore', claim, permit)
   if type(expiry) == 'table' then
     reply[i] = -1
@@ -59,8 +65,9 @@ for i = 1, math.floor(#ARGV / 4) do
       end
     end
     if reply[i] < 2 then
-      redis.call('zrem', KEYS[j - 1], permit)
-      redis.call('hdel', KEYS[j], permit)
+      local waiter = string.match(permit, '^(.*):%d+$') or permit
+      redis.call('zrem', queue, waiter)
+      redis.call('hdel', places, waiter)
     end
     if reply[i] > 0 and (reply[i] == 1 or tonumber(expiry) < now + lease) then
       redis.call('zadd', claim, now + lease, permit)
@@ -69,11 +76,24 @@ for i = 1, math.floor(#ARGV / 4) do
 end
 
 -- The keys outlast the permits, and end at one instant: a bit map must not outlive the permits that its bits stand for.
-for j, lease in pairs(longest) do
-  if redis.call('exists', KEYS[j - 4]) == 0 then
-    redis.call('del', KEYS[j - 3], KEYS[j - 2])
-  elseif redis.call('pttl', KEYS[j - 4]) < lease then
-    for i = j - 4, j - 2 do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
+local newer, any = {}, false
+for j = 1, semaphores do
+  local lease, claim, lengthened = longest[j], KEYS[6 * j - 5], false
+  if lease and redis.call('exists', claim) == 0 then
+    redis.call('del', KEYS[6 * j - 4], KEYS[6 * j - 3])
+  elseif lease and redis.call('pttl', claim) < lease then
+    for i = 6 * j - 5, 6 * j - 3 do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
+    lengthened = true
+  end
+  local limit = ARGV[4 * permits + j]
+  local version = tonumber(string.match(limit, '^%d+'))
+  local its_limit, its_version, _, its_window = read_limit(KEYS[6 * j])
+  newer[j] = ''
+  if its_version and its_version > version and its_window == '' then
+    newer[j], any = its_limit, true
+  elseif lease and not is_void(version) and ((its_version or -1) < version or version == 0 and lengthened) then
+    write_limit(KEYS[6 * j], limit, version, lease)
   end
 end
+for j = 1, any and semaphores or 0 do reply[permits + j] = newer[j] end
 return reply

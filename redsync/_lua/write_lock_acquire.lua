@@ -1,10 +1,11 @@
 -- Purpose: claim the write lock when nobody else reads or writes, or else take a place in the queue, which keeps new
 -- readers out, in one atomic step. Idempotent: the hold count is set, never added to.
--- KEYS[1] holders: zset "r:<owner>" or "w:<owner>" -> until ms + (count - 1) / 1024, the writer's negative
--- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of a writer    KEYS[3] places: hash owner -> "expiry mark guard channel"
+-- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative
+-- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of a writer    KEYS[3] places: hash owner -> "expiry number mark guard channel"
 --         KEYS[2], KEYS[3] not for a re-entry
--- ARGV[1] owner   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms; 0: does not matter
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
+-- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5..8] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
 --        0: it must not be handed over to it
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, who: an owner, "readers" or "writers"} refused; to who

@@ -12,7 +12,8 @@ quorum of nodes keeps it there. Two quorums meet, so two permits never have the 
   want few, and who fits is not held up.
 
 How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
-under the one limit that a quorum of nodes has; nodes that know an older one learn it from the grant itself.
+under the one limit that a quorum of nodes has; nodes that know an older one learn it from the question itself. What a
+lowered limit asks for besides is in `shrinking`, which limits are believed in `_core.limits`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from redsync._core.effects import Arg
-from redsync._core.holds import HoldState, read_slots
+from redsync._core.holds import HoldState, granted_slots
 from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.places import PLACE_KEPT, SPREAD, patience
+from redsync._protocols.places import PLACE_KEPT, SPREAD, highest_ticket, patience
 from redsync._protocols.rounds import refusals, type_error
+from redsync._protocols.shrinking import MOST_BYTES, Taken
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
 
@@ -91,6 +93,9 @@ class Bid:
         self.window = window
         self.kept = PLACE_KEPT if window is None else window.place_kept
         self._ticket = 0
+        self._suspended = False
+        # The version, the limit, and whether nodes tell what is taken, as they were asked.
+        self._asked = limit.version, limit.permits, False
         self._anew()
         self._again = False
         self.taken = False
@@ -111,38 +116,47 @@ class Bid:
             self._anew()
         self._again = False
         self._rounds += 1
-        self.taken = self.taken or self._ticket > 0
+        self.taken = self.taken or (self._ticket > 0 and not self._suspended)
         exact = b",".join(b"%d" % slot for slot in self._exact)
         limit = self._limit
-        return *self._place(), limit.version, limit.permits, self._start, exact, *limit.window
+        self._asked = limit.version, limit.permits, limit.lowered
+        tells = int(limit.lowered)
+        return *self._place(), limit.version, limit.permits, self._start, exact, tells, *limit.window
 
     def _place(self) -> tuple[Arg, ...]:
-        return milliseconds(self.kept) if self._waits else 0, self._ticket, self._owner.channel
+        keeps = self._waits and not self._suspended
+        return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
     @property
     def place(self) -> tuple[Arg, ...]:
         """What an undoing says to get the place back that grants have taken away; empty if there is none."""
-        return (self._wanted, 0, *self._place()) if self._ticket and self._waits else ()
+        return (self._wanted, 0, *self._place()) if self._ticket and self._waits and not self._suspended else ()
 
     def judge(self, reply: Any) -> bool:
         """Tell a granting reply from a refusing one."""
-        if reply.__class__ is bytes:
-            if len(read_slots(reply)) != self._wanted:
-                raise ValueError("a grant names as many slots as were wanted")
+        if reply.__class__ is bytes or self._tells(reply):
+            slots = granted_slots(reply)
+            if len(slots) != self._wanted or (self._asked[2] and max(slots) >= self._asked[1]):
+                raise ValueError("a grant names as many slots as were wanted, all of them below the limit")
             return True
         if reply.__class__ is int and reply == 0:
             return False
         if reply.__class__ is not list or [word.__class__ for word in reply[:4]] != [int, bytes, int, int]:
             raise ValueError("an acquire is answered by slots, or by the reason why there are none")
-        if [word.__class__ for word in reply[4:]] != [bytes, int]:
+        if [word.__class__ for word in reply[4:]] != [bytes, int] or len(reply[4]) > MOST_BYTES:
             raise ValueError("a refusal tells what is taken, and the limit")
-        if reply[1] == _OTHER_LIMIT:
+        if reply[1] == _OTHER_LIMIT and reply[4]:
             Limit.read(reply[4])
         return False
 
+    def _tells(self, reply: Any) -> bool:
+        """Whether that is a grant which tells what is taken."""
+        asked = self._asked[2] and reply.__class__ is list
+        return asked and [word.__class__ for word in reply] == [bytes, bytes] and len(reply[1]) <= MOST_BYTES
+
     def decide(self, tally: Tally) -> Verdict:
         """Return WON if a quorum of nodes has granted each of so many slots."""
-        votes = self._granted(tally)
+        votes = self._votes(tally)
         best = sorted(votes.values(), reverse=True)[: self._wanted]
         least = best[-1] if len(best) == self._wanted else 0
         if least >= tally.quorum:
@@ -159,10 +173,20 @@ class Bid:
         hopeless = heard - full + unheard < tally.quorum
         return Verdict.LOST if hopeless or self._choose(tally) else Verdict.PENDING
 
+    def _votes(self, tally: Tally) -> Counter[int]:
+        """Return how many nodes have granted each slot, those left out that make up for slots beyond the limit."""
+        granted = _grants(tally)
+        votes = Counter(slot for reply in granted for slot in granted_slots(reply))
+        if self._asked[2]:
+            for slot in self._taken(tally, votes).reserved(self._asked[1]):
+                votes.pop(slot, None)
+        return votes
+
     @staticmethod
-    def _granted(tally: Tally) -> Counter[int]:
-        votes = zip(tally.choices, tally.replies, strict=True)
-        return Counter(chain.from_iterable(read_slots(reply) for choice, reply in votes if choice is Choice.GRANTED))
+    def _taken(tally: Tally, votes: Counter[int]) -> Taken:
+        """Return what others have, as far as the nodes that granted know."""
+        own = {slot for slot, count in votes.items() if count >= tally.quorum}
+        return Taken(((reply[1], granted_slots(reply)) for reply in _grants(tally)), own)
 
     @property
     def enough(self) -> Callable[[Tally], bool]:
@@ -171,10 +195,14 @@ class Bid:
     def take(self, state: HoldState, tally: Tally) -> None:
         """Note in a hold that was won which slots it has."""
         self._hear(tally)
-        state.slots = self._won(tally)
+        state.slots, state.limit = self._won(tally), self._limit
+        version, permits, tells = self._asked
+        self._limit.prove(version)
+        if tells and version == self._limit.version and not self._taken(tally, Counter()).beyond(permits):
+            self._limit.lowered = False
 
     def _won(self, tally: Tally) -> tuple[int, ...]:
-        votes = self._granted(tally)
+        votes = self._votes(tally)
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     # Being refused.
@@ -197,14 +225,19 @@ class Bid:
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
         limit, before = self._limit, self._limit.version
-        told = [Limit.read(reply[4]) for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
-        alike = [other for other in told if other.per_us == limit.per_us]
+        told = [reply[4] for reply in refusals(tally) if reply and reply[1] == _OTHER_LIMIT]
+        others = [Limit.read(text) for text in told if text]
+        alike = [other for other in others if other.per_us == limit.per_us]
+        # Who knows none, or an older one, refuses ours as void.
+        void = told.count(b"") + sum(other.version < before for other in alike)
+        if void > len(tally.nodes) - tally.quorum and before == self._asked[0]:
+            limit.forget()
         for other in alike:
             limit.learn(other.version, other.permits)
-        others = [other for other in told if other.per_us != limit.per_us]
+        others = [other for other in others if other.per_us != limit.per_us]
         if limit.version == before:
             others += [other for other in alike if other.version == before]
-        self.contested, self._newer = bool(others), limit.version > before
+        self.contested, self._newer = bool(others), limit.version != before
         return others
 
     def exchange(self, tally: Tally) -> bool:
@@ -232,11 +265,17 @@ class Bid:
 
     def learn(self, tally: Tally) -> bool:
         told = [reply[2] for reply in refusals(tally) if reply]
-        if self._ticket or not self._waits or len(told) < tally.quorum:
-            return False
-        self._ticket = max(told) + 1
+        suspended, self._suspended = self._suspended, False
+        if not (suspended and self._ticket):
+            if self._ticket or not self._waits or len(told) < tally.quorum:
+                return False
+            self._ticket = highest_ticket(told) + 1
         self._again, self._exact, self._rounds = True, (), 0
         return True
+
+    def suspend(self) -> bool:
+        self._suspended = True
+        return False
 
     def _choose(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that the most nodes may grant; none if there are not enough that a quorum may.
@@ -245,17 +284,27 @@ class Bid:
         """
         chances: list[Callable[[int], float]] = []
         candidates: set[int] = set()
+        reserved: frozenset[int] = frozenset()
+        if self._asked[2]:
+            # Of exact slots, all that are free may be reserved: then others have to be looked for.
+            taken = self._taken(tally, Counter())
+            reserved = taken.reserved(self._limit.permits)
+            candidates.update(self._free_in(taken, reserved))
         for node, (choice, reply) in enumerate(zip(tally.choices, tally.replies, strict=True)):
             if choice is Choice.GRANTED:
-                slots = read_slots(reply)
+                slots = granted_slots(reply)
                 candidates.update(slots)
                 first = self._first.setdefault(node, () if self._exact else slots)
-                chances.append(partial(self._chance, slots, first))
+                told = partial(_chance_in, Taken([(reply[1], slots)])) if self._asked[2] else None
+                chances.append(told or partial(self._chance, slots, first))
             elif choice is Choice.REFUSED and reply and reply[1] == _TAKEN:
-                candidates.update(self._free_in(reply[4]))
-                chances.append(partial(_chance_in, reply[4]))
-        scores = {slot: [chance(slot) for chance in chances] for slot in candidates}
-        possible = [slot for slot, each in scores.items() if sum(map(bool, each)) >= tally.quorum]
+                taken = Taken([(reply[4], ())])
+                candidates.update(self._free_in(taken, reserved))
+                chances.append(partial(_chance_in, taken))
+        scores = {slot: [chance(slot) for chance in chances] for slot in candidates - reserved}
+        # A node that names a slot beyond the limit is broken: others would make room for all bits up to that one.
+        below = self._limit.permits
+        possible = [slot for slot, each in scores.items() if slot < below and sum(map(bool, each)) >= tally.quorum]
         if len(possible) < self._wanted:
             return ()
         possible.sort(key=lambda slot: (-sum(scores[slot]), self._distance(slot)))
@@ -268,10 +317,10 @@ class Bid:
         passed = max(map(self._distance, first), default=-1)
         return 0.5 if slot in first or self._distance(slot) > passed else 0.0
 
-    def _free_in(self, bits: bytes) -> Iterable[int]:
+    def _free_in(self, taken: Taken, reserved: frozenset[int]) -> Iterable[int]:
         permits = self._limit.permits
         cycle = ((self._start + i) % permits for i in range(permits))
-        return islice((slot for slot in cycle if not _is_set(bits, slot)), self._wanted + _SPARE)
+        return islice((slot for slot in cycle if slot not in taken and slot not in reserved), self._wanted + _SPARE)
 
     def _distance(self, slot: int) -> int:
         return (slot - self._start) % self._limit.permits
@@ -283,7 +332,11 @@ class Bid:
 
     @staticmethod
     def is_split(tally: Tally) -> bool:
-        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain."""
+        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain.
+
+        The same if all that was granted is reserved: no node knows of enough to refuse. That ends when what lives on
+        bare majorities has been filled up.
+        """
         full = [reply for reply in refusals(tally) if reply and reply[1] == _FULL]
         return len(full) + tally.choices.count(None) < tally.quorum
 
@@ -303,9 +356,10 @@ class Bid:
         return self.window.patience(luck, ahead / self._limit.permits)
 
 
-def _chance_in(bits: bytes, slot: int) -> float:
-    return 0.0 if _is_set(bits, slot) else 1.0
+def _chance_in(taken: Taken, slot: int) -> float:
+    return 0.0 if slot in taken else 1.0
 
 
-def _is_set(bits: bytes, slot: int) -> bool:
-    return slot // 8 < len(bits) and bool(bits[slot // 8] >> (7 - slot % 8) & 1)
+def _grants(tally: Tally) -> list[Any]:
+    votes = zip(tally.choices, tally.replies, strict=True)
+    return [reply for choice, reply in votes if choice is Choice.GRANTED]

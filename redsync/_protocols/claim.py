@@ -4,7 +4,7 @@ Whatever the reason a round was not won for, its claims are undone on all nodes,
 refused, or the same is asked for again at once, now with a place in the queue. Then:
 
 * *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
-  until the deadline;
+  until the deadline, and without a place that others would have to wait for;
 * *split vote* (contenders hold a minority each, so nobody can win): try again after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
@@ -14,6 +14,10 @@ have kept the place, and says so with the *mark* of the ask that it answers. A q
 are believed from the instant of that ask. An undo may take away what was handed over since, so after one nothing counts
 that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
 the watchdog has to lengthen it; else we ask, and find our claims there.
+
+**Each try after an undo is a claim of its own**, with a number that no try before had. So an undo that comes late, over
+a connection that was given up, finds nothing of what was asked for since. The place in the queue goes on: it belongs to
+the owner. A try without an undo before it repeats its claim, and finds it where it was granted.
 
 Who is served first is a matter of the place, see `places`; whether grants carry tokens, of the kind, see `tokens`.
 """
@@ -30,8 +34,10 @@ from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.demands import Demand
 from redsync._protocols.lease import abandon, milliseconds, renew_at
+from redsync._protocols.lining_up import call_forward, crowd_of, line_up
 from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
 from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
+from redsync._protocols.tokens import is_absurd
 from redsync.exceptions import RedsyncError
 
 __all__ = ["acquire_new", "is_granted", "listen"]
@@ -67,6 +73,8 @@ def is_granted(reply: Any) -> bool:
 def _is_granted_with_token(reply: Any) -> bool:
     """Judge a reply to an acquire whose grants carry tokens."""
     if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
+        if is_absurd(reply[1]):
+            raise ValueError("a token beyond all clocks")
         return True
     if is_granted(reply):
         raise ValueError("a grant that lacks its fencing token")
@@ -75,17 +83,17 @@ def _is_granted_with_token(reply: Any) -> bool:
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
     if demand.bid is not None:
+        if demand.bid.window is None:
+            demand.bid.kept = min(PLACE_KEPT, lease)
         return demand.bid
     if demand.backoff is not None:
         return Nowhere(demand.backoff)
     waits = demand.timeout != 0
     crowded = demand.crowded and waits
     untold = demand.fence is not None  # a hand-over tells no token
-    if not untold and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED:
-        # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
-        waiting = Waiting(demand.owner, waits, crowded, session.marks, min(PLACE_KEPT, lease))
-    else:
-        waiting = Waiting(demand.owner, waits, crowded, None)
+    # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
+    handed = not untold and demand.lease is None and demand.holds == 1 and lease >= _SHORTEST_HANDED
+    waiting = Waiting(demand.owner, waits, crowded, session.marks if handed else None, min(PLACE_KEPT, lease))
     return Ticket(waiting) if demand.kind.by_ticket else Arrival(waiting, started)
 
 
@@ -98,18 +106,20 @@ class _Attempt:
         fence: As the demand's.
         hurried: The latest round had less time than rounds have.
         mark: What nodes say that hand the lock over, if that counts; else None.
-        state: The hold, once it was won.
+        state: The hold, once it was won; None again if it was not to be.
         token: Its fencing token.
     """
 
     __slots__ = (
+        "_asked",
         "_asked_at",
         "_asking",
+        "_claim",
         "_demand",
         "_doubtful",
         "_failures",
         "_guard",
-        "_guard_ms",
+        "_guard_arg",
         "_kept_until",
         "_left",
         "_place",
@@ -133,11 +143,12 @@ class _Attempt:
         self._session = session
         self._demand = demand
         self._started = started
+        self._claim = demand.owner.claim(next(session.claims))
         self._touched = 0
         self._kept_until = 0.0
         self._asking = self._left = False
         self.mark: bytes | None = None
-        self._doubtful = 0
+        self._asked = self._doubtful = 0
         self._asked_at = 0.0
         self.hurried = False
         self.state: HoldState | None = None
@@ -148,7 +159,9 @@ class _Attempt:
         self._window = None if demand.bid is None else demand.bid.window
         self._useful = math.inf
         self._guard = session.timing.guard(self.lease) if self._window is None else self._window.guard
-        self._guard_ms = milliseconds(self._guard)
+        # Without a guard only a token depends on what the node remembers.
+        guarded = self._guard or demand.fence is not None
+        self._guard_arg = session.processes.guard(milliseconds(self._guard)) if guarded else 0
         self.fence = demand.fence
         self.token: int | None = None
         self.deadline = math.inf if timeout is None else started + timeout
@@ -177,7 +190,7 @@ class _Attempt:
         self.mark, self._asked_at = self._place.mark, now
         kept = max(lease, self._place.kept) if self._place.taken else lease
         self._kept_until = max(self._kept_until, now + patience + kept)
-        claim = (owner.wire, demand.holds, milliseconds(lease), self._guard_ms)
+        claim = (self._claim, demand.holds, milliseconds(lease), self._guard_arg)
         command = Command(demand.kind.acquire, keys.all if place or demand.kind.mode else (keys.lock,), claim + place)
         judge = is_granted if demand.bid is None else demand.bid.judge
         if self.fence is not None:
@@ -208,9 +221,14 @@ class _Attempt:
         """Take note of which nodes were asked."""
         self._asking = False
         self._touched |= tally.sent
+        self._asked |= tally.sent
         # Who refuses keeps no claim of ours, also none of an earlier round.
         self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
         self._kept_until = max(self._kept_until, tally.at + self.lease)
+
+    def suspend(self) -> bool:
+        """Record that too few nodes answer, so that our place must hold up nobody; return whether to leave it now."""
+        return self._place.suspend()
 
     def undo(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""
@@ -219,20 +237,56 @@ class _Attempt:
         # What nodes hand over until they get this is taken away again, and not to be counted.
         self.mark = None
         # A round that was interrupted may have been sent to any node.
-        owed_to = self._session.all_nodes if self._asking else self._touched
+        # Our place may be anywhere that we ever asked; our claim only where we asked for it.
+        owed_to = self._session.all_nodes if self._asking else self._touched if leave else self._asked
         place = () if leave or demand.bid is None else demand.bid.place
-        until = self._kept_until
-        yield from tell(
-            abandon(demand.kind, demand.keys, demand.owner, leave=leave, owed_to=owed_to, owed_until=until, place=place)
+        drop = abandon(
+            demand.kind,
+            demand.keys,
+            demand.owner,
+            self._claim,
+            leave=leave,
+            owed_to=owed_to,
+            owed_until=self._kept_until,
         )
+        if place:
+            # At once or never: a node that gave the place back later would give it to one who has left.
+            back = drop.command._replace(args=(*drop.command.args, *place))
+            yield from tell(drop._replace(command=back, owed_to=0))
+        yield from tell(drop)
         if place:
             # Nodes that were never asked keep the place too now, and are to be told when we leave it.
             self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
-        self._doubtful = 0
+        self._doubtful = self._asked = 0
+        self._claim = demand.owner.claim(next(self._session.claims))
         self._left = leave
         if leave:
             self._place.leave()
+
+    def begin(self, now: float) -> None:
+        """Begin to wait in the nodes' queues at that instant, from the first try on."""
+        if isinstance(self._place, Arrival):
+            self._place.begin(now)
+
+    def drop(self, *, settled: bool) -> Steps[None]:
+        """Undo everything, also what was won, unless that is settled."""
+        if settled:
+            return
+        # Interrupted: a claim may be on its way to any node, and a place in any queue.
+        if self.state is not None:
+            self._session.holds.remove(self.state)
+            self.state = None
+        if self._asking or self._touched:
+            yield from self.undo(leave=True)
+
+    def conclude(self, tally: Tally, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
+        """Return if others hold it, now that it is over; else raise."""
+        if refusal is not None:
+            raise refusal
+        # In no time nobody can answer. Then the round before it tells whether others hold it.
+        if mute and not (was_held and self.hurried):
+            raise no_quorum(self._demand.name, tally, self._demand.kind.label)
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when what was won may be believed; of a rate limiter: until when it counts."""
@@ -253,7 +307,9 @@ class _Attempt:
         self.note(tally)
         assert self.fence is not None, "it is asked for tokens"
         assert self.token is not None, "it is known"
-        return (yield from self.fence.level(tally, self._demand.owner, self.token, self.patience(tally.at)))
+        return (
+            yield from self.fence.level(tally, self._demand.owner, self._claim, self.token, self.patience(tally.at))
+        )
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if what the nodes said rules the claim out for good."""
@@ -270,12 +326,18 @@ class _Attempt:
             return self._demand.bid.exchange(tally) or (not over and self._place.learn(tally))
         return not over and not _is_split(tally) and self._place.learn(tally)
 
-    def pause(self, tally: Tally, mute: bool) -> float:
-        """Return how many seconds to sleep before the next try."""
-        luck = self._session.luck()
+    def sleep(self, tally: Tally, mute: bool) -> Wait:
+        """Return the sleep before the next try."""
+        lane, luck = self._demand.owner.lane, self._session.luck()
         if mute:
             self._failures += 1
-            return retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
+            pause = retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
+            return Wait(self.deadline, lane, retry_at=tally.at + pause)
+        until = min(self.deadline, tally.at + self._pause(tally, luck))
+        return Wait(until, lane, self.wake_key, self._session.quorum, _GRACE, self.mark)
+
+    def _pause(self, tally: Tally, luck: float) -> float:
+        """Return how many seconds to sleep after a refusal."""
         fixed = self._place.pause(self._tries, luck)
         if fixed is not None:
             return fixed
@@ -338,6 +400,7 @@ class _Attempt:
             demand.kind,
             demand.keys,
             demand.owner,
+            self._claim,
             demand.holds,
             self.lease,
             valid_until,
@@ -362,8 +425,15 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
         ConfigurationError: The nodes have another limit than the bid.
     """
     attempt = _Attempt(session, demand, started)
-    settled = held = False
+    crowds, settled, held = session.crowds, False, False
+    crowds.under_way += 1
+    crowd = crowd_of(session, demand)
     try:
+        if crowd is not None and not crowds.enter(crowd, demand.owner.wire):
+            now, may_ask = yield from line_up(session, demand, crowd, now, attempt.deadline)
+            if not may_ask:
+                return None
+            attempt.begin(now)
         while True:
             tally = yield from broadcast(attempt.ask(now))
             if tally.won and attempt.fence is not None and not attempt.is_level(tally):
@@ -379,40 +449,35 @@ def acquire_new(session: Session, demand: Demand, started: float, now: float) ->
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
             was_held, held = held, not mute
+            crowds.note(crowd, mute=mute)
             if refusal is None and attempt.learn(tally, over=over):
                 # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
                 continue
-            if over or mute or attempt.in_doubt:
-                yield from attempt.undo(leave=over)
+            leave = over or (mute and attempt.suspend())
+            if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.wake_key):
+                yield from attempt.undo(leave=leave)
             settled = over
-            if refusal is not None:
-                raise refusal
             if over:
-                # In no time nobody can answer. Then the round before it tells whether others hold it.
-                if mute and not (was_held and attempt.hurried):
-                    raise no_quorum(demand.name, tally, demand.kind.label)
+                attempt.conclude(tally, refusal, mute=mute, was_held=was_held)
                 return None
-            key = None if mute else attempt.wake_key
-            until = min(attempt.deadline, now + attempt.pause(tally, mute))
-            wake = yield from wait(Wait(until, demand.owner.lane, key, session.quorum, _GRACE, attempt.mark))
+            wake = yield from wait(attempt.sleep(tally, mute))
             now = wake.at
             if wake.handed.bit_count() >= session.quorum and attempt.is_fresh(now):
                 state = attempt.take_over(now)
                 demand.receipt.state = state
                 return state
     except BaseException:
-        if not settled:
-            # Interrupted: a claim may be on its way to any node, and a place in any queue.
-            if attempt.state is not None:
-                session.holds.remove(attempt.state)
-            yield from attempt.undo(leave=True)
+        yield from attempt.drop(settled=settled)
         raise
+    finally:
+        crowds.under_way -= 1
+        if crowd is not None and (follower := crowds.leave(crowd, demand.owner.wire)) is not None:
+            yield from call_forward(demand, follower)
 
 
 def listen(state: HoldState, demand: Demand) -> None:
     """Let the holder be told of the loss of a hold in the way that the demand asks for."""
-    # However often one lock object is re-entered, its holder is told once.
-    if demand.on_lost is not None and demand.on_lost not in state.on_lost:
+    if demand.on_lost is not None:
         state.on_lost.append(demand.on_lost)
 
 

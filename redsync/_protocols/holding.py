@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
 from redsync._core.runner import Session
 from redsync._protocols.lease import EXPIRED, forsake, lose, tell_end
 from redsync._protocols.renewal import renew
@@ -33,8 +35,14 @@ def check(state: HoldState, now: float) -> Steps[None]:
         raise _lost(state)
 
 
-def release(session: Session, state: HoldState, now: float, holds: int = 1) -> Steps[None]:
-    """Give that many holds back, all of them in one command.
+def release(
+    session: Session,
+    state: HoldState,
+    now: float,
+    holds: int = 1,
+    on_lost: Callable[[HoldState], object] | None = None,
+) -> Steps[None]:
+    """Give that many holds back, all of them in one command; with them goes the callback that came with the last.
 
     Raises:
         LeaseLostError: It had been lost; the holds are given back all the same.
@@ -48,11 +56,13 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
             yield from lose(state, EXPIRED)
         if not state.count:
             session.holds.remove(state)
+        elif state.on_lost:
+            state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
         tally = yield from broadcast(
             Broadcast(
-                Command(state.kind.release, state.keys.all, (state.owner.wire, state.count, state.rest)),
+                Command(state.kind.release, state.keys.all, (state.claim, state.count, state.rest)),
                 state.owner.lane,
                 state.owner,
                 _had,
@@ -62,9 +72,9 @@ def release(session: Session, state: HoldState, now: float, holds: int = 1) -> S
                 thorough=True,
             )
         )
-    except LeaseLostError:
-        raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, LeaseLostError) and not is_interruption(error):
+            raise
         # Interrupted, perhaps before a byte was sent: renewals end, so nothing may be left on the nodes.
         if not state.count:
             session.holds.remove(state)
@@ -89,7 +99,7 @@ def give_back(session: Session, state: HoldState) -> Steps[None]:
     try:
         session.holds.remove(state)
         if state.lost is None:
-            command = Command(state.kind.release, state.keys.all, (state.owner.wire, 0, state.rest))
+            command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
             yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.

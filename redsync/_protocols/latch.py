@@ -153,8 +153,8 @@ class _Caller:
         self.session = session
         self.latch = latch
         self.owner = owner
-        guarded = session.timing.restart_guard > 0
-        self._memory = milliseconds((latch.keep if memory is None else memory) if guarded else 0.0)
+        wanted = milliseconds(latch.keep if memory is None else memory)
+        self._memory = session.processes.guard(wanted) if session.timing.restart_guard else 0
         self._found = LatchState()
         self.place = owner.channel + b" " + owner.wire
         self.wake_key = owner.wire + b" " + latch.keys.latch
@@ -277,17 +277,21 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 caller.require(tally)
                 return False
             failures = 0 if tally.won else failures + 1
-            luck = session.luck()
-            pause = retry_delay(failures, luck, shortest=0.02, longest=0.25) if failures else 0.5 + luck
-            now = (yield from wait(_sleep(caller, min(deadline, now + pause)))).at
+            if failures:
+                now = (yield from wait(_retry(caller, failures, deadline, now))).at
+            else:
+                until = min(deadline, now + 0.5 + session.luck())
+                now = (yield from wait(Wait(until, owner.lane, caller.wake_key, session.quorum, _GRACE))).at
     finally:
         # Also where it was open at once: a node that has not heard of that keeps a place.
         leave = Command(LEAVE, latch.keys.all, (caller.place,))
         yield from tell(Tell(leave, owner.lane, owner, session.all_nodes, now + _PLACE_KEPT))
 
 
-def _sleep(caller: _Caller, until: float) -> Wait:
-    return Wait(until, caller.owner.lane, caller.wake_key, caller.session.quorum, _GRACE)
+def _retry(caller: _Caller, failures: int, deadline: float, now: float) -> Wait:
+    """Return the sleep before a round is repeated that found no quorum."""
+    pause = retry_delay(failures, caller.session.luck(), shortest=0.02, longest=0.25)
+    return Wait(deadline, caller.owner.lane, retry_at=now + pause)
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, patience: float) -> Steps[None]:
@@ -348,8 +352,7 @@ def _insist(
         if tally.at >= deadline or caller.foreign(tally) is not None:
             caller.require(tally)
         failures += 1
-        pause = retry_delay(failures, caller.session.luck(), shortest=0.02, longest=0.25)
-        now = (yield from wait(Wait(min(deadline, tally.at + pause), caller.owner.lane))).at
+        now = (yield from wait(_retry(caller, failures, deadline, tally.at))).at
 
 
 def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) -> Steps[bool]:

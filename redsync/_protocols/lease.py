@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Arg, Command, Steps, Tell, Wait, notify, signal, tell, wait
+from redsync._core.effects import Command, Steps, Tell, Wait, notify, signal, tell, wait
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
@@ -31,24 +31,21 @@ def abandon(
     kind: ClaimKind,
     keys: LockKeys,
     owner: Owner,
+    claim: bytes,
     *,
     leave: bool,
     owed_to: int,
     owed_until: float,
-    place: tuple[Arg, ...] = (),
 ) -> Tell:
-    """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes.
-
-    With `place`, what describes one, the nodes give the place back that their grants have taken away.
-    """
-    command = Command(kind.abandon, keys.all, (owner.wire, int(leave), *place))
+    """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
+    command = Command(kind.abandon, keys.all, (claim, int(leave)))
     return Tell(command, owner.lane, owner, owed_to, owed_until)
 
 
 def forsake(state: HoldState, *, leave: bool) -> Tell:
     """Return the effect that drops a hold's claim on all nodes that may keep it; `abandon` for what was held."""
     touched, until = state.touched, state.kept_until
-    return abandon(state.kind, state.keys, state.owner, leave=leave, owed_to=touched, owed_until=until)
+    return abandon(state.kind, state.keys, state.owner, state.claim, leave=leave, owed_to=touched, owed_until=until)
 
 
 def lose(state: HoldState, reason: str) -> Steps[None]:
@@ -64,7 +61,7 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
         try:
             yield from tell_end(state)
         finally:
-            yield from notify(HoldLost(state.name, str(state.owner), reason, state))
+            yield from notify(HoldLost(state.name, state.holder, reason, state))
 
 
 def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:

@@ -78,13 +78,14 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
             raise no_quorum(demand.name, tally)
         failures += 1
         pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
-        now = (yield from wait(Wait(min(deadline, now + pause, state.valid_until), demand.owner.lane))).at
+        until = min(deadline, state.valid_until)
+        now = (yield from wait(Wait(until, demand.owner.lane, retry_at=now + pause))).at
     return now
 
 
 def _ask_again(session: Session, demand: Demand, state: HoldState, now: float, lease: float) -> Steps[Tally]:
     """Ask all nodes for one count more; undo it if the hold was given back meanwhile."""
-    args = (demand.owner.wire, state.count + demand.holds, milliseconds(lease), 0)
+    args = (state.claim, state.count + demand.holds, milliseconds(lease), 0)
     timeout = session.timing.round_timeout(lease)
     command = Command(demand.kind.acquire, (demand.keys.lock,), args)
     try:

@@ -11,7 +11,7 @@ from redsync._core.claims import ClaimKind
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.presence import Claim, ClientRecord
+from redsync._core.presence import Claim, ClientRecord, owner_of
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
@@ -29,6 +29,10 @@ def _not_foreign(reply: Any) -> bool:
     return bool(reply >= 0)
 
 
+_MOST_ROUNDS = 8
+"""Claims of different holders that one forced release takes away: contenders that have a minority of nodes each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one node knows of a lock.
@@ -36,7 +40,7 @@ class Look:
     Attributes:
         kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
         remaining: Seconds until the node forgets the claim; None when it never does or has none.
-        owner: The holder, None if it is free, or not held by one at a time.
+        claim: The holder's claim, None if it is free, or not held by one at a time.
         count: The hold count.
         waiters: The waiting owners, longest first; 100 at most.
         client: Who is behind the holder, None if unknown.
@@ -45,7 +49,7 @@ class Look:
 
     kind: str
     remaining: float | None
-    owner: str | None
+    claim: bytes | None
     count: int
     waiters: tuple[str, ...]
     client: ClientRecord | None
@@ -57,17 +61,26 @@ class Look:
         kind, remaining_ms, holder, waiters, *record = reply
         claims: tuple[Claim, ...] = ()
         if kind == b"zset":
-            claims, holder = tuple(map(Claim.read, holder)), []
-        owner, count = (holder[0].decode("utf-8", "replace"), int(holder[1])) if len(holder) == 2 else (None, 0)
+            claims, holder = tuple(Claim.read(words, by_thread=True) for words in holder), []
+        if type(remaining_ms) is not int:
+            raise ValueError(f"{remaining_ms!r:.80} is no time")
+        claim, count = (bytes(holder[0]), int(holder[1])) if len(holder) == 2 else (None, 0)
         return cls(
             kind.decode(),
             remaining_ms / 1000 if remaining_ms >= 0 else None,
-            owner,
+            claim,
             count,
             tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
             ClientRecord.unpack(record[0]) if record else None,
             claims,
         )
+
+    @property
+    def owner(self) -> str | None:
+        """Who holds it."""
+        if self.claim is None:
+            return None
+        return self.claim.decode("utf-8", "backslashreplace") if self.kind == "string" else owner_of(self.claim)
 
 
 def look(
@@ -126,21 +139,26 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from whoever holds it; return whether a node still had a holder.
+    """Take the lock away from whoever holds it now; return whether a node had a holder.
+
+    The nodes are told which claims were seen: a command that comes late takes nothing away from later holders.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have freed it.
         KeyTypeError: The key holds a value of another type.
     """
-    tally = yield from broadcast(
-        Broadcast(
-            Command(FORCE_RELEASE, keys.all, (keys.channel, kind.value_type)),
-            owner.lane,
-            owner,
-            _not_foreign,
-            session.timing.node_timeout,
-        )
-    )
-    if not tally.won:
-        raise type_error(name, tally) or no_quorum(name, tally)
-    return any(reply == 1 for reply, c in zip(tally.replies, tally.choices, strict=True) if c is Choice.GRANTED)
+    tally = yield from survey(session, keys, owner)
+    if tally.without_quorum:
+        raise no_quorum(name, tally)
+    votes = zip(tally.replies, tally.choices, strict=True)
+    claims = dict.fromkeys(Look.read(reply).claim for reply, choice in votes if choice is Choice.GRANTED)
+    held = False
+    # If nobody is seen, the type of the key is still to be looked at.
+    for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
+        command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
+        timeout = session.timing.node_timeout
+        tally = yield from broadcast(Broadcast(command, owner.lane, owner, _not_foreign, timeout))
+        if not tally.won:
+            raise type_error(name, tally) or no_quorum(name, tally)
+        held = held or 1 in tally.replies
+    return held

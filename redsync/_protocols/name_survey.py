@@ -28,6 +28,9 @@ _RELEASES: Final = {
     "semaphore": ("semaphore_release",),
     "rate limiter": ("semaphore_release",),
 }
+_BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
+"""What a thread or task holds, not an object of its own."""
+
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
 _RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -97,18 +100,30 @@ class NameLook:
 
     @classmethod
     def read(cls, reply: Any) -> NameLook:
-        """Return what a reply of `name_inspect` says."""
-        kind, claims, held, waiters, waiting, permits, window_us, latch = reply
-        return cls(
-            kind.decode(),
-            tuple(map(Claim.read, claims)),
-            held,
-            tuple(Waiter(_text(owner), ClientRecord.unpack(record) if record else None) for owner, record in waiters),
-            waiting,
-            permits,
-            window_us / 1e6,
-            LatchLook(latch[0], latch[1], _seconds(latch[2]), latch[3]) if latch else None,
-        )
+        """Return what a reply of `name_inspect` says.
+
+        Raises:
+            ValueError: No script of ours says that.
+        """
+        try:
+            kind, claims, held, waiters, waiting, permits, window_us, latch = reply
+            numbers = held, waiting, permits, window_us, *latch
+            if {type(number) for number in numbers} != {int} or len(latch) not in (0, 4):
+                raise ValueError("a number is none")
+            return cls(
+                kind.decode(),
+                tuple(Claim.read(claim, by_thread=kind in _BY_THREAD) for claim in claims),
+                held,
+                tuple(
+                    Waiter(_text(owner), ClientRecord.unpack(record) if record else None) for owner, record in waiters
+                ),
+                waiting,
+                permits,
+                window_us / 1e6,
+                LatchLook(latch[0], latch[1], _seconds(latch[2]), latch[3]) if latch else None,
+            )
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise ValueError(f"{reply!r:.80}") from None
 
     @property
     def is_empty(self) -> bool:
@@ -129,16 +144,16 @@ def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
     return Command(INSPECT, everything, (most,))
 
 
-def break_commands(prefix: bytes, name: bytes, kind: str, owner: bytes) -> list[Command]:
-    """Return what takes a claim away from one owner, as if it had released it; each is answered by 1 if it had it.
+def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:
+    """Return what takes a claim away, as if its owner had released it; each is answered by 1 if it had it.
 
     Others' claims stay, and whoever waits gets it next. There are none for a kind that nobody holds.
     """
     keys = SlotKeys.of(prefix, name)
     if kind in ("semaphore", "rate limiter"):
-        return [Command(Script.load("semaphore_release"), keys.all, (owner, 0, b""))]
+        return [Command(Script.load("semaphore_release"), keys.all, (claim, 0, b""))]
     taken = keys.lock, keys.queue, keys.places
-    return [Command(Script.load(script), taken, (owner, 0, keys.channel)) for script in _RELEASES.get(kind, ())]
+    return [Command(Script.load(script), taken, (claim, 0, keys.channel)) for script in _RELEASES.get(kind, ())]
 
 
 def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:

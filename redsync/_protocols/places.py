@@ -8,28 +8,42 @@
   only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum in the place of shared memory.)
   Where others are expected each node draws a ticket by itself; the highest is written back unless a quorum drew that.
 * *None* (spin): nothing is left on the nodes by who does not hold; tries are spread by a back-off.
+
+**Without a quorum** a waiter can't get the lock, so it must not keep it from those who can: as the head of the queue of
+one node it may deny everybody a quorum. Its order is its own, so it can come back to it without holding a place.
+By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too, see `bids`) it
+stops renewing its place until a quorum answers, and then presents the same ticket again. So a short outage costs no
+turn, and it holds up others for no longer than a waiter that has stopped. An old ticket breaks no promise: its owner
+asked before all who have come since. To leave at once would cost the turn in each outage of a moment.
+
+A place is kept for `PLACE_KEPT`, or for the lease that its owner asks for, if that is shorter: a waiter that is gone
+costs others no more than a holder that is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from redsync._core.effects import Arg
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, refusals
 
-__all__ = ["PLACE_KEPT", "SPREAD", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "patience"]
+__all__ = ["PLACE_KEPT", "SPREAD", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "highest_ticket", "patience"]
 
 PLACE_KEPT = 3.0
-"""Seconds for which nodes keep a waiter's place; each ask renews it. One who stopped holds up others for so long."""
+"""Seconds for which nodes keep a place at most; each ask renews it. One who stopped holds up others for that long."""
 
 _LONGEST_SLEEP = 0.7
 """Of the time for which a place is kept, so that it is renewed before it ends."""
 
 _DRAW = b"+"
 """In the place of a ticket: each node draws one by itself."""
+
+_LEAP = 1 << 40
+"""Tickets by which one node can be ahead of all others: those that were drawn while a queue never was empty."""
 
 SPREAD = 0.02
 """Seconds over which those who wait for one holder spread their looks when its time is up."""
@@ -51,6 +65,20 @@ def _is_drawn(tally: Tally) -> bool:
 def _is_heard(tally: Tally) -> bool:
     """Whether each node has told that it did not grant."""
     return tally.refused == len(tally.nodes)
+
+
+def highest_ticket(told: Iterable[int]) -> int:
+    """Return the highest of the tickets that nodes told, but for any of absurd size.
+
+    Whoever draws the next ticket writes it to all nodes. So one broken node would spread its number, and beyond 2^53
+    nodes can't tell tickets apart any more.
+    """
+    highest = 0
+    for ticket in sorted(told):
+        if ticket > highest + _LEAP:
+            break
+        highest = max(highest, ticket)
+    return highest
 
 
 class Waiting(NamedTuple):
@@ -88,12 +116,16 @@ class Place(Protocol):
     @property
     def enough(self) -> Callable[[Tally], bool]: ...
 
-    def ask(self, now: float) -> tuple[bytes | int, ...]:
+    def ask(self, now: float) -> tuple[Arg, ...]:
         """Return the further arguments of the next try; none if it asks for no place."""
         ...
 
     def learn(self, tally: Tally) -> bool:
-        """Take note of a refusal; return whether to ask again at once, for now there is more to ask for."""
+        """Take note of a refusal by a quorum; return whether to ask again at once, for now there is more to ask for."""
+        ...
+
+    def suspend(self) -> bool:
+        """Ask for no position, nor renew one, until the next `learn`: too few nodes answer. Return whether to leave."""
         ...
 
     @property
@@ -132,8 +164,13 @@ class Arrival:
         self._asks = demand.at_once
         self.taken = False
 
-    def ask(self, now: float) -> tuple[bytes | int, ...]:
+    def begin(self, now: float) -> None:
+        """Begin to wait on the nodes only now; the first try asks for a place already."""
+        self._asks, self._started = True, now
+
+    def ask(self, now: float) -> tuple[Arg, ...]:
         if not self._asks:
+            self.mark = None
             return ()
         self.taken = True
         self.mark = b"%d" % next(self._marks) if self._marks is not None else None
@@ -146,6 +183,10 @@ class Arrival:
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (whoever refused: others are about)
         again, self._asks = not self._asks, True
         return again
+
+    def suspend(self) -> bool:
+        self._asks = False
+        return True
 
     unsettled = False
 
@@ -168,6 +209,7 @@ class Ticket:
         self._waits = demand.waits
         self.kept = demand.kept
         self._ticket: int | bytes = _DRAW if demand.at_once else 0
+        self._suspended = False
         self.taken = False
         self.mark: bytes | None = None
 
@@ -179,23 +221,32 @@ class Ticket:
         # A node that is not heard may have granted, and that would have to be undone. Nobody is in a hurry here.
         return _is_heard if self._ticket else _is_drawn
 
-    def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
-        self.taken = self.taken or self._ticket != 0
-        self.mark = b"%d" % next(self._marks) if self._ticket and self._marks is not None else None
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
+        ticket = 0 if self._suspended else self._ticket
+        self.taken = self.taken or ticket != 0
+        self.mark = b"%d" % next(self._marks) if ticket and self._marks is not None else None
         kept = milliseconds(self.kept) if self._waits else 0
-        return kept, self._ticket, self._owner.channel, self.mark or b"0"
+        return kept, ticket, self._owner.channel, self.mark or b"0"
 
     def learn(self, tally: Tally) -> bool:
+        if self._suspended:
+            self._suspended = False
+            if self._ticket:
+                return True
         told = [reply[2] for reply in refusals(tally) if reply]
         if self._ticket not in (0, _DRAW) or not self._waits or len(told) < tally.quorum:
             return False
-        highest = max(told)
+        highest = highest_ticket(told)
         if self._ticket == _DRAW:
             self._ticket = highest
             # A quorum that drew the same knows it already.
             return told.count(highest) < tally.quorum
         self._ticket = highest + 1
         return True
+
+    def suspend(self) -> bool:
+        self._suspended = True
+        return False
 
     @property
     def unsettled(self) -> bool:
@@ -225,10 +276,13 @@ class Nowhere:
         """Wait without a place; `backoff(tries, luck)` says for how many seconds to sleep after so many tries."""
         self._backoff = backoff
 
-    def ask(self, now: float) -> tuple[bytes | int, ...]:  # noqa: ARG002
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         return ()
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002
+        return False
+
+    def suspend(self) -> bool:
         return False
 
     unsettled = False

@@ -43,7 +43,7 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
     queued = demand.bid is not None and demand.bid.taken
     if queued or (state.tally is not None and state.strays(state.tally)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
-        rest = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, state.count, write_slots(state.slots)))
+        rest = Command(demand.kind.release, demand.keys.all, (state.claim, state.count, write_slots(state.slots)))
         # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
         # that for one who was served: so this is owed to it for as long as that.
         owed_to = state.touched if queued else 0

@@ -17,7 +17,7 @@ from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols.demands import Demand
@@ -53,9 +53,17 @@ def acquire_to_write(session: Session, demand: Demand, now: float) -> Steps[Hold
     return (yield from acquire(session, demand, now))
 
 
-def _is_one(reply: Any) -> bool:
-    if reply.__class__ is not int or reply not in (1, 0):
-        raise ValueError("a look is answered by 1 or 0")
+_AT_ONCE = 500
+"""Claims that one script tells of or takes away."""
+
+
+def _is_held(reply: Any) -> bool:
+    if reply == -1:
+        return False
+    if reply.__class__ is not list or not all(
+        claim.__class__ is bytes and claim[:2] in (b"r:", b"w:") for claim in reply
+    ):
+        raise ValueError("a look is answered by the claims, or by -1")
     return bool(reply)
 
 
@@ -82,10 +90,10 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
 
     tally = yield from broadcast(
         Broadcast(
-            Command(LOOK, (keys.lock,), (kind.mode,)),
+            Command(LOOK, (keys.lock,), (kind.mode, 1)),
             owner.lane,
             owner,
-            _is_one,
+            _is_held,
             session.timing.node_timeout,
             decide=decide,
         )
@@ -98,14 +106,37 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from the writer, or from all readers; return whether a node still had one.
+    """Take the lock away from the writer, or from all readers, that hold it now; return whether a node had one.
+
+    The nodes are told which claims were seen: a command that comes late takes nothing away from later holders.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have freed it.
         KeyTypeError: The key holds a value of another type.
     """
-    command = Command(FORCE_RELEASE, keys.all, (kind.mode,))
-    tally = yield from broadcast(Broadcast(command, owner.lane, owner, _not_foreign, session.timing.node_timeout))
-    if not tally.won:
-        raise type_error(name, tally) or no_quorum(name, tally)
-    return 1 in tally.replies
+    held = False
+    while True:
+        tally = yield from _ask_all(session, Command(LOOK, (keys.lock,), (kind.mode, _AT_ONCE)), owner, _is_held)
+        if tally.without_quorum:
+            raise no_quorum(name, tally)
+        seen = [reply for reply in tally.replies if reply.__class__ is list]
+        if (error := type_error(name, tally)) is not None:
+            raise error
+        claims = list(dict.fromkeys(claim for reply in seen for claim in reply))
+        for i in range(0, len(claims), _AT_ONCE):
+            command = Command(FORCE_RELEASE, keys.all, tuple(claims[i : i + _AT_ONCE]))
+            freed = yield from _ask_all(session, command, owner, _not_foreign)
+            if freed.granted < freed.quorum:
+                raise no_quorum(name, freed)
+            held = held or 1 in freed.replies
+        # Nodes tell of so many at a time.
+        if max(map(len, seen), default=0) < _AT_ONCE:
+            return held
+
+
+def _ask_all(session: Session, command: Command, owner: Owner, judge: Judge) -> Steps[Tally]:
+    def decide(tally: Tally) -> Verdict:
+        return Verdict.PENDING if None in tally.choices else Verdict.WON
+
+    effect = Broadcast(command, owner.lane, owner, judge, session.timing.node_timeout, decide=decide)
+    return (yield from broadcast(effect))

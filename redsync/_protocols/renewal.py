@@ -23,6 +23,7 @@ from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
+from redsync._core.limits import Limit
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
@@ -43,6 +44,7 @@ class _Renewal:
         self._quorum = session.quorum
         self._enough_against = session.nodes - session.quorum + 1
         self._guarded = session.timing.restart_guard > 0
+        self._limits: list[list[Limit]] = []
         self.holds: list[HoldState] = []
         self.existing: list[int] = []
         self.against: list[int] = []
@@ -54,6 +56,8 @@ class _Renewal:
         self.existing = [0] * len(holds)
         self.against = [0] * len(holds)
         keys, args = (_of_permits if holds and holds[0].slots else _of_locks)(holds, self._lease_of)
+        self._limits = _limits_of(holds)
+        args += [max(known, key=_version).text for known in self._limits]
         if self._guarded:
             args.append(1)
         # Last: what was interrupted half-way has renewed nothing.
@@ -61,6 +65,8 @@ class _Renewal:
         return Command(holds[0].kind.renew, tuple(keys), tuple(args)) if holds else None
 
     def judge(self, reply: Any) -> bool:
+        if self._limits:
+            reply = self._hear(reply)
         if (
             reply.__class__ is not list
             or len(reply) != len(self.holds)
@@ -75,6 +81,15 @@ class _Renewal:
                 self.against[i] += 1
                 self._undecided -= self.against[i] == self._enough_against
         return True
+
+    def _hear(self, reply: Any) -> Any:
+        """Learn the newer limits that a node tells behind the codes, if it knows any; return the codes."""
+        codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
+        newer = [text and Limit.read(text) for text in told]
+        for known, limit in list(zip(self._limits if told else (), newer, strict=True)):
+            for each in known if limit else ():
+                each.learn(limit.version, limit.permits)
+        return codes
 
     def decide(self, tally: Tally) -> Verdict:
         if not self._undecided:
@@ -93,12 +108,25 @@ class _Renewal:
         )
 
 
+def _limits_of(holds: Iterable[HoldState]) -> list[list[Limit]]:
+    """Return what is known of the limits of permits, for each semaphore in the order of its keys."""
+    limits: dict[bytes, list[Limit]] = {}
+    for state in holds:
+        if state.limit is not None:
+            limits.setdefault(state.keys.lock, []).append(state.limit)
+    return list(limits.values())
+
+
+def _version(limit: Limit) -> int:
+    return limit.version
+
+
 def _of_locks(
     holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]
 ) -> tuple[Iterable[bytes], list[bytes | int]]:
     args: list[bytes | int] = []
     for state in holds:
-        args += (state.owner.wire, state.count, milliseconds(lease_of(state)))
+        args += (state.claim, state.count, milliseconds(lease_of(state)))
     return [state.keys.lock for state in holds], args
 
 
@@ -113,7 +141,7 @@ def _of_permits(
         number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
         if len(keys) < number * len(state.keys.held):
             keys += state.keys.held
-        args += (number, state.owner.wire, state.rest, milliseconds(lease_of(state)))
+        args += (number, state.claim, state.rest, milliseconds(lease_of(state)))
     return keys, args
 
 

@@ -3,24 +3,31 @@
 At any instant at most P permits are believed: a permit believes that it has a slot only while a quorum of nodes keeps
 it there, and all slots are below P. While a limit changes that is the larger of the two: a grant under the old limit
 needs a quorum of nodes that know no newer one, so there is none any more when a quorum has the new one. After a shrink
-nothing is granted until so many permits have come back that the new limit is kept: nodes count what is taken above it.
+nothing is granted that would make more permits than the new limit, see `shrinking`.
 
 A limit is (version, permits). Programs bring along version 0, and must agree on it; `resize` makes a higher one, which
-replaces all lower ones wherever they meet. Two resizes at the same time get different versions, by chance, and one wins
-everywhere.
+replaces all lower ones wherever they meet, see `_core.limits`.
+
+*What nodes forget.* Whatever writes a permit down writes the limit down in the same step: grants and renewals alike. So
+a limit is forgotten only together with the permits that were granted under it or under an older one and renewed since,
+and the guard keeps a node that forgot out of grants until it has both again, or until these permits are believed no
+more. Hence nothing is granted under a limit that is older than that of any believed permit. A holder that has not heard
+of the latest resize learns of it from its next renewal, as nodes tell a newer limit, and carries it from then on. While
+nobody has a permit, a limit is kept by the nodes alone, and by clients: each ask and each look repairs nodes that lack
+what the client has heard of.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, read_slots
-from redsync._core.limits import Limit
+from redsync._core.limits import Limit, is_void, next_version
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Choice, Tally, Verdict
@@ -32,6 +39,7 @@ from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
+from redsync._protocols.shrinking import MOST_BYTES
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
 __all__ = [
@@ -52,8 +60,11 @@ SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
 INSPECT = Script.load("semaphore_inspect")
 RESIZE = Script.load("semaphore_resize")
 
-_TIES = 1 << 32
-"""A version is a number of changes times this, plus a tie-break by chance; it fits the 53 bits that nodes can count."""
+_PAGE = 1000
+"""So many slots at a time are looked at for who has them: no node and no client shall be busy with it for long."""
+
+_PATIENCE = 4
+"""By how much a round that asks for a page waits longer for nodes than others: looking through many takes a while."""
 
 
 class Pool(NamedTuple):
@@ -132,6 +143,7 @@ class Look:
         holders: Each permit with its slots, for how many seconds the node keeps it, and who is behind it.
         per_us: Of a rate limiter its window, in microseconds; else 0.
         awaited: How many slots those want who wait.
+        now_ms: The node's clock.
     """
 
     version: int
@@ -140,13 +152,25 @@ class Look:
     holders: tuple[tuple[str, tuple[int, ...], float, ClientRecord | None], ...]
     per_us: int
     awaited: int
+    now_ms: int
 
     @classmethod
     def read(cls, reply: Any) -> Look:
-        """Return what a reply of `semaphore_inspect` says."""
-        version, permits, bits, holders, per_us, awaited = reply
+        """Return what a reply of `semaphore_inspect` says.
+
+        Raises:
+            TypeError, ValueError: It is none.
+        """
+        version, permits, bits, holders, *numbers = reply
+        if version != -1:
+            Limit.read(b"%d %d" % (version, permits))
+        if len(bits) > MOST_BYTES:
+            raise ValueError("no semaphore has so many slots")
         taken = frozenset(8 * i + j for i, byte in enumerate(bits) if byte for j in range(8) if byte >> (7 - j) & 1)
-        return cls(int(version), int(permits), taken, tuple(map(cls._read_holder, holders)), int(per_us), int(awaited))
+        records: dict[str, ClientRecord] = {}
+        found = tuple(cls._read_holder(entry, records) for entry in holders)
+        per_us, awaited, now_ms = map(int, numbers)
+        return cls(int(version), int(permits), taken, found, per_us, awaited, now_ms)
 
     @property
     def limit(self) -> Limit:
@@ -161,10 +185,17 @@ class Look:
         return other and self.version >= 0
 
     @staticmethod
-    def _read_holder(entry: Any) -> tuple[str, tuple[int, ...], float, ClientRecord | None]:
-        permit, slots, remaining_ms, record = entry
-        client = ClientRecord.unpack(record) if record else None
-        return permit.decode("utf-8", "replace"), read_slots(slots) if slots else (), remaining_ms / 1000, client
+    def _read_holder(
+        entry: Any, records: dict[str, ClientRecord]
+    ) -> tuple[str, tuple[int, ...], float, ClientRecord | None]:
+        encoded, slots, remaining_ms, record = entry
+        permit = encoded.decode("utf-8", "replace")
+        client = permit.partition(":")[0]
+        if record:
+            known = ClientRecord.unpack(record)
+            if known is not None:
+                records[client] = known
+        return permit, read_slots(slots) if slots else (), remaining_ms / 1000, records.get(client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +215,12 @@ class Holding:
     client: ClientRecord | None
 
 
-def _is_look(reply: Any) -> bool:
-    if reply.__class__ is int and reply == 0:
-        return False
-    Look.read(reply)
-    return True
-
-
 def survey(
     session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0
 ) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes, and return what a quorum of them or more know.
+    """Ask all nodes, and return what a quorum of them or more know, and the first round.
+
+    Who has permits is asked for a page at a time if that may be many, so what is told of each is of another instant.
 
     Args:
         session: The client's session.
@@ -208,31 +234,69 @@ def survey(
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: It is another rate limiter, or a semaphore, or no semaphore.
     """
+    paged = not 0 <= holders <= _PAGE
+    looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
+    last = max((slot for look in looks.values() for slot in look.taken), default=0) if paged else 0
+    for start in range(_PAGE, last + 1, _PAGE):
+        more, _ = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
+        for node in looks.keys() & more.keys():
+            looks[node] = replace(looks[node], holders=looks[node].holders + more[node].holders)
+    others = [look.limit for look in looks.values() if look.contradicts(pool.limit)]
+    if len(others) > len(looks) - first.quorum:
+        raise pool.limit.differs(pool.name, others[0])
+    return list(looks.values()), first
+
+
+def _look(
+    session: Session, pool: Pool, owner: Owner, *, holders: int, guard: float, start: int
+) -> Steps[tuple[dict[int, Look], Tally]]:
+    """Ask all nodes, and return what each of them knows, by their indices; `start`: the first slot of the page."""
 
     def decide(tally: Tally) -> Verdict:
         if None in tally.choices:
             return Verdict.PENDING
         return Verdict.WON if tally.granted >= tally.quorum else Verdict.LOST
 
-    command = Command(INSPECT, pool.keys.all, (holders, milliseconds(guard)))
-    timeout = session.timing.node_timeout
-    tally = yield from broadcast(Broadcast(command, owner.lane, owner, _is_look, timeout, guard, decide=decide))
+    looks: dict[int, Look] = {}
+
+    def judge(reply: Any) -> bool:
+        if reply.__class__ is int and reply == 0:
+            return False
+        looks[id(reply)] = Look.read(reply)
+        return True
+
+    memory = session.processes.guard(milliseconds(guard)) if guard else 0
+    command = Command(INSPECT, pool.keys.all, (holders, memory, start))
+    timeout = session.timing.node_timeout * (_PATIENCE if holders < 0 else 1)
+    tally = yield from broadcast(Broadcast(command, owner.lane, owner, judge, timeout, guard, decide=decide))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
-    votes = zip(tally.choices, tally.replies, strict=True)
-    looks = [Look.read(reply) for choice, reply in votes if choice is Choice.GRANTED]
-    others = [look.limit for look in looks if look.contradicts(pool.limit)]
-    if len(others) > len(looks) - tally.quorum:
-        raise pool.limit.differs(pool.name, others[0])
-    return looks, tally
+    votes = enumerate(zip(tally.choices, tally.replies, strict=True))
+    return {node: looks[id(reply)] for node, (choice, reply) in votes if choice is Choice.GRANTED}, tally
 
 
-def _newest(looks: Iterable[Look], limit: Limit) -> Limit:
+def _clock(looks: Sequence[Look]) -> int:
+    """Return what the nodes' clocks show, in ms: as many are ahead of it as behind, so one alone can't mislead."""
+    return sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
+
+
+def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Look], Tally, int]]:
+    """Look, and return the number of permits as well; nodes that lack a limit which a resize has made get it."""
+    looks, tally = yield from survey(session, pool, owner)
+    newest = _newest(looks, pool.limit)
+    if newest.version > 0 and any(look.version < newest.version for look in looks):
+        command = Command(RESIZE, pool.keys.all, (newest.version, newest.permits, 0))
+        yield from tell(Tell(command, owner.lane, owner))
+    return looks, tally, newest.permits
+
+
+def _newest(looks: Sequence[Look], limit: Limit) -> Limit:
     """Learn the newest limit that nodes know, and return the one that holds."""
     by_version: dict[int, Counter[int]] = defaultdict(Counter)
+    now_ms = _clock(looks)
     for look in looks:
-        if not look.contradicts(limit):
+        if not look.contradicts(limit) and not is_void(look.version, now_ms):
             by_version[look.version][look.permits] += 1
     version = max(by_version, default=-1)
     if version >= 0:
@@ -252,8 +316,8 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from survey(session, pool, owner)
-    return _newest(looks, pool.limit).permits
+    _, _, permits = yield from _current(session, pool, owner)
+    return permits
 
 
 def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
@@ -263,10 +327,10 @@ def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from survey(session, pool, owner)
+    looks, tally, permits = yield from _current(session, pool, owner)
     taken = Counter(slot for look in looks for slot in look.taken)
     blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
-    return max(0, _newest(looks, pool.limit).permits - blocked)
+    return max(0, permits - blocked)
 
 
 def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
@@ -302,8 +366,9 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
         KeyTypeError: The key holds a value of another type.
     """
     looks, _ = yield from survey(session, pool, owner)
-    known = max(pool.limit.version, *(look.version for look in looks))
-    version = (known // _TIES + 1) * _TIES + int(session.luck() * _TIES)
+    now_ms = _clock(looks)
+    known = (pool.limit.version, *(look.version for look in looks))
+    version = next_version(max(each for each in known if not is_void(each, now_ms)), permits, now_ms)
 
     def is_newer(reply: Any) -> bool:
         return bool(_read_limit(reply) >= version)
@@ -313,7 +378,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
     command = Command(RESIZE, pool.keys.all, args)
     tally = yield from broadcast(Broadcast(command, owner.lane, owner, is_newer, timeout, thorough=True))
     for choice, reply in zip(tally.choices, tally.replies, strict=True):
-        if choice is Choice.GRANTED:
+        if choice is Choice.GRANTED and not is_void(reply[0], now_ms):
             pool.limit.learn(*reply)
     if not tally.won:
         raise no_quorum(pool.name, tally, "semaphore")
@@ -323,4 +388,6 @@ def _read_limit(reply: Any) -> int:
     version, permits = reply
     if version.__class__ is not int or permits.__class__ is not int:
         raise ValueError("a resize is answered by the limit that the node knows")
+    if version != -1:
+        Limit.read(b"%d %d" % (version, permits))
     return int(version)

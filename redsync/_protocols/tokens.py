@@ -1,9 +1,9 @@
 """Fencing tokens: numbers that grow with each acquisition, whichever nodes granted it.
 
-Each node keeps the latest token that it gave or was told of. A grant raises it by one, in the same step, also where the
-claim was ours already. The token of a round is the highest of a quorum's. That alone is not enough: with A at 10, B and
-C at 1, a quorum of A and B grants 11, and then one of B and C grants 3. So the token is handed out only when a quorum
-of nodes, while they *keep our claim*, stand at it: else it is written back first.
+Each node keeps the latest token that it gave or was told of. A grant raises it by one, in the same step. The token of a
+round is the highest of a quorum's. That alone is not enough: with A at 10, B and C at 1, a quorum of A and B grants 11,
+and then one of B and C grants 3. So the token is handed out only when a quorum of nodes, while they *keep our claim*,
+stand at it: else it is written back first.
 
 Why they grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
 kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
@@ -13,6 +13,13 @@ node that merely stands at the token may have granted to Y long before; that tel
 A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
 lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. It takes
 no part in grants before what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+
+A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Its birth record is of
+another process then, and becomes a newborn one before any command is executed. From then on each token is more than the
+clock showed at that birth, plus the guard; and whatever it gave before is less. (See `_next_token.lua`.) So the proof
+holds with m's memory gone, old, or whole; for one node without a guard, too.
+
+A token that no clock shows before the year 2112 comes from a broken node. Its vote fails, so that it spreads to nobody.
 """
 
 from __future__ import annotations
@@ -25,15 +32,23 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally
 from redsync._core.scripts import Script
 
-__all__ = ["Fence"]
+__all__ = ["Fence", "is_absurd"]
 
 WRITE_BACK = Script.load("fenced_lock_write_back")
 
 _GRANTED = Choice.GRANTED
 
+_HIGHEST = 1 << 52
+"""Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
+
+
+def is_absurd(token: int) -> bool:
+    """Whether only a broken node can tell that token."""
+    return not 0 < token <= _HIGHEST
+
 
 def _stands(reply: Any) -> bool:
-    if reply.__class__ is not int or reply <= 0:
+    if reply.__class__ is not int or is_absurd(reply):
         raise ValueError("a write-back is answered by the token at which the node stands")
     return True
 
@@ -64,12 +79,12 @@ class Fence:
         self.latest = max(token, self.latest)
         return token, tokens.count(token)
 
-    def level(self, tally: Tally, owner: Owner, token: int, patience: float) -> Steps[Tally]:
+    def level(self, tally: Tally, owner: Owner, claim: bytes, token: int, patience: float) -> Steps[Tally]:
         """Raise a quorum of nodes that keep the claim to a token.
 
         Returns the round that was won, and when this was settled; or the one that failed to write the token back.
         """
-        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (owner.wire, token))
+        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
         written = yield from broadcast(Broadcast(command, owner.lane, owner, _stands, patience))
         if not written.won:
             return written

@@ -60,7 +60,7 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
     state.count = 0
     yield from give_back(session, state)
     if not lost:
-        yield from notify(HoldOrphaned(state.name, str(state.owner)))
+        yield from notify(HoldOrphaned(state.name, state.holder))
 
 
 def _due(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:

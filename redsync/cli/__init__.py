@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from redsync.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, SetupError
+from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE, SetupError
+from redsync.cli.output import put, shown, take_over, told_error, warn
 
 __all__ = ["FAMILIES", "WRAPPING", "main"]
 
@@ -38,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(USAGE, f"{self.prog}: {shown(message)}\n")
 
 
 class _Version(argparse.Action):
@@ -47,7 +48,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        print(f"redsync {version('redsync-toolkit')}")
+        put(f"redsync {version('redsync-toolkit')}")
         parser.exit()
 
 
@@ -65,19 +66,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(20_000, 10, 10)
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parse(arguments)
+    if argv is None:
+        take_over()
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except SetupError as error:
-        print(f"redsync {options.command}: {error}", file=sys.stderr)
+        warn(*f"redsync {options.command}: {error}".split("\n"))
         return error.status
     except KeyboardInterrupt:
-        print(f"redsync {options.command}: interrupted", file=sys.stderr)
+        warn(f"redsync {options.command}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has ended (`redsync demo | head`). The interpreter flushes once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except Exception as error:
+        warn(*told_error(error), f"redsync {options.command}: failed, which is a mistake of ours: please report it")
+        return FAILED
     return status
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from redsync.cli.exits import FINE, UNCONFIGURED, SetupError, status_without_quorum
+from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 from redsync.cli.nodes import no_url, prefix_of, urls_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ __all__ = [
 
 BATCH: Final = 200
 """Names per write: a node that is asked for many stays free for others in between."""
+
+LONGEST_ANSWER: Final = 60.0
+"""Seconds that a node may take for all that a command asks at once: to list its names takes the longest."""
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
 """What redis-py says of a connection that could not be made."""
@@ -102,25 +106,20 @@ class Nodes:
 
     def ask(self, question: Callable[[redis.Redis], T]) -> list[Answer[T]]:
         """Ask all nodes at once, and return what each said, in their order."""
-        answers: list[Answer[T] | Exception] = [RuntimeError("not asked")] * len(self.nodes)
+        unheard = f"did not end its answer within {LONGEST_ANSWER:g} s"
+        answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in self.nodes]
 
         def ask_one(index: int, node: Node) -> None:
-            try:
-                answers[index] = _ask(node, question)
-            except Exception as error:
-                answers[index] = error
+            answers[index] = _ask(node, question)
 
         threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(self.nodes)]
         for thread in threads:
             thread.start()
+        # Each byte that comes begins a node's timeout anew; a thread that waits for ever ends with the command.
+        deadline = time.monotonic() + LONGEST_ANSWER
         for thread in threads:
-            thread.join()
-        heard = []
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-            heard.append(answer)
-        return heard
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        return list(answers)
 
     def status(self, answers: Sequence[Answer[Any]]) -> int:
         """Return the exit status that the answers deserve: whether a quorum said something."""
@@ -145,6 +144,8 @@ def _node(number: int, url: str, timeout: float) -> Node:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
+    from redsync.cli.reading import BoundedParser
+
     try:
         client = redis.Redis.from_url(
             url,
@@ -153,6 +154,8 @@ def _node(number: int, url: str, timeout: float) -> Node:
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             decode_responses=False,
+            parser_class=BoundedParser,
+            **_without_introduction(),
         )
     except ValueError:
         raise SetupError(no_url(number), UNCONFIGURED) from None
@@ -160,13 +163,26 @@ def _node(number: int, url: str, timeout: float) -> Node:
     return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
 
 
+def _without_introduction() -> dict[str, Any]:
+    """Return what keeps redis-py from introducing itself, which old servers refuse and users need not be allowed."""
+    from importlib.util import find_spec
+
+    return {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
+
+
 def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
-    from redis.exceptions import RedisError
+    from redis.exceptions import InvalidResponse, RedisError
 
     try:
         return Answer(node.address, question(node.redis))
-    except (OSError, RedisError, ValueError) as error:
+    except InvalidResponse as error:
+        return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}")
+    except (OSError, RedisError) as error:
         return Answer(node.address, None, _described(error))
+    except Exception as error:
+        # Whatever fails while one node's replies are read, in redis-py or here: it concerns that node, and no other.
+        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
+        return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}{kind}")
 
 
 def _described(error: Exception) -> str:
@@ -201,7 +217,7 @@ def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) 
         return []
     pipeline = client.pipeline(transaction=False)
     for command in commands:
-        count, words = len(command.keys), (*command.keys, *command.args)
+        count, words = len(command.keys), (*command.keys, *command.words)
         if command.script in known:
             pipeline.evalsha(command.script.sha.decode(), count, *words)
         else:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from redsync.cli.asking import Node, Nodes
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError, status_of
-from redsync.cli.writing import complain, table, write_json
+from redsync.cli.output import put, write_json
+from redsync.cli.writing import complain, table
 
 __all__ = ["bench"]
 
@@ -38,11 +39,11 @@ def bench(options: Any) -> int:
             write_json({"pairs": len(locks), **found, "ratio": ratio, "nodes": pings})
             return FINE
         rows = [(answer.node, _ms(answer.value)) for answer in answers]
-        print("\n".join(table(("NODE", "ROUND TRIP"), rows)), end="\n\n")
+        put(*table(("NODE", "ROUND TRIP"), rows), "")
         named = (("bare sockets", found["floor"]), ("redsync", found["redsync"]))
         rows_of_pairs = [(name, _ms(figures["p50"]), _ms(figures["p99"])) for name, figures in named]
-        print("\n".join(table(("ACQUIRE + RELEASE", "MEDIAN", "99 %"), rows_of_pairs)))
-        print(f"\n{len(locks):,} pairs of each, in turn; redsync takes {ratio:.2f} x the time of bare sockets")
+        put(*table(("ACQUIRE + RELEASE", "MEDIAN", "99 %"), rows_of_pairs), "")
+        put(f"{len(locks):,} pairs of each, in turn; redsync takes {ratio:.2f} x the time of bare sockets")
         return FINE
 
 

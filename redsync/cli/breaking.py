@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from redsync.cli.arguments import encoded
 from redsync.cli.asking import Nodes, execute, look_at
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError
-from redsync.cli.writing import complain, shown, who, write_json
+from redsync.cli.output import prompt, put, shown, warn, write_json
+from redsync.cli.writing import complain, who
 
 __all__ = ["take_away"]
 
 
 def take_away(options: Any) -> int:
     """Take a claim away from one owner, on all nodes."""
-    name, owner = encoded(options.name), encoded(options.owner)
+    name = encoded(options.name)
     with Nodes.chosen(options) as nodes:
         answers = nodes.ask(lambda client: look_at(client, nodes.prefix, [name], most=10_000).get(name))
         held = [
@@ -28,34 +30,26 @@ def take_away(options: Any) -> int:
         ]
         if not held:
             complain(answers)
-            print(
-                f"{shown(options.owner)} does not hold {shown(options.name)!r} on any node that answered",
-                file=sys.stderr,
-            )
+            warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
             return nodes.status(answers) or BROKEN
         kind, claim = next((each for each in held if each[1].client), held[0])
         if not options.yes:
-            _confirm(f"take the {kind} {shown(options.name)!r} away from {who(options.owner, claim.client)}?")
-        return _execute(nodes, options, name, kind, owner)
+            _confirm(f"take the {kind} '{shown(options.name)}' away from {who(options.owner, claim.client)}?")
+        return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
 
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise SetupError("nobody to ask: standard input is no terminal; say --yes if you mean it", USAGE)
-    print(
-        f"{question}\nIt may still be at work and will be told that it lost its hold, but only when it looks. [y/N] ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
+    prompt(question, "It may still be at work and will be told that it lost its hold, but only when it looks. [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SetupError("nothing was changed", BROKEN)
 
 
-def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, owner: bytes) -> int:
+def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collection[bytes]) -> int:
     from redsync._protocols.name_survey import break_commands
 
-    commands = break_commands(nodes.prefix, name, kind, owner)
+    commands = [each for claim in sorted(claims) for each in break_commands(nodes.prefix, name, kind, claim)]
     answers = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(answer.value is True for answer in answers)
     if options.json:
@@ -64,6 +58,6 @@ def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, owner: bytes) -
         ]
         write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": nodes_json})
     else:
-        print(f"taken away on {broken} of {len(answers)} nodes")
+        put(f"taken away on {broken} of {len(answers)} nodes")
     complain(answers)
     return nodes.status(answers) or (FINE if broken else BROKEN)

@@ -13,7 +13,6 @@ import logging
 import random
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections import deque
@@ -32,7 +31,7 @@ from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.demo_view import NodeLine, PlainView, Snapshot, View, choose_view
 from redsync.cli.demo_worker import PATIENCE, Order
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE
-from redsync.cli.writing import write_json
+from redsync.cli.output import warn, write_json
 from redsync.exceptions import RedsyncError
 
 if TYPE_CHECKING:
@@ -85,25 +84,26 @@ def _quiet_nodes() -> Iterator[None]:
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return its exit status."""
     from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
+    from redsync.testing.servers import pinned_server
 
     try:
         with (
             _quiet_nodes(),
             _Interruption() as interruption,
             _Directory() as directory,
-            LocalNodes(options.nodes) as nodes,
+            LocalNodes(options.nodes, server=pinned_server()) as nodes,
         ):
-            view = PlainView(sys.stderr) if options.json else choose_view()
+            view = PlainView(warn) if options.json else choose_view()
             with contextlib.closing(view):
                 return _Demo(options, directory, nodes, view).run(interruption)
     except ServerNotFoundError as error:
-        print(f"redsync demo: {error}\n{_INSTALL}", file=sys.stderr)
+        warn(f"redsync demo: {error}", _INSTALL)
         return UNAVAILABLE
     except ServerStartError as error:
-        print(f"redsync demo: {error}", file=sys.stderr)
+        warn(*f"redsync demo: {error}".split("\n"))
         return UNAVAILABLE
     except RunFailedError as error:
-        print(f"redsync demo: {error}", file=sys.stderr)
+        warn(*f"redsync demo: {error}".split("\n"))
         return BROKEN
 
 
@@ -125,10 +125,10 @@ class _Demo:
         from redsync import Client
 
         options, view = self._options, self._view
+        workers = f"{plural(options.processes, 'process')} with {plural(options.threads, 'thread')} each"
+        view.say(f"started {plural(options.nodes, 'server')} ({self._nodes.version})")
         view.say(
-            f"started {plural(options.nodes, 'server')}; {plural(options.processes, 'process')} with "
-            f"{plural(options.threads, 'thread')} each will fight over {plural(options.names, 'lock')} for "
-            f"{options.seconds:g} s (seed {self._seed})"
+            f"{workers} will fight over {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._orders()) as crew:
             # Between the birth of a process and the instant at which the crew knows it, nobody could end it.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, Protocol
+
+from redsync.cli.output import put, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -82,23 +84,27 @@ def choose_view() -> View:
         try:
             from rich.console import Console
         except ImportError:
-            return PlainView(sys.stdout)
+            return PlainView(_put)
         console = Console(highlight=False)
         if not console.is_dumb_terminal:
             return LiveView(console)
-    return PlainView(sys.stdout)
+    return PlainView(_put)
+
+
+def _put(*lines: str) -> None:
+    put(*lines, flush=True)
 
 
 class PlainView:
     """Lines of text, for logs, pipes and terminals without rich."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    def __init__(self, put: Callable[..., None]) -> None:
+        self._put = put
         self._next_line = 0.0
 
     def say(self, text: str) -> None:
         """Print a line."""
-        print(text, file=self._out, flush=True)
+        self._put(*text.split("\n"))
 
     def update(self, snapshot: Snapshot) -> None:
         """Print the run in a line, once per second of it."""
@@ -136,7 +142,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Print a line above the table."""
-        self._console.print(text, markup=False)
+        self._console.print("\n".join(map(shown, text.split("\n"))), markup=False)
 
     def update(self, snapshot: Snapshot) -> None:
         """Show the run in the table."""

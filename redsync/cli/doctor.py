@@ -9,9 +9,19 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.asking import Answer, Nodes, execute
-from redsync.cli.doctor_checks import NOT_ALLOWED, Finding, Report, check_deployment, check_node, is_loopback
-from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, is_refusal
-from redsync.cli.writing import print_table, shown, told, wrapped, write_json
+from redsync.cli.doctor_checks import (
+    NOT_ALLOWED,
+    Finding,
+    Heard,
+    Report,
+    check_deployment,
+    check_node,
+    checked,
+    is_loopback,
+)
+from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
+from redsync.cli.output import put, write_json
+from redsync.cli.writing import print_table, told, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 PINGS: Final = 11
+KEYS_MAX: Final = 1_000_000
 NODE_TIMEOUT: Final = 0.25
 LEASE: Final = 30.0
 HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP FOR", "CLOCK", "LATENCY")
@@ -78,11 +89,12 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     info: dict[str, Any] = {}
     for section in ("server", "replication", "persistence", "memory", "cluster"):
         info |= _allowed(partial(client.info, section)) or {}
-    report.info = info
-    report.policy = info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
+    report.info = checked(info)
+    report.policy = report.info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
     report.snapshots = _setting(client, "save")
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
-    report.newborn_age = _newborn_age(client)
+    report.newborn_age = _newborn_age(client, str(info.get("run_id", "")))
+    report.clients = _allowed(lambda: _clients(client))
     return report
 
 
@@ -119,8 +131,8 @@ def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-def _newborn_age(client: redis.Redis) -> float | None:
-    from redsync._core.memory import BIRTH_KEY, Birth
+def _newborn_age(client: redis.Redis, run_id: str) -> float | None:
+    from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
 
     record, stamp = _allowed(lambda: client.get(BIRTH_KEY)), _allowed(client.time)
     if record is None or stamp is None:
@@ -129,7 +141,33 @@ def _newborn_age(client: redis.Redis) -> float | None:
         birth = Birth.read(record, stamp[0] + stamp[1] / 1e6)
     except ValueError:
         return None
-    return birth.age if birth is not None and birth.newborn else None
+    if birth is None or birth.kind != NEWBORN or not run_id.startswith(birth.process.decode(errors="replace")):
+        # One of another process is replaced by the next client; the uptime tells how long this one has run.
+        return None
+    return birth.age
+
+
+def _clients(client: redis.Redis) -> dict[str, Heard] | None:
+    """Return the clients that keep their record on a node; None where it has too many keys to look through."""
+    from redsync._core.keys import client_key
+    from redsync._core.presence import ClientRecord
+
+    if client.dbsize() > KEYS_MAX:
+        return None
+    begin = client_key("")
+    keys = list(client.scan_iter(begin + b"*", count=1000))
+    pipeline = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.get(key)
+        pipeline.pttl(key)
+    answers = pipeline.execute()
+    heard = {}
+    for key, packed, left in zip(keys, answers[::2], answers[1::2], strict=True):
+        record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None
+        if record is not None:
+            name = key.removeprefix(begin).decode("utf-8", "backslashreplace")
+            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000)
+    return heard
 
 
 def _print(reports: list[Report], general: list[Finding]) -> None:
@@ -142,18 +180,17 @@ def _print(reports: list[Report], general: list[Finding]) -> None:
     for is_problem, title in ((True, "needs attention"), (False, "good to know")):
         chosen = [(finding, nodes) for finding, nodes in places.items() if finding.is_problem is is_problem]
         if chosen:
-            print(f"\n{title}:")
+            put("", f"{title}:")
         for finding, nodes in chosen:
             where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
-            print(wrapped(f"{where}{shown(finding.text)}", "  "))
-            print(wrapped(f"-> {finding.advice}", "     "))
+            put(*wrapped(f"{where}{finding.text}", "  "), *wrapped(f"-> {finding.advice}", "     "))
     if not any(finding.is_problem for finding in places):
-        print("\nnothing needs attention")
+        put("", "nothing needs attention")
 
 
 def _row(report: Report) -> tuple[str, ...]:
     if report.error is not None:
-        return (report.node, "refuses us" if is_refusal(report.error) else "no answer", *["-"] * 7)
+        return (report.node, state_of(report.error), *["-"] * 7)
     state = "needs attention" if any(finding.is_problem for finding in report.findings) else "fine"
     uptime = NOT_ALLOWED if report.uptime is None else told(report.uptime)
     clock = NOT_ALLOWED if report.offset is None else f"{report.offset * 1000:+.0f} ms"

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["Finding", "Report", "check_deployment", "check_node", "is_loopback"]
+__all__ = ["Finding", "Heard", "Report", "check_deployment", "check_node", "checked", "is_loopback"]
 
 NOT_ALLOWED: Final = "not allowed to look"
+
+_NUMBERS: Final = frozenset(
+    {"uptime_in_seconds", "connected_slaves", "maxmemory", "used_memory", "aof_enabled", "cluster_enabled", "loading"}
+)
+_WORDS: Final = frozenset({"server_name", "redis_version", "run_id", "role", "maxmemory_policy"})
 
 OLDEST: Final = (6, 0)
 OFFSET_MAX: Final = 1.0
 FULL: Final = 0.9
 LATENCY_MAX: Final = 0.05
+
+ANNOUNCED_FOR: Final = 65.0
+"""Seconds for which a client's record is kept; it is renewed every 20 s."""
+
+ALIVE: Final = 40.0
+"""A client whose record is kept for longer than that has announced itself a moment ago."""
+
+GONE: Final = 20.0
+"""A node where it is kept for less has missed two announcements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,18 @@ class Finding:
     is_problem: bool = True
 
 
+class Heard(NamedTuple):
+    """What a node keeps of a client.
+
+    Attributes:
+        who: Its host and process, for people.
+        kept: For how many seconds more.
+    """
+
+    who: str
+    kept: float
+
+
 @dataclass
 class Report:
     """What one node said.
@@ -48,6 +75,7 @@ class Report:
         latency: The median time of a PING, in seconds; None if unknown.
         scripts: Why it does not run our scripts, None if it does.
         newborn_age: Seconds since it was found to be emptied, None if it was not.
+        clients: The clients that keep their record there, by UUID; None if we can't tell.
         findings: What is wrong with it.
     """
 
@@ -60,6 +88,7 @@ class Report:
     latency: float | None = None
     scripts: str | None = None
     newborn_age: float | None = None
+    clients: Mapping[str, Heard] | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -88,6 +117,20 @@ class Report:
         """Seconds since it started."""
         uptime = self.info.get("uptime_in_seconds")
         return None if uptime is None else float(uptime)
+
+
+def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a node's INFO if they are what a server says: numbers are numbers, and words are text.
+
+    Raises:
+        ValueError: A field is something else.
+    """
+    for name, value in info.items():
+        if (name in _NUMBERS and type(value) is not int) or (
+            name in _WORDS and not isinstance(value, str | int | float)
+        ):
+            raise ValueError(f"INFO says {name}:{value!r:.80}")
+    return {name: str(value) if name in _WORDS else value for name, value in info.items()}
 
 
 def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
@@ -197,6 +240,7 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
             names = ", ".join(report.node for report in reports if report.info.get("run_id") == run_id)
             found.append(Finding(f"{names} are one server, listed {times} times", "list each server once"))
     found += _check_machines(reports)
+    _check_clients(reports)
     known = [report.offset for report in reports if report.offset is not None]
     for report in reports:
         ahead = 0.0 if report.offset is None else report.offset - median(known)
@@ -204,6 +248,27 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
             text = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the others"
             report.findings.append(Finding(text, "run NTP there: fencing tokens begin with the time after a loss"))
     return found
+
+
+def _check_clients(reports: Sequence[Report]) -> None:
+    """Find nodes that some clients do not reach: behind the same address these may have another server."""
+    # What forgot its records a moment ago gets them again by and by.
+    ages = {report.node: min(report.uptime or 0.0, report.newborn_age or math.inf) for report in reports}
+    telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
+    alive = {
+        client: heard.who
+        for report in telling
+        for client, heard in (report.clients or {}).items()
+        if heard.kept > ALIVE
+    }
+    for report in telling:
+        known = report.clients or {}
+        missing = sorted(who for client, who in alive.items() if client not in known or known[client].kept < GONE)
+        if missing:
+            names = ", ".join(missing[:3]) + (" and others" if len(missing) > 3 else "")
+            text = f"does not hear of {len(missing)} of {len(alive)} clients that other nodes hear of: {names}"
+            advice = "see whether they reach it; if its address led to another server before, stop that server"
+            report.findings.append(Finding(text, advice))
 
 
 def is_loopback(address: str) -> bool:

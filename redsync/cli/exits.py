@@ -39,10 +39,12 @@ __all__ = [
     "SIGNALLED",
     "UNAVAILABLE",
     "UNCONFIGURED",
+    "UNREADABLE",
     "USAGE",
     "SetupError",
     "UsageError",
     "is_refusal",
+    "state_of",
     "status_of",
     "status_without_quorum",
 ]
@@ -61,6 +63,9 @@ NOT_FOUND: Final = 127
 SIGNALLED: Final = 128
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+
+UNREADABLE: Final = "answered what can't be read"
+"""How the error of a node begins that answered, but nothing that a server with our scripts would say."""
 
 _REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
 
@@ -87,6 +92,13 @@ class UsageError(SetupError):
 def is_refusal(text: str | None) -> bool:
     """Whether a node's trouble is that it wants another password, or forbids a command."""
     return text is not None and any(refusal in text.lower() for refusal in _REFUSALS)
+
+
+def state_of(error: str) -> str:
+    """Return in a word or two what is wrong with a node that gave no answer, or none that can be read."""
+    if is_refusal(error):
+        return "refuses us"
+    return "unreadable" if error.startswith(UNREADABLE) else "no answer"
 
 
 def status_of(error: RedsyncError) -> int:

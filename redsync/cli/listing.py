@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes, find_names, look_at
 from redsync.cli.exits import FINE
-from redsync.cli.writing import complain, print_table, process, shown, told, write_json
+from redsync.cli.output import warn, write_json
+from redsync.cli.writing import complain, print_table, process, told
 
 if TYPE_CHECKING:
     from redsync._core.presence import Claim
@@ -104,7 +105,7 @@ def list_rows(entries: list[dict[str, Any]], count: int) -> list[tuple[str, ...]
     """Return the rows of `ls`: one for each holder, or one for a name that nobody holds."""
     rows: list[tuple[str, ...]] = []
     for entry in entries:
-        name, waiting = shown(entry["name"]), str(entry["waiting"] or "-")
+        name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
             rows.append((name, "latch", to_come(entry["latch"]), "-", "-", waiting))
             if entry["kind"] in ("latch", "none"):
@@ -131,6 +132,6 @@ def ls(options: Any) -> int:
         elif entries:
             print_table(HEADINGS, list_rows(entries, len(nodes.nodes)), cut=(0, 2))
         elif sys.stdout.isatty() and nodes.status(answers) == FINE:
-            print("nothing is kept under any such name", file=sys.stderr)
+            warn("nothing is kept under any such name")
         complain(answers)
         return nodes.status(answers)

@@ -44,6 +44,9 @@ def urls_of(options: argparse.Namespace) -> list[str]:
             "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas", UNCONFIGURED
         )
     for number, url in enumerate(urls, 1):
+        if "://" in url.partition(",")[2]:
+            # redis-py would take the first, and ignore the rest.
+            raise SetupError(f"node {number} is several URLs: give --url once for each", UNCONFIGURED)
         if not _is_url(url):
             raise SetupError(no_url(number), UNCONFIGURED)
     return urls

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes, look_at
-from redsync.cli.exits import FINE, is_refusal
+from redsync.cli.exits import FINE, state_of
 from redsync.cli.listing import described
-from redsync.cli.writing import clock, complain, print_table, short, shown, told, who, write_json
+from redsync.cli.output import put, write_json
+from redsync.cli.writing import clock, complain, print_table, short, told, who
 
 if TYPE_CHECKING:
     from redsync._core.presence import ClientRecord
@@ -27,7 +28,7 @@ def show(options: Any) -> int:
         if options.json:
             write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_as_json, answers))})
         else:
-            _print(shown(name), answers, is_known=nodes.status(answers) == FINE)
+            _print(options.name, answers, is_known=nodes.status(answers) == FINE)
         complain(answers)
         return nodes.status(answers)
 
@@ -59,7 +60,7 @@ def _print(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool)
     looks = [answer.value for answer in answers if answer.value]
     kinds = sorted({_kind(look) for look in looks} - {"free"})
     nothing = "free, and nobody waits" if is_known else "unknown"
-    print(f"{name}: {', or '.join(kinds) or nothing}\n")
+    put(f"{name}: {', or '.join(kinds) or nothing}", "")
     # Only where nodes know different things under one name the kind is said of each.
     rows = [row for answer in answers for row in _rows(answer, with_kind=len(kinds) > 1)]
     print_table(_HEADINGS, rows)
@@ -75,7 +76,7 @@ def _kind(look: NameLook) -> str:
 def _rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str, ...]]:
     look = answer.value
     if answer.error:
-        return [(answer.node, "refuses us" if is_refusal(answer.error) else "no answer", *["-"] * 4)]
+        return [(answer.node, state_of(answer.error), *["-"] * 4)]
     if look is None:
         return [(answer.node, "nobody", *["-"] * 4)]
     rows: list[tuple[str, ...]] = []
@@ -97,10 +98,10 @@ def _rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str
 def _print_people(title: str, people: dict[str, ClientRecord | None]) -> None:
     if not people:
         return
-    print(f"\n{title}:")
+    put("", f"{title}:")
     for owner, client in people.items():
         process = "an unknown process"
         if client:
-            program = f" ({shown(client.program)})" if client.program else ""
+            program = f" ({client.program})" if client.program else ""
             process = f"{who(owner, client)}{program}, client since {clock(client.since)}"
-        print(f"  {shown(owner)}\n    {process}")
+        put(f"  {owner}", f"    {process}")

@@ -20,6 +20,7 @@ _SCRIPT: Final = """
 read -r group || exit
 read -r word && exit
 kill -s TERM -- "-$group"; kill -s CONT -- "-$group"
+PATH=$PATH:/bin:/usr/bin
 sleep "$1"
 kill -s KILL -- "-$group"
 """

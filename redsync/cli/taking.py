@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import name_of
 from redsync.cli.exits import REFUSED, status_of
+from redsync.cli.output import warn
 from redsync.exceptions import AcquireTimeout, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Voice:
     def say(self, text: str) -> None:
         """Say it unless we are to be quiet."""
         if not self._quiet:
-            print(f"redsync lock: {text}", file=sys.stderr, flush=True)
+            warn(f"redsync lock: {text}")
 
     def detail(self, text: str) -> None:
         """Say it if details are wanted."""

@@ -9,34 +9,18 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redsync.cli.asking import Nodes
-from redsync.cli.exits import FINE, SIGNALLED, UsageError, is_refusal
+from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
 from redsync.cli.listing import list_rows
+from redsync.cli.output import Line, draw, enter_screen, leave_screen, shown, write_json
 from redsync.cli.watching import View, holds, look
-from redsync.cli.writing import cells, fitted, narrowed, shown, table, told, write_json
+from redsync.cli.writing import cells, fitted, narrowed, table, told
 
-__all__ = ["Ages", "Line", "page", "top"]
-
-_ENTER, _LEAVE, _HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
-_END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
-_STYLES: Final = {"": "", "heading": "\x1b[7m", "bold": "\x1b[1m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
-_PLAIN: Final = "\x1b[0m"
+__all__ = ["Ages", "page", "top"]
 
 _HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT")
-
-
-class Line(NamedTuple):
-    """A line of the page.
-
-    Attributes:
-        text: What it says.
-        style: "" or a key of the styles: "heading", "bold", "bad", "faint".
-    """
-
-    text: str
-    style: str = ""
 
 
 class Ages:
@@ -73,7 +57,7 @@ def top(options: Any) -> int:
             while not leaving:
                 view, now = look(nodes, options.pattern), time.monotonic()
                 ages.note(view, now)
-                _draw(page(view, ages, now, *shutil.get_terminal_size()))
+                draw(page(view, ages, now, *shutil.get_terminal_size()))
                 leaving = _key_within(options.interval) in ("q", "Q", "\x03", "\x04", "")
     return FINE
 
@@ -99,7 +83,7 @@ def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Li
     hidden = len(lines) - height + max(len(entries) - height, 0)
     if len(lines) > height:
         lines[height - 1 :] = [Line(f"... and {hidden + 1} lines more", "faint")]
-    return [Line(fitted(text, width), style) for text, style in lines]
+    return [Line(fitted(shown(text), width), style) for text, style in lines]
 
 
 def _node_lines(nodes: Sequence[dict[str, Any]], width: int) -> list[Line]:
@@ -111,15 +95,15 @@ def _node_lines(nodes: Sequence[dict[str, Any]], width: int) -> list[Line]:
     full = f"{summary}: {states}"
     return [
         Line(full if len(full) <= width else summary, style),
-        *(Line(f"  {node['node']}: {shown(node['error'])}", "bad") for node in nodes if node["error"] is not None),
+        *(Line(f"  {node['node']}: {node['error']}", "bad") for node in nodes if node["error"] is not None),
     ]
 
 
 def _state(error: str | None) -> str:
     if error is None:
         return "up"
-    if is_refusal(error):
-        return "refuses us"
+    if (state := state_of(error)) != "no answer":
+        return state
     return "silent" if "timed out" in error.lower() or "timeout" in error.lower() else "down"
 
 
@@ -157,21 +141,12 @@ def _screen() -> Iterator[None]:
     end = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
     try:
         tty.setcbreak(terminal)
-        sys.stdout.write(_ENTER)
+        enter_screen()
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()
+        leave_screen()
         signal.signal(signal.SIGTERM, end)
-
-
-def _draw(lines: Sequence[Line]) -> None:
-    # Written over what stood there rather than on a cleared screen, which would flicker.
-    plain = "NO_COLOR" in os.environ
-    drawn = (line.text if plain or not line.style else f"{_STYLES[line.style]}{line.text}{_PLAIN}" for line in lines)
-    sys.stdout.write(_HOME + "\r\n".join(line + _END_OF_LINE for line in drawn) + _END_OF_SCREEN)
-    sys.stdout.flush()
 
 
 def _key_within(seconds: float) -> str | None:

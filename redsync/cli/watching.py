@@ -14,7 +14,8 @@ from redsync.cli.arguments import encoded
 from redsync.cli.asking import Answer, Nodes
 from redsync.cli.exits import FINE
 from redsync.cli.listing import listed, survey
-from redsync.cli.writing import process, shown, write_json
+from redsync.cli.output import put, write_json
+from redsync.cli.writing import process
 
 __all__ = ["View", "changes", "holds", "look", "settled", "watch"]
 
@@ -86,9 +87,9 @@ def _tell(event: dict[str, Any], *, as_json: bool) -> None:
         return
     what = event["event"]
     if "node" in event and what.startswith("node"):
-        text = f"{what}  {event['node']}  {shown(event['error'] or '')}"
+        text = f"{what}  {event['node']}  {event['error'] or ''}"
     elif what == "waiting":
-        text = f"waiting  {shown(event['name'])}  {event['count']}"
+        text = f"waiting  {event['name']}  {event['count']}"
     else:
-        text = f"{what}  {shown(event['name'])}  {event['kind']}  {process(event)}  {shown(event['owner'])}"
-    print(f"{time.strftime('%H:%M:%S')}  {text}".rstrip(), flush=True)
+        text = f"{what}  {event['name']}  {event['kind']}  {process(event)}  {event['owner']}"
+    put(f"{time.strftime('%H:%M:%S')}  {text}".rstrip(), flush=True)

@@ -1,4 +1,4 @@
-"""How the inspecting commands show themselves: aligned text for people, JSON for programs, and little to import."""
+"""How the inspecting commands show themselves to people: aligned text, and little to import."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from redsync.cli.output import put, shown, warn
 
 if TYPE_CHECKING:
     from redsync._core.presence import ClientRecord
@@ -21,12 +23,10 @@ __all__ = [
     "print_table",
     "process",
     "short",
-    "shown",
     "table",
     "told",
     "who",
     "wrapped",
-    "write_json",
 ]
 
 
@@ -38,7 +38,8 @@ _UUID: Final = 36
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, its columns aligned to the left."""
+    """Return the lines of a table, its columns aligned to the left; what its cells show is escaped."""
+    rows = escaped(rows)
     widths = [max(map(cells, column)) for column in zip(headings, *rows, strict=True)]
     lines = (
         "  ".join(cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=True))
@@ -47,11 +48,16 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def escaped(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the rows of a table as they are shown: only so it is known how wide they are."""
+    return [tuple(map(shown, row)) for row in rows]
+
+
 def narrowed(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, columns: Sequence[int]
 ) -> list[Sequence[str]]:
     """Return the rows of a table with as much cut from these columns, one after the other, as it is too wide."""
-    rows = list(rows)
+    rows = escaped(rows)
     for column in columns:
         excess = max(map(cells, table(headings, rows))) - width
         widest = max((cells(row[column]) for row in rows), default=0)
@@ -62,26 +68,27 @@ def narrowed(
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int] = ()) -> None:
-    """Print a table. Where the terminal is too narrow, these columns are cut; if none may be, each row is a list."""
+    """Write a table. Where the terminal is too narrow, these columns are cut; if none may be, each row is a list."""
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    rows = escaped(rows)
     if width and cut:
         rows = narrowed(headings, rows, width, cut)
     lines = table(headings, rows)
     if width and not cut and max(map(cells, lines)) > width:
         indent = max(map(len, headings)) + 2
-        lists = ["\n".join(f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)) for row in rows]
-        lines = ["\n\n".join(lists)]
-    print("\n".join(lines))
+        lists = [[f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)] for row in rows]
+        lines = [line for each in lists for line in ("", *each)][1:]
+    put(*lines)
 
 
-def wrapped(text: str, indent: str) -> str:
+def wrapped(text: str, indent: str) -> list[str]:
     """Return a text as lines that fit the terminal, if there is one; an indent stands before each."""
     if not sys.stdout.isatty():
-        return indent + text
-    from textwrap import fill
+        return [indent + text]
+    from textwrap import wrap
 
     width = max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
-    return fill(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+    return wrap(shown(text), width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
 def cells(text: str) -> int:
@@ -100,14 +107,6 @@ def fitted(text: str, width: int) -> str:
     while cells(kept) > width - 1 and kept:
         kept = kept[:-1]
     return f"{kept}…" if width > 0 else ""
-
-
-def shown(text: str | bytes) -> str:
-    """Return a name as it may be shown: what would play tricks with a terminal is escaped."""
-    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c)[0] in "CZ" and c != " " else c for c in text
-    )
 
 
 def told(seconds: float | None) -> str:
@@ -136,32 +135,25 @@ def clock(since: float) -> str:
 
 def who(owner: str, client: ClientRecord | None) -> str:
     """Return an owner for people: its process, or else the id."""
-    return shown(f"{client.host}:{client.pid}" if client else owner)
+    return f"{client.host}:{client.pid}" if client else owner
 
 
 def process(holder: dict[str, Any]) -> str:
     """Return a holder, as JSON describes it, for people: its process, or else the id."""
-    return shown(f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"])
+    return f"{holder['host']}:{holder['pid']}" if holder["host"] else str(holder["owner"])
 
 
 def short(owner: str) -> str:
     """Return an owner's id, shortened as far as people can tell it from others."""
-    client, _, serial = owner.rpartition(":")
-    return shown(f"{client[:8]}:{serial}" if len(client) == _UUID else owner)
-
-
-def write_json(value: Any) -> None:
-    """Write a value to standard output, as JSON in one line."""
-    import json
-
-    print(json.dumps(value), flush=True)
+    client, _, serial = owner.partition(":")
+    return f"{client[:8]}:{serial}" if len(client) == _UUID else owner
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:
     """Say on standard error which nodes did not answer, and why, and whether those are too many."""
     for answer in answers:
         if answer.error is not None:
-            print(f"node {answer.node}: {shown(answer.error)}", file=sys.stderr)
+            warn(f"node {answer.node}: {answer.error}")
     answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
     if answered < quorum:
-        print(f"too few nodes answer: {answered} of {len(answers)}, a quorum is {quorum}", file=sys.stderr)
+        warn(f"too few nodes answer: {answered} of {len(answers)}, a quorum is {quorum}")

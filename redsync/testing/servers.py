@@ -39,6 +39,7 @@ __all__ = [
     "ask",
     "find_server",
     "free_ports",
+    "pinned_server",
     "runnable",
 ]
 
@@ -60,6 +61,8 @@ _POLL_INTERVAL = 0.002
 _PROBE_TIMEOUT = 0.1
 _LOG_LINES = 15
 _GATE = 'read -r word && exec "$@" </dev/null'
+SHELL = "/bin/sh"
+"""By its path, which POSIX systems agree on: the PATH of a test may have anything, or nothing."""
 
 
 class ServerNotFoundError(RedsyncError, FileNotFoundError):
@@ -92,6 +95,8 @@ def find_server(server: str | os.PathLike[str] | None = None) -> Path:
         if named:
             if found := shutil.which(named):
                 return Path(found).absolute()
+            if Path(named) in _wheel_servers():  # may lack the permission
+                return Path(named)
             raise ServerNotFoundError(
                 f"{source}={os.fspath(named)!r} is not an executable file: give the path of a redis-server or "
                 f"valkey-server, or give none and let redsync look for one"
@@ -99,15 +104,28 @@ def find_server(server: str | os.PathLike[str] | None = None) -> Path:
     for command in _COMMANDS:
         if found := shutil.which(command):
             return Path(found).absolute()
-    for package, location in _WHEELS.items():
-        spec = find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            if (path := Path(folder, location)).is_file():
-                return path.absolute()
+    for path in _wheel_servers():
+        return path
     raise ServerNotFoundError(
         f"no Redis or Valkey server found: there is no {' or '.join(_COMMANDS)} on PATH and no wheel that brings one. "
         f'Run `pip install "redsync-toolkit[server]"`, or name a server in {ENVIRONMENT_VARIABLE}'
     )
+
+
+def pinned_server() -> Path | None:
+    """Return the server of a wheel, unless `REDSYNC_SERVER` names another; None if there is none to prefer.
+
+    `LocalNodes(server=pinned_server())` runs the same server wherever the same packages are, whatever is on PATH.
+    """
+    return None if os.environ.get(ENVIRONMENT_VARIABLE) else next(_wheel_servers(), None)
+
+
+def _wheel_servers() -> Iterator[Path]:
+    for package, location in _WHEELS.items():
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            if (path := Path(folder, location)).is_file():
+                yield path.absolute()
 
 
 def runnable(executable: Path, directory: Path) -> Path:
@@ -172,6 +190,7 @@ class ServerProcess:
         port: The loopback port it was told to listen on.
         pid: Its process id, and that of its process group.
         is_paused: Whether `pause` was called last, not `resume`.
+        version: The server and its version as it told them, such as "valkey 9.1.2"; empty while it did not.
     """
 
     def __init__(self, executable: Path, port: int, directory: Path, config: Mapping[str, str]) -> None:
@@ -182,7 +201,7 @@ class ServerProcess:
         self._log = directory / "server.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", _GATE, "redsync-node", str(executable), *arguments],
+                [SHELL, "-c", _GATE, "redsync-node", str(executable), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -192,6 +211,7 @@ class ServerProcess:
         self.port = port
         self.pid = self._process.pid
         self.is_paused = False
+        self.version = ""
 
     def go(self) -> None:
         """Let the server start."""
@@ -267,6 +287,7 @@ class ServerProcess:
         if found := re.search(rb"^process_id:(\d+)", reply, re.MULTILINE):
             try:
                 if os.getpgid(int(found[1])) == self.pid:
+                    self.version = _version(reply)
                     return True
             except ProcessLookupError:  # it ended meanwhile; ours may get the port after all
                 return False
@@ -276,3 +297,10 @@ class ServerProcess:
 
     def _log_tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+
+def _version(info: bytes) -> str:
+    fields = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+    server = fields.get(b"server_name", b"redis")
+    version = fields.get(server + b"_version") or fields.get(b"redis_version", b"?")
+    return f"{server.decode()} {version.decode()}"

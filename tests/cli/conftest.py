@@ -14,7 +14,9 @@ def environment(nodes):
 
 
 def make_environment(urls):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_") or name == "REDSYNC_SERVER"
+    }
     ours = {"REDSYNC_URLS": ",".join(urls), "REDSYNC_RESTART_GUARD": "0", "TERM": "xterm"}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **ours}
 

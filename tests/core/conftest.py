@@ -93,13 +93,28 @@ def node(_one_node):
     node.redis.close()
 
 
+def process_of(node):
+    """Return what birth records call a server's process."""
+    return node.info("server")["run_id"][:16]
+
+
+def guard_of(ms, process="-"):
+    """Return how scripts are told for how long a node must have remembered everything, and under which process."""
+    return b"%d,other,%s," % (ms, process.encode()) if ms else 0
+
+
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME = b"client-a:1"
 LEASE, PLACE = 30_000, 5_000
 
 
-def wake_channel(owner):
-    return b"redsync:wake:" + owner.replace(b":", b"-")
+def wake_channel(claim):
+    return b"redsync:wake:" + claim.replace(b":", b"-")
+
+
+def waiter_of(claim):
+    """Return the owner of a claim, as queues have it."""
+    return claim.rpartition(b":")[0]
 
 
 class Claims:
@@ -110,13 +125,14 @@ class Claims:
         self.redis = node.redis
 
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
-        return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard)
+        return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
 
     def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, mark=0, keys=KEYS, channel=None):
         """Ask for a place too; a fair lock gives the last one, whatever was waited. Mark 0: only to be woken."""
         rank = "+" if self.noun == "fair_lock" else waited
         channel = channel or wake_channel(owner)
-        return self.node.run(f"{self.noun}_acquire", keys.all, owner, count, lease, guard, place, rank, channel, mark)
+        words = owner, count, lease, guard_of(guard), place, rank, channel, mark
+        return self.node.run(f"{self.noun}_acquire", keys.all, *words)
 
     def line_up(self, *owners, **options):
         """Queue several, the first of them at the head."""
@@ -135,9 +151,9 @@ class Claims:
         words = [word for claim in claims for word in claim[1:]]
         return self.node.run(f"{self.noun}_renew", names, *words, *([1] if guarded else []))
 
-    def force_release(self, keys=KEYS):
+    def force_release(self, claim=ME, keys=KEYS):
         value_type = "string" if self.noun == "mutex" else "hash"
-        return self.node.run("lock_force_release", keys.all, keys.channel, value_type)
+        return self.node.run("lock_force_release", keys.all, claim, value_type, keys.channel)
 
     def inspect(self, keys=KEYS):
         return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
@@ -148,7 +164,7 @@ class Claims:
 
     def said(self, owner, mark=0, keys=KEYS):
         """Return the message that hands over to that waiter, or with mark 0 only wakes it."""
-        return wake_channel(owner), b"%d %s %s" % (mark, owner, keys.lock)
+        return wake_channel(owner), b"%d %s %s" % (mark, waiter_of(owner), keys.lock)
 
     def holds(self, key=KEYS.lock):
         """Return a hash as it is."""
@@ -166,20 +182,22 @@ class Claims:
         return self.redis.pttl(key)
 
     def waiters(self):
-        """Return those who have a place, the head first; each has an entry in both keys or in none."""
-        waiters = self.redis.zrange(KEYS.queue, 0, -1)
-        assert set(self.holds(KEYS.places)) == set(waiters)
-        return waiters
+        """Return the claims of those who have a place, the head first; each has an entry in both keys or in none."""
+        waiters, places = self.redis.zrange(KEYS.queue, 0, -1), self.holds(KEYS.places)
+        assert set(places) == set(waiters)
+        return [waiter + b":" + places[waiter].split()[1] for waiter in waiters]
 
-    def place(self, owner):
+    def place(self, claim):
         """Return the words of a place: its expiry, mark, guard and channel."""
-        expiry, mark, guard, channel = self.holds(KEYS.places)[owner].split(b" ", 3)
-        return int(expiry), int(mark), int(guard), channel
+        expiry, number, mark, guard, channel = self.holds(KEYS.places)[waiter_of(claim)].split(b" ", 4)
+        assert number == claim.rpartition(b":")[2]
+        return int(expiry), int(mark), int(guard.partition(b",")[0]), channel
 
-    def end_place(self, owner, after=0):
+    def end_place(self, claim, after=0):
         """Let a place end so many ms from now, as if the time until then had passed."""
-        _, *words = self.place(owner)
-        self.redis.hset(KEYS.places, owner, b"%d %d %d %s" % (self.now() + after, *words))
+        waiter = waiter_of(claim)
+        _, _, rest = self.holds(KEYS.places)[waiter].partition(b" ")
+        self.redis.hset(KEYS.places, waiter, b"%d %s" % (self.now() + after, rest))
 
     def now(self):
         seconds, micros = self.redis.time()

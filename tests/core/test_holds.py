@@ -19,7 +19,9 @@ LEASE = 30.0
 
 def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf):
     keys = LockKeys.of(b"redsync:", name)
-    return HoldState(name, KIND, keys, owner, 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
+    return HoldState(
+        name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until
+    )
 
 
 class Alarm:

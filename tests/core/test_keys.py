@@ -95,7 +95,7 @@ def test_keys_of_a_semaphore_go_on_from_those_of_a_lock(name, ours):
     assert (keys.lock, keys.queue, keys.places) == lock.all == keys.all[:3]
     assert keys.all[3:] == (keys.slots, keys.taken, keys.limit)
     assert keys.all[3:] == (b"redsync_slots:" + ours, b"redsync_taken:" + ours, b"redsync_limit:" + ours)
-    assert keys.held == (keys.lock, keys.slots, keys.taken, keys.queue, keys.places)
+    assert keys.held == (keys.lock, keys.slots, keys.taken, keys.queue, keys.places, keys.limit)
     assert len({key_slot(key) for key in keys.all}) == 1
 
 

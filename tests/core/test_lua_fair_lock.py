@@ -5,6 +5,7 @@ import time
 import pytest
 
 from redsync._core.keys import LockKeys
+from tests.core.conftest import guard_of
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 A, B, C, D = (f"client-{letter}:1".encode() for letter in "abcd")
@@ -14,7 +15,7 @@ NEW, EXISTING, FOREIGN = 1, 2, 0
 
 
 def woken(owner):
-    return WAKE[owner], b"0 " + owner + b" " + KEYS.lock
+    return WAKE[owner], b"0 " + owner.rpartition(b":")[0] + b" " + KEYS.lock
 
 
 class FairNode:
@@ -22,7 +23,7 @@ class FairNode:
         self.node, self.redis = node, node.redis
 
     def ask(self, owner, ticket=0, *, count=1, lease=LEASE, guard=0, keep=KEEP, mark=0):
-        args = (owner, count, lease, guard, keep, ticket, WAKE[owner], mark)
+        args = (owner, count, lease, guard_of(guard), keep, ticket, WAKE[owner], mark)
         return self.node.run("fair_lock_acquire", KEYS.all, *args)
 
     def release(self, owner, count=0):
@@ -32,7 +33,8 @@ class FairNode:
         return self.node.run("fair_lock_abandon", KEYS.all, owner, int(leave))
 
     def queue(self):
-        return [(owner, int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
+        """Return the claims of those who wait, which are all the first of their owners, with their tickets."""
+        return [(owner + b":1", int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
 
 
 @pytest.fixture
@@ -70,10 +72,10 @@ def test_ticket_takes_a_place_and_keeps_it(fair):
     assert fair.ask(B, 3)[1] == A
     assert fair.ask(B, 3, guard=1000, mark=7)[2] == 3
     assert fair.queue() == [(B, 3)]
-    expiry, *words = fair.redis.hget(KEYS.places, B).split(b" ")
+    expiry, _, *words = fair.redis.hget(KEYS.places, b"client-b").split(b" ")
     seconds, _ = fair.redis.time()
     assert abs(int(expiry) - (seconds * 1000 + KEEP)) < 3000
-    assert words == [b"7", b"1000", WAKE[B]]
+    assert words == [b"7", guard_of(1000), WAKE[B]]
     assert 0 < fair.redis.pttl(KEYS.queue) <= KEEP
     assert 0 < fair.redis.pttl(KEYS.places) <= KEEP
 
@@ -93,7 +95,7 @@ def test_node_draws_the_ticket_that_one_has_already(fair):
     fair.ask(C, "+")
     assert fair.ask(B, "+", mark=7)[2:] == [1, 0]
     assert fair.queue() == [(B, 1), (C, 2)]
-    expiry, mark, *_ = fair.redis.hget(KEYS.places, B).split(b" ")
+    expiry, _, mark, *_ = fair.redis.hget(KEYS.places, b"client-b").split(b" ")
     seconds, _ = fair.redis.time()
     assert int(expiry) > seconds * 1000 + KEEP - 3000
     assert mark == b"7"
@@ -293,7 +295,7 @@ def test_foreign_value_is_told_and_left_as_it_is(fair, value):
 def test_node_without_memory_grants_nothing_but_takes_places(fair):
     with pytest.raises(Exception, match="FORGETFUL -1"):
         fair.ask(A, guard=1000)
-    fair.redis.set("redsync_birth", "original 1")
+    fair.redis.set("redsync_birth", "original 1 -")
     assert fair.ask(A, guard=1000) == NEW
 
 
@@ -301,6 +303,6 @@ def test_force_release_takes_the_holder_out_of_the_queue_and_wakes_the_head_whic
     fair.ask(A, 1)
     fair.ask(B, 2)
     with fair.node.listening(WAKE[B]) as subscription:
-        assert fair.node.run("lock_force_release", KEYS.all, KEYS.channel, "hash") == 1
+        assert fair.node.run("lock_force_release", KEYS.all, A, "hash", KEYS.channel) == 1
         assert fair.node.messages(subscription) == [woken(B)]
     assert fair.queue() == [(B, 2)]

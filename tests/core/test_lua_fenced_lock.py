@@ -3,7 +3,8 @@
 import pytest
 import redis
 
-from tests.core.conftest import KEYS, LEASE, ME, PLACE, wake_channel
+from redsync._core.memory import BIRTH_KEY
+from tests.core.conftest import KEYS, LEASE, ME, PLACE, guard_of, wake_channel
 
 OTHER = b"client-b:1"
 DAY = 86_400_000
@@ -14,10 +15,12 @@ class FencedNode:
         self.node, self.redis = node, node.redis
 
     def acquire(self, owner=ME, known=0, *, count=1, lease=LEASE, guard=0):
-        return self.node.run("fenced_lock_acquire", (KEYS.lock, KEYS.token), owner, count, lease, guard, known)
+        return self.node.run(
+            "fenced_lock_acquire", (KEYS.lock, KEYS.token), owner, count, lease, guard_of(guard) or "0,-,", known
+        )
 
     def queue(self, owner=ME, known=0, mark=0):
-        words = owner, 1, LEASE, 0, PLACE, 0, wake_channel(owner), mark, known
+        words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), mark, known
         return self.node.run("fenced_lock_acquire", (*KEYS.all, KEYS.token), *words)
 
     def reenter(self, owner=ME, count=2):
@@ -36,6 +39,8 @@ class FencedNode:
 
 @pytest.fixture
 def fenced(node):
+    """A node that never forgot anything."""
+    node.redis.set(BIRTH_KEY, "original 1 -")
     return FencedNode(node)
 
 
@@ -81,7 +86,7 @@ def test_refusal_gives_no_token_and_tells_who_holds(fenced):
     assert holder == OTHER
     assert 0 < remaining <= LEASE
     assert fenced.queue()[1:] == [OTHER, 0]
-    assert fenced.redis.zrange(KEYS.queue, 0, -1) == [ME]
+    assert fenced.redis.zrange(KEYS.queue, 0, -1) == [b"client-a"]
     assert fenced.token == 11
 
 
@@ -90,7 +95,7 @@ def test_waiter_is_woken_by_a_release_and_leaves_the_queue_when_it_is_granted(fe
     fenced.queue(ME)
     with fenced.node.listening(wake_channel(ME)) as subscription:
         fenced.release(OTHER)
-        assert fenced.node.messages(subscription) == [(wake_channel(ME), b"0 " + ME + b" " + KEYS.lock)]
+        assert fenced.node.messages(subscription) == [(wake_channel(ME), b"0 client-a " + KEYS.lock)]
     token = fenced.token
     assert fenced.queue(ME) == [1, token + 1]
     assert fenced.redis.keys("redsync_queue*") == []
@@ -116,9 +121,66 @@ def test_re_entry_has_no_token_and_leaves_the_nodes_alone(fenced):
 
 
 def test_node_without_memory_grants_nothing_and_gives_no_token(fenced):
+    fenced.redis.delete(BIRTH_KEY)
     with pytest.raises(redis.ResponseError, match="FORGETFUL -1"):
         fenced.acquire(guard=1000)
     assert fenced.redis.keys() == []
+
+
+# Tokens that a node may have forgotten.
+
+MINUTE = 60_000
+
+
+def be_born(fenced, kind, age, process="-"):
+    """Write a birth record of that age, ms; return the instant of the birth, us."""
+    seconds, micros = fenced.redis.time()
+    born = seconds * 1000 + micros // 1000 - age
+    fenced.redis.set(BIRTH_KEY, f"{kind} {born} {process}")
+    return born * 1000
+
+
+def test_newborn_node_gives_more_than_it_can_have_forgotten(fenced):
+    """Its token may be an old one: since then it may have given any that its clock had reached before its birth."""
+    fenced.redis.set(KEYS.token, 10)
+    born = be_born(fenced, "newborn", MINUTE)
+    assert fenced.acquire() == [1, born]
+    fenced.release()
+    assert fenced.acquire(OTHER) == [1, born + 1], "and then the next, so that nodes keep in step"
+
+
+def test_guard_allows_for_clocks_that_are_behind(fenced):
+    """What it forgot may be of a node whose clock is ahead by so much; it grants only when its own is there too."""
+    fenced.redis.set(KEYS.token, 10)
+    born = be_born(fenced, "newborn", MINUTE)
+    assert fenced.acquire(guard=30_000) == [1, born + 30_000_000]
+
+
+def test_newborn_node_that_knows_more_than_its_birth_goes_on_from_there(fenced):
+    born = be_born(fenced, "newborn", MINUTE)
+    fenced.redis.set(KEYS.token, born + 1000)
+    assert fenced.acquire() == [1, born + 1001]
+    fenced.release()
+    assert fenced.acquire(known=born + 5000) == [1, born + 5001]
+
+
+@pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
+def test_node_whose_record_says_nothing_counts_as_born_now(fenced, record):
+    """Nobody guards memory, and somebody emptied the node, or replaced its data."""
+    fenced.redis.set(KEYS.token, 10)
+    fenced.redis.set(BIRTH_KEY, record) if record else fenced.redis.delete(BIRTH_KEY)
+    before = micros(fenced)
+    _, token = fenced.acquire()
+    assert before <= token <= micros(fenced)
+    fenced.release()
+    assert token < fenced.acquire()[1] <= micros(fenced)
+
+
+def test_blank_node_counts_as_born_when_it_was_looked_at(fenced):
+    """That is all there is where nobody guards memory."""
+    fenced.redis.set(KEYS.token, 10)
+    born = be_born(fenced, "blank", MINUTE)
+    assert fenced.acquire() == [1, born]
 
 
 @pytest.mark.parametrize("value", ["text", "list"])
@@ -133,7 +195,7 @@ def test_foreign_value_in_the_tokens_place_is_an_error_and_nothing_is_claimed(fe
 def test_foreign_value_at_the_key_is_told_and_left_as_it_is(fenced):
     fenced.redis.set(KEYS.lock, "mine")
     assert fenced.acquire() == 0
-    assert fenced.redis.keys() == [KEYS.lock]
+    assert set(fenced.redis.keys()) == {KEYS.lock, BIRTH_KEY}
 
 
 def test_write_back_raises_and_never_lowers(fenced):

@@ -173,7 +173,7 @@ def test_head_that_asked_again_without_a_mark_is_only_woken(claims, heard):
 def remember(claims, kind, age=0):
     """Write a birth record of that age, ms; none for None."""
     if kind is not None:
-        claims.redis.set(BIRTH_KEY, f"{kind} {claims.now() - age}")
+        claims.redis.set(BIRTH_KEY, f"{kind} {claims.now() - age} -")
 
 
 @pytest.mark.parametrize(("kind", "age"), [(None, 0), ("newborn", 0), ("newborn", GUARD - SLACK), ("newborn", -60_000)])

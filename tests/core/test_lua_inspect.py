@@ -21,7 +21,7 @@ def test_inspect_tells_who_holds_and_who_waits(locks, lasts):
     assert kind == b"hash"
     assert lasts(remaining, 20_000)
     assert holder == [ME, b"3"]
-    assert waiters == [THIRD, OTHER]
+    assert waiters == [b"client-c", b"client-b"]
 
 
 def test_inspect_of_a_free_lock_is_empty(locks):
@@ -45,7 +45,7 @@ def test_inspect_tells_whose_mutex_it_is(mutexes, lasts):
     kind, remaining, holder, waiters = mutexes.inspect()
     assert kind == b"string"
     assert lasts(remaining, 20_000)
-    assert (holder, waiters) == ([ME, b"1"], [OTHER])
+    assert (holder, waiters) == ([ME, b"1"], [b"client-b"])
 
 
 def test_inspect_takes_a_foreign_string_for_a_mutex_of_whoever_wrote_it(mutexes):
@@ -62,7 +62,7 @@ def announce(claims, client=CLIENT):
 
 
 def test_inspect_shows_the_record_of_the_holders_client(claims):
-    owner = f"{CLIENT}:7".encode()
+    owner = f"{CLIENT}:7:1".encode()
     claims.acquire(owner)
     assert len(claims.inspect()) == 4, "nothing is known yet"
     announce(claims)
@@ -71,13 +71,13 @@ def test_inspect_shows_the_record_of_the_holders_client(claims):
 
 
 def test_inspect_shows_no_record_of_another_client(claims):
-    claims.acquire(f"{CLIENT}:7".encode())
+    claims.acquire(f"{CLIENT}:7:1".encode())
     announce(claims, CLIENT.replace("2", "3"))
     assert len(claims.inspect()) == 4
 
 
 @pytest.mark.parametrize(
-    "owner", [b"any value", b"", b":7", f"{CLIENT}:".encode(), f"{CLIENT}:x".encode(), f" {CLIENT}:7".encode()]
+    "owner", [b"any value", b"", b":7", f"{CLIENT}:".encode(), f"{CLIENT}:7:x".encode(), f" {CLIENT}:7:1".encode()]
 )
 def test_inspect_looks_for_no_record_of_who_is_none_of_ours(claims, owner):
     claims.put(owner)
@@ -87,7 +87,7 @@ def test_inspect_looks_for_no_record_of_who_is_none_of_ours(claims, owner):
 
 
 def test_inspect_takes_no_value_of_another_type_for_a_record(claims):
-    claims.acquire(f"{CLIENT}:7".encode())
+    claims.acquire(f"{CLIENT}:7:1".encode())
     claims.redis.rpush(client_key(CLIENT), "a record")
     assert len(claims.inspect()) == 4
 

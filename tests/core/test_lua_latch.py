@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from redsync._core.keys import LatchKeys
+from tests.core.conftest import guard_of, process_of
 
 KEYS = LatchKeys.of(b"redsync:", b"x")
 A, B = b"client-a", b"client-b"
@@ -18,7 +19,7 @@ class LatchNode:
         self.node, self.redis = node, node.redis
 
     def tell(self, generation=0, size=0, *arrivals, who=b"", place=5000, memory=0, keep=KEEP, settled=b""):
-        words = keep, who, place, memory, settled, generation, size
+        words = keep, who, place, guard_of(memory, process_of(self.redis)), settled, generation, size
         return self.node.run("latch_exchange", KEYS.all, *words, *arrivals)
 
     def leave(self, who):
@@ -108,16 +109,16 @@ def test_places_expire_and_are_renewed_and_left(latch):
 def test_node_that_may_have_forgotten_does_not_say_that_it_was_never_set(latch):
     with pytest.raises(redis.ResponseError, match="FORGETFUL -1"):
         latch.tell(memory=1000)
-    latch.redis.set("redsync_birth", "original 1")
+    latch.redis.set("redsync_birth", f"original 1 {process_of(latch.redis)}")
     assert latch.tell(memory=1000) == [0, 0]
-    latch.redis.set("redsync_birth", f"newborn {round(time.time() * 1000)}")
+    latch.redis.set("redsync_birth", f"newborn {round(time.time() * 1000)} {process_of(latch.redis)}")
     with pytest.raises(redis.ResponseError, match="FORGETFUL"):
         latch.tell(memory=60_000)
 
 
 def write_birth(latch, age_ms=0):
     life = round(time.time() * 1000) - age_ms
-    latch.redis.set("redsync_birth", f"newborn {life}")
+    latch.redis.set("redsync_birth", f"newborn {life} {process_of(latch.redis)}")
     return life
 
 
@@ -143,8 +144,25 @@ def test_hearsay_ends_when_the_node_remembers_for_as_long_as_latches_are_kept(la
     latch.tell(7, 2, memory=write_birth(latch) and KEEP)
     write_birth(latch, KEEP + 1000)
     assert latch.tell(memory=KEEP) == [7, 2]
-    write_birth(latch)
+
+
+def test_what_a_node_knew_before_it_lost_memory_is_hearsay(latch):
+    """It came back with data of before, and may have known of a later generation, or of totals."""
+    first = write_birth(latch, 5000)
+    latch.tell(7, 2, memory=KEEP, settled=b"%d" % first)
     assert latch.tell(memory=KEEP) == [7, 2]
+    second = write_birth(latch)
+    assert latch.tell(memory=KEEP) == [7, 2, second]
+    assert latch.tell(7, 2, A, 1, memory=KEEP) == [7, 2, A, 1, second]
+    assert latch.tell(8, 2, memory=KEEP) == [8, 2, second]
+    assert latch.tell(8, 2, memory=KEEP, settled=b"%d" % second) == [8, 2]
+    assert latch.tell(memory=KEEP) == [8, 2]
+
+
+def test_what_a_node_knows_under_the_record_of_another_process_is_hearsay(latch):
+    latch.tell(7, 2)
+    latch.redis.set("redsync_birth", "original 1 another")
+    assert latch.tell(memory=KEEP) == [7, 2, -1]
 
 
 def test_what_is_set_where_nodes_forgot_is_no_hearsay(latch):
@@ -156,7 +174,7 @@ def test_what_is_set_where_nodes_forgot_is_no_hearsay(latch):
 def test_emptied_node_that_is_told_of_a_latch_is_no_new_node(latch):
     *state, life = latch.tell(7, 2, memory=KEEP)
     assert state == [7, 2]
-    assert latch.redis.get("redsync_birth") == b"newborn %d" % life
+    assert latch.redis.get("redsync_birth") == b"newborn %d %s" % (life, process_of(latch.redis).encode())
 
 
 @pytest.mark.parametrize("kind", ["string", "list", "hash"])

@@ -97,7 +97,7 @@ def test_scripts_work_with_any_name(locks, name):
     assert locks.acquire(keys=keys) == NEW
     assert locks.queue(OTHER, keys=keys)[1] == ME
     assert set(locks.node.dump()) == set(keys.all)
-    assert locks.inspect(keys)[2:] == [[ME, b"1"], [OTHER]]
+    assert locks.inspect(keys)[2:] == [[ME, b"1"], [b"client-b"]]
     assert locks.release(keys=keys) == 1
     assert locks.node.dump() == {}
 
@@ -183,7 +183,6 @@ def test_abandon_never_drops_the_claim_of_another(locks, leave):
         assert locks.node.messages(subscription) == []
     assert locks.holds() == {OTHER: b"2"}
     assert locks.waiters() == ([] if leave else [ME])
-    assert set(locks.holds(KEYS.places)) == (set() if leave else {ME})
 
 
 def test_abandon_passes_on_a_wake_up_it_may_have_got(locks):
@@ -299,12 +298,74 @@ def test_renew_does_not_touch_the_queue(locks):
 # Force release.
 
 
-def test_force_release_takes_the_lock_from_whoever_holds_it(locks):
+def test_force_release_takes_the_lock_from_the_claim_that_it_names(locks):
     locks.acquire(OTHER, count=5)
     with locks.node.listening(KEYS.channel) as subscription:
-        assert locks.force_release() == 1
+        assert locks.force_release(OTHER) == 1
         assert locks.node.messages(subscription) == [(KEYS.channel, b"0")]
     assert locks.node.dump() == {}
+
+
+def test_force_release_that_comes_late_takes_nothing_from_the_next_holder(locks):
+    locks.acquire(OTHER)
+    locks.queue(ME, mark=7)
+    with locks.node.listening(WAKE[ME]):
+        assert locks.force_release(OTHER) == 1
+        assert locks.force_release(OTHER) == 0
+        assert locks.holder() == ME
+
+
+# A command of an earlier hold of the same owner that comes late, over a connection that was given up.
+
+EARLIER = b"client-a:0"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [lambda locks: locks.release(EARLIER), lambda locks: locks.abandon(EARLIER, leave=True)],
+    ids=["release", "undo"],
+)
+def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(locks, late):
+    locks.acquire(count=2)
+    assert late(locks) == 0
+    assert locks.holds() == {ME: b"2"}
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda claims: claims.release(EARLIER),
+        lambda claims: claims.abandon(EARLIER, leave=True),
+        lambda claims: claims.abandon(EARLIER, leave=False),
+        lambda claims: claims.queue(EARLIER, waited=9_000, mark=3),
+    ],
+    ids=["release", "undo", "undo that waits on", "ask"],
+)
+def test_late_command_of_an_earlier_hold_leaves_the_place_alone(queued_claims, late):
+    queued_claims.acquire(OTHER)
+    queued_claims.line_up(THIRD, ME, mark=7)
+    late(queued_claims)
+    assert queued_claims.waiters() == [THIRD, ME]
+    assert queued_claims.place(ME)[1] == 7
+
+
+def test_undo_that_waits_on_is_handed_nothing_before_it_asks_again(queued_claims):
+    queued_claims.acquire(OTHER)
+    queued_claims.queue(ME, mark=7)
+    queued_claims.abandon(ME, leave=False)
+    with queued_claims.node.listening(WAKE[ME]) as subscription:
+        queued_claims.release(OTHER)
+        assert queued_claims.node.messages(subscription) == [queued_claims.said(ME, 0)]
+    assert queued_claims.holder() is None
+    later = b"client-a:2"
+    queued_claims.queue(later, mark=8)
+    assert queued_claims.holder() == later
+
+
+def test_late_renewal_of_an_earlier_hold_does_not_touch_a_later_one(locks):
+    locks.acquire()
+    assert locks.renew((b"x", EARLIER, 1, 60_000)) == [0]
+    assert locks.holds() == {ME: b"1"}
 
 
 def test_force_release_of_a_free_lock_changes_nothing(locks):

@@ -7,6 +7,7 @@ import redis
 
 from redsync._core.keys import LockKeys
 from redsync._core.memory import BIRTH_KEY
+from tests.core.conftest import process_of
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME, OTHER = b"client-a:1", b"client-b:2"
@@ -22,15 +23,20 @@ def ask(request, claims):
     return getattr(claims, request.param)
 
 
-def record(claims, kind, age):
-    """Write a birth record of that age, ms by the node's clock; negative: from its future."""
-    claims.redis.set(BIRTH_KEY, f"{kind} {claims.now() - age}")
+def record(claims, kind, age, process="-"):
+    """Write a birth record of that age, ms by the node's clock; negative: from its future.
+
+    Claims are asked for by one who takes the node for the process "-": scripts that grant believe that. Those that
+    write records look for themselves, see `process_of`.
+    """
+    claims.redis.set(BIRTH_KEY, f"{kind} {claims.now() - age} {process}")
 
 
 def birth(claims):
-    """Return the kind and the age of the birth record, ms."""
-    kind, _, since = claims.redis.get(BIRTH_KEY).partition(b" ")
-    return kind.decode(), claims.now() - int(since)
+    """Return the kind and the age of the birth record, ms; it is of the process that has it."""
+    kind, since, process = claims.redis.get(BIRTH_KEY).decode().split(" ")
+    assert process in {"-", process_of(claims.redis)}
+    return kind, claims.now() - int(since)
 
 
 def forgetful(ask, **options):
@@ -112,6 +118,33 @@ def test_claim_on_a_node_with_a_record_of_another_type_fails(claims, ask):
     assert claims.holder() is None
 
 
+@pytest.mark.parametrize(
+    "record",
+    ["original 1 another", "newborn 1 another", "original 1", "newborn 1", "blank 1 -", "a lock", ""],
+    ids=[
+        "of another process",
+        "newborn of another process",
+        "of no process",
+        "newborn of none",
+        "blank",
+        "none",
+        "empty",
+    ],
+)
+def test_record_that_names_no_process_that_the_asker_is_connected_to_says_nothing(claims, ask, record):
+    """The data may be of any age: of before a restart, or of another server."""
+    claims.redis.set(BIRTH_KEY, record)
+    assert forgetful(ask, guard=1) == -1
+    assert claims.redis.get(BIRTH_KEY) == record.encode()
+    assert claims.holder() is None
+
+
+@pytest.mark.parametrize("kind", ["original", "newborn"])
+def test_process_whose_name_is_a_part_of_another_is_another(claims, ask, kind):
+    record(claims, kind, 2 * GUARD, process="othe")
+    assert forgetful(ask, guard=GUARD) == -1
+
+
 # Renewals.
 
 
@@ -139,10 +172,34 @@ def test_renewal_without_a_guard_writes_no_record(claims):
 
 @pytest.mark.parametrize("kind", ["original", "newborn"])
 def test_renewal_leaves_a_record_as_it_is(claims, kind):
-    record(claims, kind, 5_000)
+    record(claims, kind, 5_000, process_of(claims.redis))
     before = claims.redis.get(BIRTH_KEY)
     claims.renew((b"x", ME, 1, LEASE), guarded=True)
     assert claims.redis.get(BIRTH_KEY) == before
+
+
+@pytest.mark.parametrize("kind", ["original", "newborn"])
+def test_renewal_makes_a_node_newborn_whose_record_is_of_another_process(claims, kind):
+    """Its data was replaced while it was running, perhaps by that of a node that clients are connected to as well."""
+    record(claims, kind, 5_000, "another")
+    claims.renew((b"x", ME, 1, LEASE), guarded=True)
+    kind, age = birth(claims)
+    assert kind == "newborn"
+    assert 0 <= age < SLACK
+
+
+def test_renewal_makes_a_blank_node_newborn(claims):
+    """It forgot before it was first looked at."""
+    record(claims, "blank", 5_000, process_of(claims.redis))
+    claims.renew((b"x", ME, 1, LEASE), guarded=True)
+    assert birth(claims)[0] == "newborn"
+
+
+@pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
+def test_renewal_leaves_what_is_no_record(claims, value):
+    claims.redis.set(BIRTH_KEY, value)
+    claims.renew((b"x", ME, 1, LEASE), guarded=True)
+    assert claims.redis.get(BIRTH_KEY) == value.encode()
 
 
 def test_renewal_works_without_memory_for_a_record(claims):
@@ -153,43 +210,110 @@ def test_renewal_works_without_memory_for_a_record(claims):
     assert not claims.redis.exists(BIRTH_KEY)
 
 
-# Christening.
+# Initialization.
 
 
-def christen(claims, kind):
-    return claims.node.run("node_christen", (BIRTH_KEY,), kind)
+def initialize(claims, step, marks=""):
+    return claims.node.run("node_initialize", (BIRTH_KEY,), step, *([marks] if step == "original" else []))
 
 
+def mark(claims):
+    """Return what a client that has seen the record says of it."""
+    _, since, process = claims.redis.get(BIRTH_KEY).decode().split(" ")
+    return f" 1,other {since},{process} "
+
+
+def describes(claims, reply, kind):
+    """Whether a reply says that the node has a new record of that kind, as it has."""
+    record, now, process = reply
+    assert process == process_of(claims.redis).encode()
+    assert claims.redis.get(BIRTH_KEY) == record
+    assert claims.redis.ttl(BIRTH_KEY) == -1, "it is kept for ever"
+    return record == b"%s %d %s" % (kind.encode(), now, process) and 0 <= claims.now() - now < SLACK
+
+
+@pytest.mark.parametrize(("step", "kind"), [("look", "blank"), ("newborn", "newborn"), ("original", "blank")])
+def test_node_without_a_record_gets_one_that_names_its_process(locks, step, kind):
+    """It may have been emptied since somebody took it for new: then an original record must not come about."""
+    assert describes(locks, initialize(locks, step, " 1,- "), kind)
+
+
+@pytest.mark.parametrize("step", ["look", "newborn", "original"])
 @pytest.mark.parametrize("kind", ["original", "newborn"])
-def test_christening_writes_a_record_with_the_nodes_own_time(locks, kind):
-    reply = christen(locks, kind)
-    assert re.fullmatch(rb"(original|newborn) \d{13}", locks.redis.get(BIRTH_KEY))
-    assert reply[0] == locks.redis.get(BIRTH_KEY)
-    assert reply[0] == b"%s %d" % (kind.encode(), reply[1])
-    found, age = birth(locks)
-    assert found == kind
-    assert 0 <= age < SLACK
-    assert locks.redis.ttl(BIRTH_KEY) == -1
-
-
-@pytest.mark.parametrize("first", ["original", "newborn"])
-@pytest.mark.parametrize("second", ["original", "newborn"])
-def test_christening_leaves_a_record_as_it_is(locks, first, second):
+def test_record_of_the_same_process_stays(locks, step, kind):
     """Of several clients that begin at once the first decides; and a late command takes nothing back."""
-    record(locks, first, 5_000)
+    record(locks, kind, 5_000, process_of(locks.redis))
     before = locks.redis.get(BIRTH_KEY)
-    found, now = christen(locks, second)
-    assert found == before == locks.redis.get(BIRTH_KEY), "and says so"
+    found, now, _ = initialize(locks, step, mark(locks))
+    assert found == before == locks.redis.get(BIRTH_KEY), "and is told"
     assert 0 <= locks.now() - now < SLACK
 
 
-@pytest.mark.parametrize(("kind", "grants"), [("original", True), ("newborn", False)])
-def test_christening_says_what_the_other_scripts_understand(claims, ask, kind, grants):
-    christen(claims, kind)
+@pytest.mark.parametrize("step", ["look", "newborn", "original"])
+@pytest.mark.parametrize("kind", ["original", "newborn", "blank"])
+@pytest.mark.parametrize("process", [" another", "", " - -", " 0123456789abcdef"])
+def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks, step, kind, process):
+    locks.redis.set(BIRTH_KEY, f"{kind} 1{process}")
+    assert describes(locks, initialize(locks, step, f" 1,{process.strip()} "), "newborn")
+
+
+def test_blank_record_stays_while_others_look(locks):
+    before, *_ = initialize(locks, "look")
+    assert initialize(locks, "look")[0] == before
+
+
+def test_blank_record_is_exchanged_for_an_original_one_by_who_has_seen_it(locks):
+    initialize(locks, "look")
+    assert describes(locks, initialize(locks, "original", mark(locks)), "original")
+
+
+def test_blank_record_is_not_exchanged_by_who_has_seen_another(locks):
+    """The node was emptied since, and then somebody else looked: its peers may have been used meanwhile."""
+    record(locks, "blank", 5_000, process_of(locks.redis))
+    seen = mark(locks)
+    locks.redis.delete(BIRTH_KEY)
+    before, *_ = initialize(locks, "look")
+    assert initialize(locks, "original", seen)[0] == before == locks.redis.get(BIRTH_KEY)
+
+
+def test_blank_record_gives_way_to_a_newborn_one(locks):
+    initialize(locks, "look")
+    assert describes(locks, initialize(locks, "newborn"), "newborn")
+
+
+@pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
+def test_initialization_leaves_what_is_no_record(locks, value):
+    locks.redis.set(BIRTH_KEY, value)
+    assert initialize(locks, "newborn")[0] == value.encode() == locks.redis.get(BIRTH_KEY)
+
+
+def test_initialization_fails_on_a_record_of_another_type(locks):
+    locks.redis.rpush(BIRTH_KEY, "original")
+    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+        initialize(locks, "look")
+
+
+@pytest.mark.parametrize("old", [None, "original 1 another"])
+def test_node_without_memory_for_a_record_tells_what_it_has(locks, old):
+    """Which does not name its process: so it takes part in nothing that needs memory."""
+    if old:
+        locks.redis.set(BIRTH_KEY, old)
+    with locks.node.out_of_memory():
+        record, _, process = initialize(locks, "newborn")
+    assert record == (old or "").encode()
+    assert process == process_of(locks.redis).encode()
+
+
+@pytest.mark.parametrize(("step", "grants"), [("original", True), ("newborn", False)])
+def test_initialization_says_what_the_other_scripts_understand(claims, step, grants):
+    initialize(claims, "look")
+    initialize(claims, step, mark(claims))
+    ask = (KEYS.lock,), ME, 1, LEASE, f"{GUARD},{process_of(claims.redis)},"
     if grants:
-        assert ask(guard=GUARD) == NEW
+        assert claims.node.run(f"{claims.noun}_acquire", *ask) == NEW
     else:
-        assert 0 <= forgetful(ask, guard=GUARD) < SLACK
+        with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL"):
+            claims.node.run(f"{claims.noun}_acquire", *ask)
 
 
 # Records of clients.

@@ -216,9 +216,9 @@ def test_renew_settles_many_mutexes_each_by_itself(mutexes, write_foreign, lasts
 @pytest.mark.parametrize("owner", [ME, b"any value"])
 def test_force_release_takes_it_from_whoever_has_it(mutexes, owner):
     mutexes.put(owner)
-    assert mutexes.force_release() == 1
+    assert mutexes.force_release(owner) == 1
     assert mutexes.node.dump() == {}
-    assert mutexes.force_release() == 0
+    assert mutexes.force_release(owner) == 0
 
 
 @pytest.mark.parametrize("kind", FOREIGN_TYPES)

@@ -80,12 +80,12 @@ def test_look_tells_both_modes_of_a_read_write_lock(node, look):
 
 
 def test_look_tells_who_waits_but_not_who_is_dead_or_holds_it(node, look):
-    node.redis.hset(KEYS.lock, ME, 1)
+    node.redis.hset(KEYS.lock, f"{ME}:5", 1)
     node.redis.pexpire(KEYS.lock, 60_000)
     node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 3, "a:1": 2, "dead:1": 0, "writer:1": 1 - 2**52})
     places = {ME: 60_000, "b:2": 60_000, "a:1": 60_000, "dead:1": -1, "writer:1": 60_000}
     for owner, lasts in places.items():
-        node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 1 0 channel")
+        node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 5 1 0 channel")
     found = look()
     assert [waiter.owner for waiter in found.waiters] == ["writer:1", "a:1", "b:2"]
     assert found.waiting == 3

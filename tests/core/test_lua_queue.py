@@ -11,6 +11,8 @@ LEASE, PLACE = 30_000, 5_000
 NEW, EXISTING, FOREIGN = 1, 2, 0
 SLACK = 2_000
 """Milliseconds that a test on a busy machine may take."""
+WAITER, LOST = b"client-a", b"client-b"
+"""The owners of ME and OTHER, as queues have them."""
 
 
 # The queue.
@@ -22,7 +24,7 @@ def test_refused_waiter_is_queued_in_the_same_step(claims):
     assert claims.queue(ME, mark=7, guard=60_000)[1] == OTHER
     after = claims.now()
     ((waiter, arrival),) = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True)
-    assert waiter == ME
+    assert waiter == WAITER
     assert before <= arrival <= after
     expiry, mark, guard, channel = claims.place(ME)
     assert before + PLACE <= expiry <= after + PLACE
@@ -33,17 +35,17 @@ def test_arrival_is_earlier_by_the_time_already_waited(claims):
     claims.acquire(OTHER)
     before = claims.now()
     claims.queue(ME, waited=12_345)
-    assert before - 12_345 <= claims.redis.zscore(KEYS.queue, ME) <= claims.now() - 12_345
+    assert before - 12_345 <= claims.redis.zscore(KEYS.queue, WAITER) <= claims.now() - 12_345
 
 
 def test_waiter_that_asks_again_keeps_its_one_place(claims):
     claims.acquire(OTHER)
     claims.queue(ME, waited=60_000, mark=1)
-    first = claims.redis.zscore(KEYS.queue, ME)
+    first = claims.redis.zscore(KEYS.queue, WAITER)
     claims.queue(THIRD)
     claims.queue(ME, waited=int(claims.now() - first), mark=2)
     assert claims.waiters() == [ME, THIRD]
-    assert claims.redis.zscore(KEYS.queue, ME) == pytest.approx(first, abs=SLACK)
+    assert claims.redis.zscore(KEYS.queue, WAITER) == pytest.approx(first, abs=SLACK)
     assert claims.place(ME)[1] == 2, "what is handed over later was asked for with this mark"
 
 
@@ -197,7 +199,7 @@ def test_expired_places_are_skipped_and_forgotten(queued_claims, free, mark):
 def test_place_that_lost_its_entry_is_skipped(queued_claims, free, mark):
     queued_claims.acquire()
     queued_claims.line_up(OTHER, THIRD, mark=mark)
-    queued_claims.redis.hdel(KEYS.places, OTHER)
+    queued_claims.redis.hdel(KEYS.places, LOST)
     with queued_claims.node.listening(*WAKE.values()) as subscription:
         free()
         assert queued_claims.node.messages(subscription) == [queued_claims.said(THIRD, mark)]

@@ -7,6 +7,7 @@ from redsync._core.memory import BIRTH_KEY
 from redsync._core.scripts import Script
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store, find_command
+from tests.core.conftest import guard_of
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME, OTHER, THIRD, FOURTH = b"client-a:1", b"client-b:2", b"client-c:3", b"client-d:4"
@@ -16,8 +17,13 @@ SLACK = 2_000
 NEW, EXISTING = 1, 2
 
 
-def channel(owner):
-    return b"redsync:wake:" + owner.replace(b":", b"-")
+def channel(claim):
+    return b"redsync:wake:" + claim.replace(b":", b"-")
+
+
+def waiter_of(claim):
+    """Return the owner of a claim, as queues have it."""
+    return claim.rpartition(b":")[0]
 
 
 class Virtual:
@@ -78,13 +84,13 @@ class Scripts:
         self.node = node
 
     def ask(self, mode, owner=ME, count=1, lease=LEASE, *, guard=0):
-        return self.node.run(f"{mode}_lock_acquire", KEYS.all, owner, count, lease, guard)
+        return self.node.run(f"{mode}_lock_acquire", KEYS.all, owner, count, lease, guard_of(guard))
 
     def again(self, mode, owner=ME, count=2, lease=LEASE):
         return self.node.run(f"{mode}_lock_acquire", (KEYS.lock,), owner, count, lease, 0)
 
     def queue(self, mode, owner, *, waited=0, mark=7, guard=0, lease=LEASE, place=PLACE):
-        words = (owner, 1, lease, guard, place, waited, channel(owner), mark)
+        words = (owner, 1, lease, guard_of(guard), place, waited, channel(owner), mark)
         return self.node.run(f"{mode}_lock_acquire", KEYS.all, *words)
 
     def release(self, mode, owner=ME, count=0):
@@ -97,11 +103,11 @@ class Scripts:
         words = [1] if guarded else []
         return self.node.run(f"{mode}_lock_renew", (KEYS.lock,), owner, count, lease, *words)[0]
 
-    def force_release(self, mode):
-        return self.node.run("read_write_lock_force_release", KEYS.all, f"{mode[0]}:".encode())
+    def force_release(self, *claims):
+        return self.node.run("read_write_lock_force_release", KEYS.all, *claims)
 
-    def is_held(self, mode):
-        return self.node.run("read_write_lock_look", (KEYS.lock,), f"{mode[0]}:".encode())
+    def look(self, mode, most=500):
+        return self.node.run("read_write_lock_look", (KEYS.lock,), f"{mode[0]}:".encode(), most)
 
     def now(self):
         seconds, micros = self.node.do("time")
@@ -122,22 +128,23 @@ class Scripts:
         return set(self.claims())
 
     def waiters(self):
-        """Return those who have a place; each has an entry in both keys or in none."""
+        """Return the claims of those who have a place; each has an entry in both keys or in none."""
         waiters = set(self.node.do("zrange", KEYS.queue, 0, -1))
         assert set(self.node.do("hkeys", KEYS.places)) == waiters
-        return waiters
+        return {waiter + b":" + self.node.do("hget", KEYS.places, waiter).split()[1] for waiter in waiters}
 
     def expire(self, member):
         """Let a claim end, as if the time until then had passed."""
         score = self.now() - 5_000
         self.node.do("zadd", KEYS.lock, f"{-score if member[:1] == b'w' else score:.0f}", member)
 
-    def end_place(self, owner):
+    def end_place(self, claim):
+        owner = waiter_of(claim)
         words = self.node.do("hget", KEYS.places, owner).split(b" ")
         self.node.do("hset", KEYS.places, owner, b" ".join([b"%d" % (self.now() - 1), *words[1:]]))
 
 
-OWNERS = [ME, OTHER, THIRD, FOURTH, *(b"client-r:%d" % i for i in range(200))]
+OWNERS = [ME, OTHER, THIRD, FOURTH, *(b"client-r%d:9" % i for i in range(200))]
 
 
 @pytest.fixture(params=["real", "virtual"])
@@ -151,7 +158,7 @@ def rw(request):
 
 
 def said(owner, mark=7):
-    return b"%d %s redsync:x" % (mark, owner)
+    return b"%d %s redsync:x" % (mark, waiter_of(owner))
 
 
 # Who is let in.
@@ -276,8 +283,8 @@ def test_foreign_value_is_left_as_it_is(rw, mode):
     assert rw.renew(mode) == -1
     assert rw.release(mode) == 0
     assert rw.abandon(mode) == 0
-    assert rw.force_release(mode) == -1
-    assert rw.is_held(mode) == 0
+    assert rw.force_release(b"w:" + ME) == -1
+    assert rw.look(mode) == -1
     assert rw.node.do("get", KEYS.lock) == b"foreign"
 
 
@@ -290,8 +297,8 @@ def test_permits_of_a_semaphore_are_left_as_they_are(rw, mode):
     assert rw.renew(mode) == 0
     assert rw.release(mode) == 0
     assert rw.abandon(mode) == 0
-    assert rw.force_release(mode) == (-1 if mode == "read" else 0)
-    assert rw.is_held(mode) == 0
+    assert rw.force_release(f"{mode[0]}:".encode() + OTHER) == 0
+    assert rw.look(mode) == -1
     assert rw.node.do("zrange", KEYS.lock, 0, -1) == [OTHER]
 
 
@@ -488,7 +495,7 @@ def test_crowd_of_readers_is_served_in_waves(rw):
         for message in heard:
             mark, owner, _ = message.split()
             if mark == b"0":
-                assert rw.queue("read", owner, waited=5_000) == NEW
+                assert rw.queue("read", owner + b":9", waited=5_000) == NEW
     assert waves == [64, 64, 64, 8]
     assert rw.holders() == {b"r:" + owner for owner in crowd}
     assert rw.waiters() == set()
@@ -512,6 +519,7 @@ def test_heir_that_reads_here_already_is_not_given_less(rw, lasts):
 def test_node_that_forgot_lets_nobody_in_and_only_wakes(rw, mode, record, knows):
     if record == "newborn 0":
         record = f"newborn {rw.now()}"
+    record = record and f"{record} -"
     rw.ask("write", ME)
     rw.queue(mode, OTHER, guard=GUARD)
     if record:
@@ -578,30 +586,73 @@ def test_renewal_notes_that_the_node_is_not_new(rw):
 @pytest.mark.parametrize("mode", ["read", "write"])
 def test_look_tells_who_is_there(rw, mode):
     other = {"read": "write", "write": "read"}[mode]
-    assert rw.is_held(mode) == rw.is_held(other) == 0
+    ours = f"{mode[0]}:".encode() + ME
+    assert rw.look(mode) == rw.look(other) == []
     rw.ask(mode, ME)
-    assert (rw.is_held(mode), rw.is_held(other)) == (1, 0)
-    rw.expire(f"{mode[0]}:".encode() + ME)
-    assert rw.is_held(mode) == 0
+    assert (rw.look(mode), rw.look(other)) == ([ours], [])
+    rw.expire(ours)
+    assert rw.look(mode) == []
 
 
 def test_look_tells_of_a_writer_that_reads(rw):
     rw.ask("write", ME)
     rw.ask("read", ME)
-    assert rw.is_held("read") == rw.is_held("write") == 1
+    assert (rw.look("read"), rw.look("write")) == ([b"r:" + ME], [b"w:" + ME])
 
 
-def test_forced_release_takes_the_lock_from_all_readers_or_the_writer(rw):
+def test_look_tells_of_so_many_readers_who_have_it_for_longest(rw):
+    for i in range(5):
+        rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
+    assert rw.look("read", most=2) == [b"r:" + OWNERS[4], b"r:" + OWNERS[3]]
+
+
+def test_forced_release_takes_the_lock_from_those_it_names_and_from_nobody_else(rw):
     for owner in (ME, OTHER):
         rw.ask("read", owner)
     rw.queue("write", THIRD)
-    assert rw.force_release("write") == 0
-    assert rw.force_release("read") == 1
+    assert rw.force_release(b"w:" + THIRD, b"r:client-a:0") == 0
+    assert rw.force_release(b"r:" + ME) == 1
+    assert rw.holders() == {b"r:" + OTHER}
+    assert rw.force_release(b"r:" + ME, b"r:" + OTHER) == 1
     assert rw.node.heard() == [said(THIRD)]
-    assert rw.force_release("read") == 0
+    assert rw.force_release(b"r:" + ME, b"r:" + OTHER) == 0, "late, it takes nothing from the next holder"
     assert rw.holders() == {b"w:" + THIRD}
-    assert rw.force_release("write") == 1
+    assert rw.force_release(b"w:" + THIRD) == 1
     assert rw.holders() == set()
+
+
+# A command of an earlier hold that comes late, over a connection that was given up.
+
+EARLIER = b"client-a:0"
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(rw, mode):
+    rw.ask(mode, ME)
+    for late in (lambda: rw.release(mode, EARLIER), lambda: rw.abandon(mode, EARLIER)):
+        assert late() == 0
+        assert rw.holders() == {f"{mode[0]}:".encode() + ME}
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_late_command_of_an_earlier_hold_leaves_the_place_alone(rw, mode):
+    rw.ask("write", OTHER)
+    rw.queue(mode, ME, waited=1_000)
+    rw.abandon(mode, EARLIER)
+    rw.release(mode, EARLIER)
+    rw.queue(mode, EARLIER, waited=9_000, mark=3)
+    assert rw.waiters() == {ME}
+    rw.release("write", OTHER)
+    assert rw.node.heard() == [said(ME)]
+
+
+def test_earlier_claims_of_the_owner_keep_neither_itself_out_nor_others_in(rw):
+    rw.ask("read", EARLIER, lease=LEASE + 1_000)
+    rw.ask("read", OTHER, lease=LEASE)
+    assert rw.ask("write", ME)[1] == b"readers"
+    rw.release("read", OTHER)
+    assert rw.ask("write", ME) == NEW
+    assert rw.ask("read", OTHER)[1] == ME
 
 
 def test_inspect_tells_holders_with_their_modes_and_waiters_by_arrival(rw):
@@ -614,7 +665,7 @@ def test_inspect_tells_holders_with_their_modes_and_waiters_by_arrival(rw):
     assert kind == b"zset"
     assert [words[:3] for words in holders] == [[ME, 2, b"w"], [ME, 1, b"r"]]
     assert all(LEASE - SLACK < words[3] <= LEASE for words in holders)
-    assert waiters == [THIRD, OTHER, FOURTH]
+    assert waiters == [waiter_of(claim) for claim in (THIRD, OTHER, FOURTH)]
 
 
 def test_inspect_names_the_readers_who_have_it_for_longest(rw):

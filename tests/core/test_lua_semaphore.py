@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from redsync._core.slots import SlotKeys
+from tests.core.conftest import guard_of
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
 OTHER = SlotKeys.of(b"redsync:", b"y")
@@ -14,6 +15,19 @@ A, B, C, D = (f"client-{letter}:1".encode() for letter in "abcd")
 WAKE = {owner: b"redsync:wake:" + owner.replace(b":", b"-") for owner in (A, B, C, D)}
 LEASE, KEEP = 30_000, 5_000
 HAD, HEALED, NOT_OURS, FOREIGN = 2, 1, 0, -1
+V1 = 1 << 32
+
+
+PTTL_OF_ALL = """
+local left = {}
+for i = 1, #KEYS + 1 do left[i] = redis.call('pttl', KEYS[(i - 1) % #KEYS + 1]) end
+return left
+"""
+
+
+def said(claim):
+    """Return the message that wakes the owner of a claim."""
+    return b"0 " + claim.rpartition(b":")[0] + b" " + KEYS.lock
 
 
 class SlotNode:
@@ -36,12 +50,24 @@ class SlotNode:
         lease=LEASE,
         guard=0,
         keys=KEYS,
+        tells=False,
         window=(),
     ):
-        claim = owner, n, lease, guard
+        claim = owner, n, lease, guard_of(guard)
         channel = WAKE.get(owner, b"redsync:wake:nobody")
         return self.node.run(
-            "semaphore_acquire", keys.all, *claim, keep, ticket, channel, version, permits, start, exact, *window
+            "semaphore_acquire",
+            keys.all,
+            *claim,
+            keep,
+            ticket,
+            channel,
+            version,
+            permits,
+            start,
+            exact,
+            int(tells),
+            *window,
         )
 
     def wait(self, owner, ticket, n=1, **options):
@@ -54,13 +80,13 @@ class SlotNode:
     def abandon(self, owner, *, leave=True, place=()):
         return self.node.run("semaphore_abandon", KEYS.all, owner, int(leave), *place)
 
-    def renew(self, *permits, guarded=False):
+    def renew(self, *permits, guarded=False, limits=(b"0 4", b"0 4")):
         """Each permit: number of its semaphore, owner, slots, lease."""
         words = [word for permit in permits for word in permit]
-        return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *([1] if guarded else []))
+        return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *limits, *([1] if guarded else []))
 
-    def look(self, *, holders=-1, guard=0):
-        return self.node.run("semaphore_inspect", KEYS.all, holders, guard)
+    def look(self, *, holders=-1, guard=0, start=0):
+        return self.node.run("semaphore_inspect", KEYS.all, holders, guard_of(guard), start)
 
     def resize(self, version, permits, *, sure=False, window=()):
         return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure), *window)
@@ -73,17 +99,25 @@ class SlotNode:
         return [8 * i + j for i, byte in enumerate(bits) for j in range(8) if byte >> (7 - j) & 1]
 
     def line(self):
-        return [(owner, int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
+        """Return the claims of those who wait, which are all the first of their owners, with their tickets."""
+        return [(owner + b":1", int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
 
     def expire(self, owner):
         """Let a permit's time be up."""
         assert self.redis.zadd(KEYS.lock, {owner: 1}, xx=True, ch=True) == 1
 
+    def ends(self, keys):
+        """Return when the keys end, from the same instant; PEXPIRETIME would tell it, but Redis 6 does not know it."""
+        while True:
+            first, *others = self.redis.eval(PTTL_OF_ALL, len(keys), *keys)
+            if others[-1] == first:  # The clock has not moved on while they were read.
+                return {first, *others}
+
     def is_sound(self, keys=KEYS):
         """Whether each bit belongs to just one permit, and nothing outlives anything."""
         slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",")]
         members = set(self.redis.zrange(keys.lock, 0, -1))
-        ends = {self.redis.pexpiretime(key) for key in keys.held[:3]}
+        ends = self.ends(keys.held[:3])
         return sorted(slots) == self.taken(keys) and members == set(self.slots(keys)) and len(ends) == 1
 
 
@@ -121,7 +155,7 @@ def test_keys_end_together_and_not_before_the_permits(sem):
 
 def test_full_bytes_are_passed_over(sem):
     for i in range(100):
-        assert sem.ask(b"owner-%d" % i, permits=101, start=0) == b"%d" % i
+        assert sem.ask(b"owner-%d:1" % i, permits=101, start=0) == b"%d" % i
     assert sem.ask(A, permits=101, start=50) == b"100"
     assert sem.ask(B, permits=101, start=50)[1] == b"full"
 
@@ -230,7 +264,7 @@ def test_what_expired_wakes_who_waits(sem):
     sem.expire(A)
     with sem.node.listening(WAKE[B]) as subscription:
         sem.ask(C)
-        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], said(B))]
 
 
 # The line.
@@ -290,13 +324,13 @@ def test_release_wakes_those_who_fit_and_no_others(sem):
     sem.wait(D, 3)
     with sem.node.listening(*WAKE.values()) as subscription:
         sem.release(A, b"0,1,2")
-        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], said(B))]
         sem.release(A, b"0,1")
         assert sem.node.messages(subscription) == [], "one who waits for two does not fit yet"
         sem.release(A, b"0")
-        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], said(C))]
         sem.release(A)
-        assert sem.node.messages(subscription) == [(WAKE[D], b"0 " + D + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[D], said(D))]
     assert sem.line() == [(B, 1), (C, 2), (D, 3)], "they keep their places until they are served"
 
 
@@ -306,7 +340,7 @@ def test_waiter_that_nobody_listens_for_loses_its_place_to_the_next(unheard):
     unheard.wait(C, 2)
     with unheard.node.listening(WAKE[C]) as subscription:
         unheard.release(A, b"0,1,2")
-        assert unheard.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        assert unheard.node.messages(subscription) == [(WAKE[C], said(C))]
     assert unheard.line() == [(C, 2)]
 
 
@@ -316,7 +350,7 @@ def test_who_leaves_the_line_wakes_those_who_fit_then(sem):
     sem.wait(C, 2)
     with sem.node.listening(*WAKE.values()) as subscription:
         assert sem.abandon(B) == 0
-        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], said(C))]
     assert sem.line() == [(C, 2)]
 
 
@@ -328,7 +362,7 @@ def test_undone_grant_gives_the_place_back_and_wakes_the_next_but_not_itself(sem
         assert sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B])) == 1
         assert sem.node.messages(subscription) == []
         assert sem.abandon(B, leave=True) == 0
-        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], said(C))]
 
 
 def test_undone_grant_keeps_its_turn(sem):
@@ -388,7 +422,7 @@ def test_release_where_it_was_not_granted_wakes_those_who_fit_then(sem):
         sem.abandon(B, leave=False, place=(2, 0, KEEP, 1, WAKE[B]))
         sem.wait(C, 2)
         sem.release(B)
-        assert sem.node.messages(subscription) == [(WAKE[C], b"0 " + C + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[C], said(C))]
 
 
 # Renewal.
@@ -453,10 +487,35 @@ def test_renewal_of_a_reduced_permit_counts_and_takes_the_rest_back(sem):
     assert sem.is_sound()
 
 
-def test_renewal_does_not_heed_the_limit(sem):
+def test_renewal_keeps_slots_beyond_the_limit_and_tells_a_newer_one(sem):
     sem.ask(A, start=3)
-    sem.resize(1 << 32, 1)
-    assert sem.renew((1, A, b"3", LEASE)) == [HAD]
+    sem.resize(V1, 1)
+    assert sem.renew((1, A, b"3", LEASE), (2, B, b"0", LEASE)) == [HAD, HEALED, b"%d 1" % V1, b""]
+    assert sem.renew((1, A, b"3", LEASE), limits=(b"%d 1" % V1, b"0 4")) == [HAD]
+
+
+def test_renewal_brings_the_limit_back_to_a_node_that_forgot_it(sem):
+    sem.renew((1, A, b"3", LEASE), limits=(b"%d 2" % V1, b"0 4"))
+    assert sem.redis.get(KEYS.limit) == b"%d 2" % V1
+    assert sem.redis.pttl(KEYS.limit) == -1
+    assert sem.redis.get(OTHER.limit) is None, "nothing of it was renewed"
+    assert sem.ask(B, permits=4)[1] == b"limit"
+
+
+def test_renewal_replaces_an_older_limit_and_keeps_that_of_the_programs_as_long_as_permits(sem):
+    long = 10**9
+    sem.ask(A, lease=1_000)
+    sem.renew((1, A, b"0", long))
+    assert sem.redis.get(KEYS.limit) == b"0 4"
+    assert sem.redis.pttl(KEYS.limit) > long
+    sem.renew((1, A, b"0", LEASE), limits=(b"%d 2" % V1, b"0 4"))
+    assert sem.redis.get(KEYS.limit) == b"%d 2" % V1
+
+
+def test_renewal_leaves_the_limit_of_a_rate_limiter(sem):
+    sem.ask(A, window=(60,))
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
+    assert sem.redis.get(KEYS.limit) == b"0 4 60"
 
 
 def test_renewal_writes_a_birth_record_if_memory_is_guarded(sem):
@@ -470,7 +529,7 @@ def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
     sem.ask(A, 2, lease=1_000)
     sem.ask(B, lease=1_000)
     with sem.node.out_of_memory():
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
+        with pytest.raises(redis.exceptions.ResponseError, match="not allowed when used memory"):
             sem.ask(C)
         assert sem.renew((1, A, b"0,1", LEASE)) == [HAD]
         assert sem.release(A, b"1") == 1
@@ -480,6 +539,49 @@ def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
 
 
 # The limit.
+
+
+def soon(sem, days):
+    """Return a version that lies so far ahead of the node's clock."""
+    seconds, _ = sem.redis.time()
+    return (seconds + days * 86_400) * 100 << 14
+
+
+def test_void_limit_of_a_node_counts_for_nothing(sem):
+    for text in (b"%d 2" % soon(sem, 367), b"%d 2" % (1 << 60), b"1 0", b"1 10001", b"nonsense"):
+        sem.redis.set(KEYS.limit, text)
+        assert sem.look()[:2] == [-1, 0]
+        assert sem.ask(A) == b"0"
+        assert sem.redis.get(KEYS.limit) == b"0 4"
+        sem.release(A)
+
+
+def test_void_limit_of_an_asker_is_refused_and_not_written_down(sem):
+    void = b"%d" % (1 << 60)
+    assert sem.ask(A, version=void)[1:] == [b"limit", 0, 0, b"", 4]
+    sem.ask(B)
+    assert sem.ask(A, version=void)[1:] == [b"limit", 0, 0, b"0 4", 4]
+    assert sem.resize(void, 2) == [0, 4]
+    assert sem.renew((1, B, b"0", LEASE), limits=(void + b" 2", b"0 4")) == [HAD]
+    assert sem.redis.get(KEYS.limit) == b"0 4"
+    sem.redis.delete(KEYS.limit)
+    assert sem.resize(void, 2) == [-1, 0]
+
+
+def test_limit_that_a_resize_has_made_is_taught_though_nothing_is_granted(sem):
+    sem.ask(A, 4)
+    version = soon(sem, 365)
+    assert sem.ask(B, version=version, permits=3)[1] == b"full"
+    assert sem.redis.get(KEYS.limit) == b"%d 3" % version
+    with pytest.raises(redis.ResponseError, match="FORGETFUL"):
+        sem.ask(B, version=version + 1, permits=5, guard=1)
+    assert sem.redis.get(KEYS.limit) == b"%d 5" % (version + 1)
+
+
+def test_grant_tells_what_is_taken_if_that_is_asked_for(sem):
+    sem.ask(A, start=3)
+    assert sem.ask(B, start=1, tells=True) == [b"1", bytes([0b0101_0000])]
+    assert sem.ask(B, start=1, tells=True) == [b"1", bytes([0b0101_0000])]
 
 
 def test_first_use_sets_the_limit_and_another_one_is_told_it(sem):
@@ -538,7 +640,7 @@ def test_growth_wakes_those_who_fit_then(sem):
     sem.wait(C, 2)
     with sem.node.listening(*WAKE.values()) as subscription:
         sem.resize(1 << 32, 5)
-        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+        assert sem.node.messages(subscription) == [(WAKE[B], said(B))]
 
 
 def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
@@ -563,7 +665,7 @@ def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts
     assert lasts(sem.ask(D, permits=3)[0], 10_000)
     assert lasts(sem.ask(D, 2, permits=3)[0], 20_000)
     for ticket, left in enumerate((10_000, 20_000, 30_000, 10_000 + LEASE, 20_000 + LEASE), 1):
-        assert lasts(sem.wait(b"w:%d" % ticket, ticket, permits=3)[0], left)
+        assert lasts(sem.wait(b"w%d:1" % ticket, ticket, permits=3)[0], left)
     assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "who has no place yet comes last"
 
 
@@ -574,7 +676,7 @@ def test_refusal_counts_what_is_free_for_those_before(sem, lasts):
         assert sem.wait(owner, ticket, permits=2)[1] == b"full"
     sem.expire(A)
     for ticket, left in enumerate((LEASE, LEASE, 2 * LEASE), 3):
-        assert sem.wait(D if ticket == 3 else b"w:%d" % ticket, ticket, permits=2)[0] == left
+        assert sem.wait(D if ticket == 3 else b"w%d:1" % ticket, ticket, permits=2)[0] == left
 
 
 def test_refusal_takes_permits_for_as_large_as_they_are_on_average(sem, lasts):
@@ -593,14 +695,43 @@ def test_what_has_run_out_as_a_whole_is_dropped_as_a_whole(sem):
     assert sem.is_sound()
 
 
+def test_thousands_that_have_expired_are_taken_away_for_who_wants_as_many(sem):
+    """Lua passes on no more than some 8,000 values to a command."""
+    fill(sem, 9_010, lambda i: 1 if i < 9_005 else 10**15)
+    granted = sem.ask(A, 9_000, permits=10_000)
+    assert len(granted.split(b",")) == 9_000
+    assert len(sem.slots()) == 6 + 1
+    assert sem.is_sound()
+
+
+def fill(sem, count, expiry_ms):
+    """Give so many permits a slot each; `expiry_ms`: until when they last, by their slots."""
+    with sem.redis.pipeline(transaction=False) as pipeline:
+        for i in range(count):
+            pipeline.zadd(KEYS.lock, {b"p:%d" % i: expiry_ms(i)})
+            pipeline.hset(KEYS.slots, b"p:%d" % i, i)
+            pipeline.setbit(KEYS.taken, i, 1)
+        for key in KEYS.held[:3]:
+            pipeline.pexpireat(key, 10**15)
+        pipeline.execute()
+
+
+def test_look_at_many_tells_a_page_at_a_time(sem):
+    fill(sem, 2_100, lambda i: 10**15 + i)
+    pages = [{permit: slots for permit, slots, *_ in sem.look(start=start)[3]} for start in (0, 1_000, 2_000, 3_000)]
+    assert [len(page) for page in pages] == [1_000, 1_000, 100, 0]
+    assert set().union(*pages) == {b"p:%d" % i for i in range(2_100)}
+    assert pages[1][b"p:1000"] == b"1000"
+
+
 def test_look_takes_away_all_that_has_run_out_and_wakes_who_fits(sem):
     for i in range(1_200):
         sem.ask(b"p:%d" % i, permits=1_200)
     sem.wait(B, 1, 3, permits=1_200)
     sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(1_100)})
     with sem.node.listening(WAKE[B]) as subscription:
-        *_, awaited = sem.look(holders=0)
-        assert sem.node.messages(subscription) == [(WAKE[B], b"0 " + B + b" " + KEYS.lock)]
+        awaited = sem.look(holders=0)[5]
+        assert sem.node.messages(subscription) == [(WAKE[B], said(B))]
     assert awaited == 3
     assert len(sem.taken()) == 100
     assert sem.is_sound()
@@ -638,27 +769,32 @@ def test_release_of_nothing_takes_back_what_is_besides_and_the_place(sem):
 
 
 def test_look_tells_limit_slots_and_who_is_behind_them(sem, lasts):
-    assert sem.look() == [-1, 0, b"", [], 0, 0]
+    *nothing, now_ms = sem.look()
+    assert nothing == [-1, 0, b"", [], 0, 0]
+    assert abs(sem.redis.time()[0] - now_ms / 1000) < 60
     client = b"285475da-9152-4c83-822a-67ee2f116a79"
     sem.redis.set(b"redsync:client:" + client, b"a record")
-    sem.ask(client + b":7", 2, start=1, lease=20_000)
+    sem.ask(client + b":7:1", 2, start=1, lease=20_000)
     sem.ask(B, lease=40_000)
+    sem.ask(client + b":8:1", start=3, lease=40_000)
     version, permits, bits, holders, *_ = sem.look()
-    assert (version, permits, bits) == (0, 4, bytes([0b1110_0000]))
-    assert [(permit, slots, record) for permit, slots, _, record in holders] == [
-        (client + b":7", b"1,2", b"a record"),
-        (B, b"0", b""),
+    assert (version, permits, bits) == (0, 4, bytes([0b1111_0000]))
+    assert sorted((permit, slots) for permit, slots, _, _ in holders) == [
+        (client + b":7:1", b"1,2"),
+        (client + b":8:1", b"3"),
+        (B, b"0"),
     ]
-    assert lasts(holders[0][2], 20_000)
+    assert sorted(record for *_, record in holders) == [b"", b"", b"a record"], "each record is told once"
+    assert lasts(next(left for permit, _, left, _ in holders if permit.endswith(b":7:1")), 20_000)
     assert sem.look(holders=0)[3] == []
-    assert [holder[0] for holder in sem.look(holders=1)[3]] == [client + b":7"]
+    assert [holder[0] for holder in sem.look(holders=1)[3]] == [client + b":7:1"]
 
 
 def test_node_without_memory_grants_nothing_but_lets_wait(sem):
     with pytest.raises(Exception, match="FORGETFUL -1"):
         sem.ask(A, guard=1000)
     assert sem.redis.keys() == []
-    sem.redis.set("redsync_birth", "original 1")
+    sem.redis.set("redsync_birth", "original 1 -")
     assert sem.ask(A, 4, guard=1000) == b"0,1,2,3"
     sem.redis.delete("redsync_birth")
     assert sem.wait(B, 1, guard=1000)[1] == b"full"
@@ -689,7 +825,7 @@ def test_readers_and_writers_of_that_name_are_left_as_they_are(sem, claim):
 @pytest.mark.parametrize("seed", range(3))
 def test_books_are_sound_after_any_sequence(sem, seed):
     rng = random.Random(seed)
-    owners = [b"owner-%d" % i for i in range(6)]
+    owners = [b"owner-%d:1" % i for i in range(6)]
     for _ in range(300):
         owner, slots = rng.choice(owners), sorted(rng.sample(range(9), rng.randint(1, 3)))
         text = b",".join(b"%d" % slot for slot in slots)

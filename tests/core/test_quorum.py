@@ -8,6 +8,7 @@ import pytest
 
 from redsync._core.quorum import Choice, Tally, Verdict, Vote, quorum_of
 from redsync._core.runner import Session
+from tests.support.ours import of_ours
 
 GRANTED, REFUSED, FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
@@ -281,7 +282,7 @@ def test_reply_that_the_judge_does_not_know_fails_with_a_reason(error):
     def judge(reply):
         raise error("what is this?")
 
-    tally = new_tally(3, judge=judge)
+    tally = new_tally(3, judge=of_ours(judge))
     assert tally.record(0, [b"odd", 7]) is False
     assert (tally.granted, tally.refused, tally.failed) == (0, 0, 1)
     assert tally.choices[0] is FAILED
@@ -291,7 +292,7 @@ def test_reply_that_the_judge_does_not_know_fails_with_a_reason(error):
 
 
 def test_reason_for_an_endless_garbage_reply_is_short():
-    tally = new_tally(1, judge=lambda reply: reply["absent"])
+    tally = new_tally(1, judge=of_ours(lambda reply: reply["absent"]))
     tally.record(0, b"x" * 100_000)
     assert tally.replies[0].startswith("unexpected reply b'xxx")
     assert len(tally.replies[0]) < 120
@@ -459,7 +460,7 @@ def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
             raise error("odd")
         return True
 
-    tally = new_tally(5, judge=judge, late=True)
+    tally = new_tally(5, judge=of_ours(judge), late=True)
     for node in range(3):
         tally.record(node, "yes")
     assert tally.record(3, "odd") is False

@@ -6,6 +6,8 @@ import hashlib
 import inspect
 import os
 import random
+import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -15,14 +17,16 @@ import pytest
 import redis
 
 import redsync
-from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Script
+from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
-from redsync._drivers.nodes import greet, make_nodes, pack, subscribe
+from redsync._drivers.nodes import make_nodes, pack
 from redsync._drivers.parcels import Parcel
+from redsync._drivers.reentry import Doing
 from redsync._drivers.threads import clock
 from redsync.testing import LocalNodes
 
@@ -74,7 +78,7 @@ class Rig:
         self.nodes = make_nodes(urls, redis.Redis)
         self.broken = []
         self.changes = Counter()
-        self.lane = Lane(self.nodes, clock, node_timeout, self._on_broken, self._on_change)
+        self.lane = Lane(self.nodes, clock, node_timeout, self._on_broken, self._on_change, Doing())
         self._serials = 0
 
     def _on_broken(self, node, reason):
@@ -160,12 +164,38 @@ def make_script():
     return script
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 that it has signed itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    made, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)]
+    subprocess.run(command + names, check=True, capture_output=True)
+    return made, key
+
+
 @pytest.fixture
 def seed():
     """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
     seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"REDSYNC_TEST_SEED={seed}")
     return seed
+
+
+def stand_by(owner, script):
+    """Ask again and again and listen all the while; return how much the functions that run this have at hand."""
+    sizes = []
+    for _ in range(50):
+        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), 0, owner, bool, 1.0, listen=b"wake"))
+        size, frame = 0, sys._getframe().f_back
+        while frame is not None:
+            size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))
+            frame = frame.f_back
+        sizes.append(size)
+    return sizes
 
 
 class Boom(BaseException):
@@ -248,12 +278,14 @@ def _is_exempt(code):
 def inject(boom):
     """Return a function that calls another and interrupts it at its n-th point; it returns where, None if it ended.
 
+    With `handler` nothing is raised: that is called at the point, and the function goes on.
+
     Python looks for signals when a function begins, after a call of one written in C, and when a loop goes round. So
     these are the points at which a signal's handler, and so an interruption, can come. All modules of the package are
     covered; exempt is the very first instruction of a lock's `__exit__`.
     """
 
-    def inject(n, function):
+    def inject(n, function, handler=None):
         count, where = 0, None
 
         def hit(frame):
@@ -263,7 +295,9 @@ def inject(boom):
                 code = frame.f_code
                 where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
                 sys.settrace(None)
-                raise boom(where)
+                if handler is None:
+                    raise boom(where)
+                handler()
 
         def trace(frame, event, argument):
             caller = frame.f_back and frame.f_back.f_trace

@@ -12,6 +12,7 @@ from redsync import HoldOrphaned, NodeChanged, NotOwnedError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
 from redsync._drivers.aio import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until
+from tests.drivers.conftest import stand_by
 
 ENDLESS = 30
 
@@ -51,6 +52,14 @@ async def test_hung_node_is_waited_for_by_nobody(nodes, make_client, raw, loop):
         assert took < 50 * 0.5
         await until(lambda: claims(raw) == [])
         await until(lambda: states(client) == ["up"] * 3)
+
+
+@in_loop
+async def test_waiter_takes_no_more_memory_with_each_look(make_client, make_script):
+    """A standby asks every second, for months."""
+    async with make_client() as client:
+        sizes = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
+        assert sizes[-1] == sizes[1]
 
 
 @both_loops
@@ -567,3 +576,40 @@ async def test_plain_sleep_ends_at_its_instant(make_client, loop):
             wake = await client.runner.run(nap(instant))
             assert instant <= wake.at < instant + 5
             assert wake.signals == 0
+
+
+# Callbacks that end more than themselves.
+
+
+@in_loop
+async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(make_client, raw, events, caplog):
+    def cancel(hold):
+        raise asyncio.CancelledError
+
+    async with make_client(lease=1.0) as client:
+        await client.get_lock("x", on_lost=cancel).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await until(lambda: events)
+        assert "CancelledError" in caplog.records[-1].getMessage()
+        async with client.get_lock("y") as hold:
+            before = hold._state.valid_until
+            await until(lambda: hold._state.valid_until > before)
+
+
+def test_callback_that_exits_ends_the_loop_and_what_is_held_goes_back(make_client, raw):
+    def leave(hold):
+        raise SystemExit(3)
+
+    async def main():
+        client = make_client(lease=1.0)
+        await client.get_lock("other", lease=60.0).acquire()
+        await client.get_lock("x", on_lost=leave).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await asyncio.sleep(ENDLESS)
+
+    with pytest.raises(SystemExit) as caught:
+        asyncio.run(main())
+    assert caught.value.code == 3
+    assert claims(raw) == []

@@ -13,7 +13,8 @@ from redsync._core.quorum import Tally
 from redsync._drivers.aio import clock
 from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
-from redsync._drivers.nodes import make_nodes, subscribe
+from redsync._drivers.greetings import subscribe
+from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until
 
@@ -280,3 +281,40 @@ async def test_message_of_a_node_tells_what_it_handed_over(nodes, raw, loop):
             node.publish("wake", mark + b" an owner and its key")
         assert await napping == (3, 0b101)
         wakeups.deafen(b"an owner and its key")
+
+
+@both_loops
+@in_loop
+async def test_new_link_takes_all_that_is_owed_however_much(nodes, make_script, raw, loop):
+    """More than the system's buffers take at once: the limit is for a node that does not read."""
+    length = make_script("length", "redis.call('rpush', KEYS[1], #ARGV[1]) return 1")
+    raw[2].script_load(length.source)
+    sizes = range(1_000_000, 1_000_020)
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect(0, 1)
+        for size in sizes:
+            rig.tell(length, b"x" * size, owed_to=0b100, owed_until=1e12)
+            await rig.settle()
+        await rig.connect(2)
+        await rig.settle()
+        assert raw[2].lrange("list", 0, -1) == [str(size) for size in sizes]
+        assert rig.broken == []
+
+
+@both_loops
+@in_loop
+async def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(nodes, append, raw, loop):
+    raw[2].config_set("min-replicas-to-write", 1)
+    try:
+        async with AioRig(nodes.urls) as rig:
+            await rig.connect()
+            rig.tell(append, b"release", owed_to=0b111, owed_until=1e12)
+            for _ in range(20):
+                assert await rig.lane.tend(), "the node is owed something"
+                await asyncio.sleep(0.005)
+            assert lists(raw) == [["release"], ["release"], []]
+            raw[2].config_set("min-replicas-to-write", 0)
+            await rig.settle()
+            assert lists(raw) == [["release"]] * 3
+    finally:
+        raw[2].config_set("min-replicas-to-write", 0)

@@ -1,9 +1,7 @@
 """Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; and nodes that answer nonsense, or nothing."""
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from contextlib import asynccontextmanager, suppress
 
 import fakeredis
@@ -53,19 +51,6 @@ async def _take(client, name):
 
 
 # TLS.
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate for 127.0.0.1 that it has signed itself, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    made, key = folder / "certificate.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)]
-    subprocess.run(command + names, check=True, capture_output=True)
-    return made, key
 
 
 @asynccontextmanager
@@ -184,7 +169,7 @@ async def test_nodes_may_be_clients_of_redis_py(nodes, raw, loop):
 
 @pytest.mark.parametrize("node", [redis.Redis(), fakeredis.FakeRedis(), 7, b"redis://127.0.0.1"])
 def test_node_of_another_kind_is_refused(node):
-    with pytest.raises(ConfigurationError, match=r"redis\.Redis|a node is"):
+    with pytest.raises(ConfigurationError, match="must be a URL as text"):
         AsyncClient([node])
 
 

@@ -7,6 +7,7 @@ import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
+from redsync._core.memory import Processes
 from redsync._drivers.aio import clock
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import make_nodes
@@ -22,6 +23,7 @@ def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
         clock=clock,
         node_timeout=node_timeout,
         restart_guard=restart_guard,
+        processes=Processes(),
         loop=asyncio.get_running_loop(),
         tell=[].append if events is None else events.append,
     )

@@ -1,6 +1,7 @@
 """Lanes: the order of commands, whose reply is whose, what is owed, and what an interruption leaves behind."""
 
 import itertools
+import math
 import random
 import select
 import signal
@@ -20,6 +21,7 @@ from redsync._core.quorum import Tally
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.threads import clock
 from redsync.testing.servers import free_ports
+from tests.support.ours import of_ours
 
 
 def choices(tally):
@@ -173,7 +175,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
 
 
 def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
-    monkeypatch.setattr("redsync._drivers.exchange._GIVE_UP", 0.3)
+    monkeypatch.setattr("redsync._drivers.exchange.GIVE_UP", 0.3)
     rig = make_rig(node_timeout=0.1).connect()
     nodes.pause(1)
     owner = rig.owner()
@@ -317,19 +319,36 @@ def test_resent_commands_of_an_owner_keep_their_order(forgetful, nodes, raw):
     assert raw[2].lrange("list", 0, -1) in (["release 0"], ["release 1", "release 0"])
 
 
-def test_resent_command_does_not_overtake_later_one_of_its_owner(forgetful, nodes, raw, make_script):
-    known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[1]) return 2")
+def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, nodes, raw, make_script):
+    forgotten = make_script("forgotten", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
+    known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[2]) return 2")
     owner = forgetful.owner()
     nodes.resume(2)
     for node in raw:
         node.script_load(known.source)
     nodes.pause(2)
-    assert forgetful.ask(forgetful.append, owner, "first", owed_to=0b111, owed_until=LATER).won
-    assert forgetful.ask(known, owner, "second", owed_to=0b111, owed_until=LATER).won
+    assert forgetful.ask(forgotten, owner, "claim", "first", owed_to=0b111, owed_until=LATER).won
+    assert forgetful.ask(known, owner, "claim", "second", owed_to=0b111, owed_until=LATER).won
     nodes.resume(2)
     forgetful.settle()
     assert raw[2].lrange("list", 0, -1) == ["second"]
     assert raw[0].lrange("list", 0, -1) == ["first", "second"]
+
+
+def test_release_is_sent_again_behind_what_its_owner_sent_about_a_later_claim(forgetful, nodes, raw, make_script):
+    """Nobody else gives that hold back, so it must not be dropped for the next one of the same owner and key."""
+    forgotten = make_script("forgotten", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
+    known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[2]) return 2")
+    owner = forgetful.owner()
+    nodes.resume(2)
+    for node in raw:
+        node.script_load(known.source)
+    nodes.pause(2)
+    assert forgetful.ask(forgotten, owner, "hold 1", "release", owed_to=0b111, owed_until=LATER).won
+    assert forgetful.ask(known, owner, "hold 2", "acquire").won
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1) == ["acquire", "release"]
 
 
 def test_resent_release_is_not_dropped_for_others_renewals(forgetful, nodes, raw):
@@ -349,8 +368,10 @@ def test_late_claim_is_not_sent_again(forgetful, nodes, raw):
     assert raw[2].script_exists(forgetful.append.sha.decode()) == [True]
 
 
-def test_scripts_may_be_flushed_while_threads_work(rig, raw):
+def test_scripts_may_be_flushed_while_threads_work(rig, raw, make_script):
     """No thread gets an error but that of the round; one pass of the resend must not disturb the reader."""
+    write = make_script("write", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
+
     stop = threading.Event()
 
     def work(number):
@@ -359,7 +380,7 @@ def test_scripts_may_be_flushed_while_threads_work(rig, raw):
         for i in itertools.count():
             if stop.is_set():
                 return sent
-            if rig.ask(rig.append, owner, i, key=b"%d" % number, owed_to=0b111, owed_until=LATER).won:
+            if rig.ask(write, owner, "claim", i, key=b"%d" % number, owed_to=0b111, owed_until=LATER).won:
                 sent.append(str(i))
         return None
 
@@ -563,6 +584,105 @@ def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_vo
     assert choices(tally) == ["granted", "failed", "granted"]
     rig.connect(1)
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
+
+
+def refuse(node):
+    """Let a node refuse to write, as one does that could not write its data to its disk."""
+    node.config_set("min-replicas-to-write", 1)
+
+
+def accept(node):
+    node.config_set("min-replicas-to-write", 0)
+
+
+@pytest.fixture
+def refusing(rig, raw):
+    """The lane on nodes of which the last refuses to write."""
+    refuse(raw[2])
+    yield rig
+    accept(raw[2])
+
+
+def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing, raw, all_votes):
+    tally = refusing.ask(
+        refusing.append, refusing.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER
+    )
+    assert choices(tally) == ["granted", "granted", "failed"]
+    assert tally.replies[2].startswith("NOREPLICAS")
+    assert refusing.changes["suspect"], "somebody is told to see to it"
+    for _ in range(20):
+        assert refusing.lane.tend(), "the node is owed something"
+        time.sleep(0.005)
+    assert raw[2].lrange("list", 0, -1) == []
+    accept(raw[2])
+    refusing.settle()
+    assert [node.lrange("list", 0, -1) for node in raw] == [["release"]] * 3
+
+
+def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
+    assert choices(refusing.ask(refusing.append, refusing.owner(), "acquire", decide=all_votes))[2] == "failed"
+    accept(raw[2])
+    refusing.settle()
+    assert refusing.lane.retry_at == math.inf
+    assert raw[2].lrange("list", 0, -1) == []
+
+
+def test_release_that_is_wrong_is_not_sent_again(rig, raw, all_votes):
+    raw[2].set("list", "of another type")
+    rig.ask(rig.append, rig.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
+    assert rig.nodes[2].last_error.startswith("WRONGTYPE")
+    assert rig.lane.retry_at == math.inf
+    assert not rig.lane.tend()
+
+
+def test_refused_release_goes_first_over_the_next_connection(refusing, nodes, raw, all_votes):
+    refusing.ask(refusing.append, refusing.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
+    nodes.restart(2)
+    refusing.lane.tend()
+    assert refusing.lane.links[2] is None
+    refusing.connect(2)
+    refusing.send(refusing.append, refusing.owner(), "acquire")
+    refusing.settle()
+    assert raw[2].lrange("list", 0, -1) == ["release", "acquire"]
+
+
+def test_refused_release_is_not_sent_again_behind_later_command_about_its_claim(refusing, raw, make_script, all_votes):
+    """An undo that came behind the next try would take away what that has won."""
+    undo = make_script("undo", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
+    owner = refusing.owner()
+    refusing.ask(undo, owner, "claim", "undo", decide=all_votes, owed_to=0b111, owed_until=LATER)
+    accept(raw[2])
+    assert refusing.ask(undo, owner, "claim", "try", decide=all_votes).granted == 3
+    refusing.settle()
+    assert raw[2].lrange("list", 0, -1) == ["try"]
+
+
+def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
+    owners = [refusing.owner() for _ in range(1000)]
+    for number, owner in enumerate(owners):
+        refusing.tell(refusing.append, owner, f"release {number}", owed_to=0b111, owed_until=LATER)
+    for _ in range(50):
+        refusing.lane.tend()
+        time.sleep(0.002)
+    asked = raw[2].info("stats")["total_commands_processed"]
+    for _ in range(100):
+        refusing.lane.tend()
+        time.sleep(0.002)
+    assert raw[2].info("stats")["total_commands_processed"] - asked < 50, "a node in trouble is asked little"
+    accept(raw[2])
+    refusing.settle(60)
+    assert sorted(raw[2].lrange("list", 0, -1)) == sorted(f"release {number}" for number in range(1000))
+
+
+def test_script_that_a_node_forgets_again_and_again_is_loaded_each_time(forgetful, nodes, raw, make_script):
+    """The first SCRIPT LOAD may itself be refused: what is owed is not given up for that."""
+    stubborn = make_script("stubborn", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+    parcel = forgetful.send(stubborn, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER)
+    parcel.healed |= 0b100  # as if the script had been loaded, and was forgotten again
+    forgetful.finish(parcel)
+    nodes.resume(2)
+    forgetful.settle()
+    assert raw[2].lrange("list", 0, -1) == ["release"]
 
 
 def test_error_reply_is_the_nodes_failed_vote(rig, raw, all_votes, make_script):
@@ -878,7 +998,7 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
 
     before = rig.send(rig.echo, rig.owner(), 1)
     tally = Tally([node.address for node in rig.nodes], bool)
-    failing = Parcel(Broadcast(fail, 0, None, bool, 30.0), tally)
+    failing = Parcel(Broadcast(of_ours(fail), 0, None, bool, 30.0), tally)
     rig.lane._outbox._flushing = True
     rig.lane.send(failing)
     behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)

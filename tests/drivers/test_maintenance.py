@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from redsync import NodeChanged, QuorumError
-from redsync._core.memory import christening
+from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
 from redsync._drivers.census import Census
 from redsync._drivers.maintenance import Maintenance
 
@@ -97,15 +97,17 @@ def test_later_clients_find_the_records_and_leave_them_as_they_are(make_guarded,
     assert [node.get(BIRTH) for node in raw] == before
 
 
-def test_client_without_a_guard_neither_writes_nor_asks_records(make_guarded, raw):
+def test_client_without_a_guard_looks_at_records_but_once(make_guarded, raw, eventually):
+    """Tokens depend on them, and others may guard memory."""
+    client = make_guarded(restart_guard=0)
+    eventually(lambda: births(raw) == ["blank"] * 3)
     for node in raw:
         node.config_resetstat()
-    client = make_guarded(restart_guard=0)
     with client.get_lock("x") as hold:
         hold.extend()
     for node in raw:
         assert "cmdstat_get" not in node.info("commandstats")
-    assert births(raw) == [None] * 3
+    assert births(raw) == ["blank"] * 3
 
 
 @pytest.mark.parametrize("n", [5])
@@ -158,93 +160,111 @@ def test_processes_that_begin_at_once_are_none_of_them_locked_out(make_guarded, 
 
 
 @pytest.fixture
-def before_christening(monkeypatch):
-    """Return a function that has something done once, when a client has asked the nodes and not told them yet."""
+def before_step(monkeypatch):
+    """Return a function that has something done once, when a client is about to take a step of its initialization."""
 
-    def before_christening(do):
+    def before_step(do, *steps):
         todo = [do]
 
-        def christen(births, *, certain):
-            if None in births and todo:
+        def decide(births, **circumstances):
+            step = next_step(births, **circumstances)
+            if step in steps and todo:
                 todo.pop()()
-            return christening(births, certain=certain)
+            return step
 
-        monkeypatch.setattr("redsync._drivers.census.christening", christen)
+        monkeypatch.setattr("redsync._drivers.census.next_step", decide)
 
-    return before_christening
+    return before_step
 
 
 def write_records(raw, **kinds):
-    """Write fresh records as another client does, unless there are some."""
+    """Write fresh records as another client does; a blank one gives way."""
     for name, kind in kinds.items():
         node = raw[int(name.removeprefix("node"))]
         seconds, microseconds = node.time()
-        node.setnx(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000}")
+        process = node.info("server")["run_id"][:16]
+        if births([node])[0] in {None, "blank"}:
+            node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
 
 
-def test_client_that_begins_when_half_of_two_nodes_are_christened_is_not_locked_out(make_guarded, raw):
+def test_client_that_begins_when_half_of_two_nodes_are_initialized_is_not_locked_out(make_guarded, raw, before_step):
     write_records(raw, node0="original")
+    before_step(lambda: write_records(raw, node1="original"), LOOK)
     client = make_guarded(n=2)
-    assert states(client) == ["up"] * 2
     assert take(client) is True
+    assert states(client) == ["up"] * 2
     assert births(raw[:2]) == ["original"] * 2
 
 
-def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, raw, before_christening):
-    """It wants to make the last one newborn, whose original record is on its way."""
-    write_records(raw, node0="original", node1="original")
-    before_christening(lambda: write_records(raw, node2="original"))
+def test_client_looks_again_for_what_another_is_about_to_write(make_guarded, raw, before_step):
+    write_records(raw, node0="original")
+    before_step(lambda: write_records(raw, node1="original", node2="original"), LOOK)
     client = make_guarded()
+    assert take(client) is True
+    assert states(client) == ["up"] * 3
+
+
+def test_client_whose_first_look_was_overtaken_by_an_emptying_looks_again(make_guarded, raw, before_step):
+    before_step(raw[1].flushall, ORIGINAL)
+    client = make_guarded()
+    assert take(client) is True
+    assert births(raw) == ["original", "newborn", "original"], "its peers may have been used by then"
+
+
+def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, raw, before_step):
+    """It has lost its patience with the last node, whose original record is on its way."""
+    write_records(raw, node0="original", node1="original")
+    before_step(lambda: write_records(raw, node2="original"), NEWBORN)
+    client = make_guarded()
+    assert take(client) is True
     assert births(raw) == ["original"] * 3
     assert states(client) == ["up"] * 3
-    assert take(client) is True
 
 
-def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(make_guarded, raw, before_christening):
+def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(make_guarded, raw, before_step):
     """It has seen one node newborn, and the others before their original records came."""
     write_records(raw, node2="newborn")
-    before_christening(lambda: write_records(raw, node0="original", node1="original"))
+    before_step(lambda: write_records(raw, node0="original", node1="original"), NEWBORN)
     client = make_guarded()
-    assert states(client) == ["up", "up", "quarantined"]
     assert take(client) is True
+    assert states(client) == ["up", "up", "quarantined"]
 
 
-def test_new_client_takes_over_that_a_node_is_newborn(make_guarded, raw, before_christening):
-    before_christening(lambda: write_records(raw, node0="newborn"))
+def test_new_client_takes_over_that_a_node_is_newborn(make_guarded, raw, before_step):
+    before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
     client = make_guarded()
+    assert take(client) is True
     assert states(client) == ["quarantined", "up", "up"]
     assert births(raw) == ["newborn", "original", "original"]
-    assert take(client) is True
 
 
-def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(
-    client, raw, before_christening, eventually
-):
+def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
     """Another one may, which has connected after all of them were emptied."""
     assert take(client) is True
     for node in raw:
         node.flushall()
-    before_christening(lambda: write_records(raw, node0="original", node1="original", node2="original"))
+    before_step(lambda: write_records(raw, node0="original", node1="original", node2="original"), NEWBORN)
     assert refused_as_forgetful(take(client)) == [True] * 3
     eventually(lambda: births(raw) == ["original"] * 3)
     eventually(lambda: states(client) == ["quarantined"] * 3)
     assert refused_as_forgetful(take(client)) == [True] * 3
 
 
-def test_node_that_does_not_answer_its_christening_is_taken_for_what_it_was_told(
-    make_guarded, nodes, raw, before_christening, eventually
+def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
+    make_guarded, nodes, raw, before_step, eventually
 ):
     write_records(raw, node0="original", node1="original")
-    before_christening(lambda: nodes.pause(2))
+    before_step(lambda: nodes.pause(2), NEWBORN)
     started_at = time.monotonic()
     client = make_guarded()
-    assert time.monotonic() - started_at < 1.5
     assert take(client) is True, "the others are a quorum"
+    assert time.monotonic() - started_at < 2.5
     nodes.resume(2)
-    eventually(lambda: states(client) == ["up", "up", "quarantined"])
+    eventually(lambda: births(raw) == ["original", "original", "newborn"])
+    eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
 
 
-def test_new_client_christens_before_its_maintenance_can(make_guarded, monkeypatch, before_christening):
+def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, monkeypatch, before_step):
     """Else its first claims could overtake the command that its maintenance is about to send."""
     who, looked = [], threading.Event()
     await_connections, tell_changes = Maintenance._await_first_connections, Census.tell_changes
@@ -262,7 +282,7 @@ def test_new_client_christens_before_its_maintenance_can(make_guarded, monkeypat
 
     monkeypatch.setattr(Census, "tell_changes", look)
     monkeypatch.setattr(Maintenance, "_await_first_connections", linger)
-    before_christening(lambda: who.append(threading.current_thread()))
+    before_step(lambda: who.append(threading.current_thread()), LOOK, ORIGINAL)
     assert take(make_guarded()) is True
     assert who[0] is threading.current_thread()
 
@@ -429,6 +449,52 @@ def test_node_replaced_by_an_empty_server_that_is_old_is_kept_out_by_its_record(
     nodes.kill(1)
     assert refused_as_forgetful(take(client))[0] is True
     assert births([raw[0]]) == ["newborn"]
+
+
+# Data of before.
+
+
+def test_node_that_comes_back_with_data_of_before_is_kept_out(make_guarded, nodes, raw, await_age, eventually):
+    """A snapshot, with a record as good as ever; nobody was connected when it was started, and its uptime is over."""
+    make_guarded().close()
+    record = raw[0].get(BIRTH)
+    assert record.startswith("original ")
+    nodes.kill(0)
+    nodes.restart(0)
+    raw[0].set(BIRTH, record)
+    await_age(0)
+    client = make_guarded()
+    assert states(client) == ["quarantined", "up", "up"]
+    assert births(raw) == ["newborn", "original", "original"]
+    eventually(lambda: states(client) == ["up"] * 3, within=10)
+
+
+def test_node_whose_data_was_replaced_while_it_was_running_is_kept_out(client, raw, eventually):
+    """By that of another server; no connection ended, and whoever has one is told by the node itself."""
+    assert take(client) is True
+    raw[0].set(BIRTH, "original 1 0123456789abcdef")
+    assert take(client) is True, "the others are a quorum"
+    eventually(lambda: states(client) == ["quarantined", "up", "up"])
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, eventually):
+    """A new claim would not: the record names a process that the client is connected to."""
+    with client.get_lock("x") as hold:
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        raw[0].set(BIRTH, raw[1].get(BIRTH))
+        hold.extend()
+        eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_client_that_names_wrong_processes_learns_better_and_nobody_waits(client, raw, eventually):
+    assert take(client) is True
+    before = [node.get(BIRTH) for node in raw]
+    client._runner.session.processes.named = b",0123456789abcdef,"
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: take(client) is True)
+    assert [node.get(BIRTH) for node in raw] == before
+    assert states(client) == ["up"] * 3
 
 
 # Whose guard it is.

@@ -237,4 +237,4 @@ def test_wait_for_a_loss_interrupted_at_any_point_leaves_nobody_asleep(interrupt
             keys=["redsync:a", "other:b"],
             holds=2,
         )
-        assert not any(state.on_lost for state in states)
+        assert not any(state.watching for state in states)

@@ -6,11 +6,20 @@ import pytest
 import redis
 
 from redsync._core.events import NodeChanged
-from redsync._core.memory import BIRTH_KEY, Birth
-from redsync._drivers.nodes import NodeInfo, greet, make_nodes
+from redsync._core.memory import BIRTH_KEY, BLANK, NEWBORN, Birth
+from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
+from redsync._drivers.greetings import greet
+from redsync._drivers.nodes import NodeInfo, make_nodes
 
 GUARD = 30.0
-ORIGINAL, OLD, YOUNG = Birth(False, 0.0), Birth(True, 3600.0), Birth(True, 5.0)
+
+
+def birth_of(kind, age):
+    return Birth(kind, 1, b"-", age)
+
+
+ORIGINAL, OLD, YOUNG = birth_of(ORIGINAL_KIND, 0.0), birth_of(NEWBORN, 3600.0), birth_of(NEWBORN, 5.0)
+LOOKED_AT = birth_of(BLANK, 3600.0)
 
 
 def info(uptime=3600.0, birth=ORIGINAL):
@@ -63,12 +72,13 @@ def test_node_that_was_never_met_is_kept_out_of_nothing(node):
         (0.0, ORIGINAL, 1000.0),
         (1.0, ORIGINAL, 1000.0),
         (3600.0, YOUNG, 995.0),
-        (3600.0, Birth(True, 0.0), 1000.0),
+        (3600.0, birth_of(NEWBORN, 0.0), 1000.0),
         # Restarted with its data, since it was emptied: both counts.
         (4.0, OLD, 997.0),
         (4.0, YOUNG, 997.0),
         (3600.0, None, math.inf),
         (0.0, None, math.inf),
+        (3600.0, LOOKED_AT, math.inf),
         # fakeredis does not say when it was started.
         (None, ORIGINAL, -math.inf),
         (None, YOUNG, 995.0),
@@ -80,7 +90,7 @@ def test_node_remembers_since_its_start_or_its_birth_whichever_is_later(meet, up
 
 def test_node_whose_record_is_heard_of_later_remembers_since_then(meet):
     node = meet(birth=None)
-    node.remember(Birth(True, 2.0), 1010.0)
+    node.remember(birth_of(NEWBORN, 2.0), 1010.0)
     assert node.remembers_since == 1008.0
     node.remember(ORIGINAL, 1010.0)
     assert node.remembers_since == node.started_at
@@ -114,10 +124,10 @@ def test_node_may_be_fit_for_one_claim_and_not_for_another(meet):
 def test_node_without_a_record_is_unfit_until_it_has_one(meet):
     node = meet(birth=None)
     for now in (1000.0, 1e9):
-        assert "as soon as its peers were heard" in node.unfit(now, GUARD)
+        assert "as soon as it and its peers were asked" in node.unfit(now, GUARD)
 
 
-@pytest.mark.parametrize("birth", [None, YOUNG, ORIGINAL])
+@pytest.mark.parametrize("birth", [None, LOOKED_AT, YOUNG, ORIGINAL])
 def test_node_is_fit_for_what_needs_no_memory(meet, birth):
     """A release, a renewal, a look; and every claim of who switched the guard off."""
     assert meet(uptime=0.0, birth=birth).unfit(1000.0, 0.0) is None
@@ -160,7 +170,7 @@ def test_node_without_a_record_is_told_of_when_its_peers_were_heard(meet):
     assert node.change(1000.0, False, GUARD) is None
     node.remember(None, 1001.0)
     assert node.change(1001.0, False, GUARD) is None
-    node.remember(Birth(True, 0.0), 1001.0)
+    node.remember(birth_of(NEWBORN, 0.0), 1001.0)
     assert node.change(1001.0, False, GUARD).state == "quarantined"
 
 
@@ -179,9 +189,9 @@ def greet_node(nodes):
     node = make_nodes(nodes.urls, redis.Redis)[0]
     channels = []
 
-    def greet_node(guarded=True):
+    def greet_node():
         channels.append(node.open(2.0))
-        return channels[-1].talk(greet(raw=True, guarded=guarded))
+        return channels[-1].talk(greet(raw=True))
 
     yield greet_node
     for channel in channels:
@@ -189,17 +199,31 @@ def greet_node(nodes):
 
 
 def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet_node, raw):
-    raw[0].set(BIRTH_KEY, f"newborn {raw[0].time()[0] * 1000 - 60_000}")
+    run_id = raw[0].info("server")["run_id"]
+    raw[0].set(BIRTH_KEY, f"newborn {raw[0].time()[0] * 1000 - 60_000} {run_id[:16]}")
     said = greet_node()
-    assert said.run_id == raw[0].info("server")["run_id"]
+    assert said.run_id == run_id
+    assert said.process == run_id[:16].encode()
     assert said.uptime >= 0
     assert said.pushes
-    assert said.birth.newborn
+    assert said.birth.kind == NEWBORN
     assert 58 < said.birth.age < 75
 
 
-def test_greeting_finds_no_record_on_a_new_server(greet_node):
-    assert greet_node().birth is None
+def test_greeting_marks_a_new_server(greet_node):
+    birth = greet_node().birth
+    assert birth.kind == BLANK
+    assert greet_node().birth.mark == birth.mark
+
+
+@pytest.mark.parametrize("record", ["original 1 0123456789abcdef", "newborn 1 0123456789abcdef", "original 1"])
+def test_greeting_makes_a_server_newborn_whose_data_is_of_another_process(greet_node, record, raw):
+    """It has been started from a snapshot, for example, and its peers may have gone on."""
+    raw[0].set(BIRTH_KEY, record)
+    said = greet_node()
+    assert said.birth.kind == NEWBORN
+    assert said.birth.age < 10
+    assert raw[0].get(BIRTH_KEY) == f"newborn {said.birth.since_ms} {said.process.decode()}"
 
 
 @pytest.mark.parametrize("answer", [b"", b"welcome to something else", "text", 5, None], ids=repr)
@@ -208,11 +232,6 @@ def test_greeting_of_something_that_is_no_server_of_ours_is_a_plain_error(answer
     next(talk)
     with pytest.raises(ConnectionError, match="no Redis or Valkey"):
         talk.send([answer])
-
-
-def test_greeting_does_not_ask_for_a_record_if_memory_is_not_guarded(greet_node, raw):
-    raw[0].set(BIRTH_KEY, "anything")
-    assert greet_node(guarded=False).birth is None
 
 
 @pytest.mark.parametrize(

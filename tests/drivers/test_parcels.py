@@ -67,7 +67,8 @@ def test_precedes_tells_what_may_not_be_sent_again_behind_what(earlier, later, e
 
 def test_owed_gives_back_what_a_node_must_get_in_order():
     owed = Owed()
-    first, second = parcel(1, owed_to=0b11, owed_until=9.0), parcel(2, owed_to=0b01, owed_until=9.0)
+    first = parcel(1, owed_to=0b11, owed_until=9.0)
+    second = parcel(2, key=b"another", owed_to=0b01, owed_until=9.0)
     for made in (first, parcel(3, owed_to=0b10, owed_until=9.0), parcel(4), second):
         owed.add(made, 0b01, 1.0)
     assert owed.take(2.0) == [first, second]
@@ -76,7 +77,7 @@ def test_owed_gives_back_what_a_node_must_get_in_order():
 
 def test_owed_forgets_what_has_become_pointless():
     owed = Owed()
-    soon, later = parcel(1, owed_to=1, owed_until=2.0), parcel(2, owed_to=1, owed_until=9.0)
+    soon, later = parcel(1, owed_to=1, owed_until=2.0), parcel(2, key=b"another", owed_to=1, owed_until=9.0)
     owed.add(soon, 1, 1.0)
     owed.add(later, 1, 1.0)
     assert owed.take(2.0) == [later]
@@ -86,7 +87,7 @@ def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
     """It may execute them at any time, so nobody knows what has expired."""
     owed = Owed()
     owed.unanswered = True
-    made = [parcel(number, owed_to=1, owed_until=2.0) for number in range(1, 4)]
+    made = [parcel(number, key=b"%d" % number, owed_to=1, owed_until=2.0) for number in range(1, 4)]
     for each in made:
         owed.add(each, 1, 3.0)
     assert owed.take(9.0) == made
@@ -94,13 +95,48 @@ def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
     assert owed.take(9.0) == [], "it was back meanwhile"
 
 
-def test_owed_keeps_the_newest_when_there_is_too_much(monkeypatch):
-    monkeypatch.setattr(parcels, "_OWED_LIMIT", 2)
+def test_owed_keeps_the_same_command_once_at_its_latest_place():
+    """A waiter undoes each of its tries while a node is away."""
     owed = Owed()
-    made = [parcel(number, owed_to=1, owed_until=9.0) for number in range(1, 4)]
+    release = parcel(2, key=b"another", owed_to=1, owed_until=9.0)
+    undos = [parcel(number, owed_to=1, owed_until=9.0 + number) for number in (1, 3, 4)]
+    for each in (*undos[:2], release, undos[2], undos[0]):
+        owed.add(each, 1, 1.0)
+    assert len(owed) == 2
+    assert owed.take(1.0) == [release, undos[2]]
+
+
+def test_owed_drops_what_has_expired_wherever_it_stands(monkeypatch):
+    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
+    owed = Owed()
+    lasting = parcel(1, key=b"lasting", owed_to=1, owed_until=6000.0)
+    owed.add(lasting, 1, 0.0)
+    for number in range(2, 1000):
+        owed.add(parcel(number, key=b"%d" % number, owed_to=1, owed_until=number + 1.5), 1, float(number))
+        assert len(owed) <= 8
+    assert lasting in owed.take(999.0)
+
+
+def test_owed_never_drops_what_has_not_expired(monkeypatch):
+    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
+    monkeypatch.setattr(parcels, "_STALE_LIMIT", 3)
+    owed = Owed()
+    made = [parcel(number, key=b"%d" % number, owed_to=1, owed_until=600.0) for number in range(100)]
     for each in made:
         owed.add(each, 1, 1.0)
-    assert owed.take(1.0) == made[1:]
+    assert owed.take(1.0) == made
+
+
+def test_owed_to_node_that_hangs_for_long_drops_what_expired_first(monkeypatch):
+    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
+    monkeypatch.setattr(parcels, "_STALE_LIMIT", 3)
+    owed = Owed()
+    owed.unanswered = True
+    lasting = parcel(0, key=b"lasting", owed_to=1, owed_until=600.0)
+    made = [lasting] + [parcel(n, key=b"%d" % n, owed_to=1, owed_until=100.0 - n) for n in range(1, 16)]
+    for each in made:
+        owed.add(each, 1, 200.0)
+    assert owed.take(200.0)[:4] == [lasting, *made[1:4]]
 
 
 def test_mailbox_is_done_when_enough_nodes_have_signalled():

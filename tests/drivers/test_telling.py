@@ -16,7 +16,7 @@ from redsync._drivers.telling import Herald
 def state():
     keys = LockKeys.of(b"redsync:", b"x")
     kind = ClaimKind.of("lock", b"hash")
-    return HoldState("x", kind, keys, Owner.of("client", 1), 1, 30.0, 100.0, 10.0, 1e9, 0b111, 130.0)
+    return HoldState("x", kind, keys, Owner.of("client", 1), b"client:1:1", 1, 30.0, 100.0, 10.0, 1e9, 0b111, 130.0)
 
 
 @pytest.fixture
@@ -76,13 +76,20 @@ def test_interruption_in_a_callback_is_not_hidden(state):
         Herald([interrupt]).announce(HoldLost("x", "client:1", "why", state))
 
 
+def test_callback_of_one_lock_object_is_called_once_however_often_it_was_reentered(state):
+    told = []
+    state.on_lost += [told.append] * 3
+    Herald([]).announce(HoldLost("x", "client:1", "why", state))
+    assert told == [state]
+
+
 def test_holder_may_stop_listening_while_it_is_told(state):
     told = []
 
     def once(it):
-        state.on_lost.remove(once)
+        state.watching.remove(once)
         told.append(it)
 
-    state.on_lost += [once, told.append]
+    state.watching += [once, told.append]
     Herald([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state, state]

@@ -11,6 +11,7 @@ import pytest
 from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers.threads import clock
+from tests.drivers.conftest import stand_by
 
 
 @pytest.fixture
@@ -64,6 +65,12 @@ def test_effects_are_performed_without_the_monitor(runner):
 
 def nothing():
     yield from signal(0, b"nobody")
+
+
+def test_waiter_takes_no_more_memory_with_each_look(runner, make_script):
+    """A standby asks every second, for months."""
+    sizes = runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]")))
+    assert sizes[-1] == sizes[1]
 
 
 def test_errors_and_results_of_a_protocol_come_out(runner):

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from redsync._core.effects import Wait
+from redsync._drivers.parcels import Retry
 from redsync._drivers.threads import clock
 from redsync._drivers.wakeups import Wakeups
 
@@ -163,3 +165,93 @@ def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
         assert begun.wait(10)
         wakeups.ring(b"own")
         assert sleeping.result(10) == (1, 0)
+
+
+# Turns to ask again.
+
+
+@pytest.fixture
+def clock_now():
+    return [NOW]
+
+
+@pytest.fixture
+def turns(clock_now):
+    """Wake-ups of a lane whose time is set by hand."""
+    return Wakeups(threading.Lock(), lambda: clock_now[0], lambda sleeper: None)
+
+
+def nap_once(naps):
+    """Return what the sleep naps for and until when; None if it is over."""
+    return next(naps, None)
+
+
+def test_turn_comes_when_its_pause_is_over(turns, clock_now):
+    naps = turns.naps(Wait(UNTIL, retry_at=NOW + 0.2), Retry())
+    _, until = nap_once(naps)
+    assert until == NOW + 0.2
+    clock_now[0] = until
+    assert nap_once(naps) is None
+
+
+def test_second_waits_for_the_first_and_is_called_when_that_was_answered(turns):
+    first, second = Retry(), Retry()
+    assert nap_once(turns.take_turn(first, NOW, UNTIL)) is None
+    naps = turns.take_turn(second, NOW, UNTIL)
+    sleeper, _ = nap_once(naps)
+    assert sleeper is second
+    assert not second.done
+    turns.deafen(first)
+    assert second.done
+    assert nap_once(naps) is None
+
+
+def test_another_sleep_of_the_same_run_ends_its_turn(turns):
+    first, second = Retry(), Retry()
+    assert nap_once(turns.take_turn(first, NOW, UNTIL)) is None
+    naps = turns.take_turn(second, NOW, UNTIL)
+    nap_once(naps)
+    turns.naps(Wait(UNTIL, key=KEY), first)
+    assert second.done
+
+
+def test_waiter_whose_time_is_up_leaves_the_queue(turns, clock_now):
+    nap_once(turns.take_turn(Retry(), NOW, UNTIL))
+    late, next_one = Retry(), Retry()
+    naps = turns.take_turn(late, NOW, NOW + 0.1)
+    assert nap_once(naps) == (late, NOW + 0.1)
+    following = turns.take_turn(next_one, NOW, UNTIL)
+    nap_once(following)
+    clock_now[0] = NOW + 0.1
+    assert nap_once(naps) is None
+    assert next_one.done, "it is the first now"
+    assert nap_once(following)[1] > clock_now[0]
+
+
+def test_waiter_that_is_interrupted_leaves_the_queue(turns):
+    first, second, third = Retry(), Retry(), Retry()
+    nap_once(turns.take_turn(first, NOW, UNTIL))
+    naps = turns.take_turn(second, NOW, UNTIL)
+    nap_once(naps)
+    following = turns.take_turn(third, NOW, UNTIL)
+    nap_once(following)
+    naps.close()
+    turns.deafen(first)
+    assert nap_once(following) is None
+
+
+def test_sleep_for_a_turn_ends_when_the_lane_is_closed(turns):
+    """A closed lane lets nobody sleep: whoever looked again at once would spin."""
+    nap_once(turns.take_turn(Retry(), NOW, UNTIL))
+    naps = turns.take_turn(Retry(), NOW, UNTIL)
+    assert nap_once(naps) is not None
+    assert nap_once(naps) is None
+
+
+def test_thread_sleeps_until_its_turn(rig):
+    wakeups, first, second = rig.lane.wakeups, Retry(), Retry()
+    rig.lane.nap(wakeups.take_turn(first, clock(), clock() + 30))
+    with ThreadPoolExecutor(1) as pool:
+        napping = pool.submit(rig.lane.nap, wakeups.take_turn(second, clock(), clock() + 30))
+        wakeups.deafen(first)
+        assert napping.result(10) == (0, 0)

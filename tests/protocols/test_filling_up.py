@@ -55,7 +55,7 @@ def test_fill_up_renews_on_all_nodes(toy):
     now = toy.now
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
     assert toy.commands[-1].keys == (toy.keys.lock,)
-    assert toy.commands[-1].args == (toy.owner.wire, 3, 30_000)
+    assert toy.commands[-1].args == (toy.owner.claim(1), 3, 30_000)
     effect = toy.asked[-1]
     assert (effect.lane, effect.owner, effect.guard, effect.timeout) == (toy.owner.lane, toy.owner, 0.0, 0.25)
     assert state.touched == ALL

@@ -25,7 +25,7 @@ def test_release_gives_back_the_last_hold(toy):
     state = toy.take()
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
     assert toy.commands[-1].keys == toy.keys.all
-    assert toy.commands[-1].args == (toy.owner.wire, 0, b"redisson_lock__channel:{redsync:x}")
+    assert toy.commands[-1].args == (toy.owner.claim(1), 0, b"redisson_lock__channel:{redsync:x}")
     assert (toy.asked[-1].owner, toy.asked[-1].lane) == (toy.owner, toy.owner.lane)
     assert len(toy.session.holds) == 0
     assert not state.live
@@ -260,7 +260,7 @@ def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, ho
     toy.play(give_back(toy.session, state), "tell lock_release")
     (told,) = toy.told
     assert told.command.keys == toy.keys.all
-    assert told.command.args == (toy.owner.wire, 0, toy.keys.channel)
+    assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
     assert (told.lane, told.owner, told.owed_to) == (toy.owner.lane, toy.owner, ALL)
     assert told.owed_until == pytest.approx(1000.0 + LEASE)
     assert len(toy.session.holds) == 0
@@ -318,7 +318,7 @@ def test_extend_lengthens_now_on_a_quorum(toy):
     state = toy.take(lease=2.0)
     toy.now = 1001.0
     toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], [2], "down", "down")))
-    assert toy.commands[-1].args == (toy.owner.wire, 1, 60_000)
+    assert toy.commands[-1].args == (toy.owner.claim(1), 1, 60_000)
     assert toy.asked[-1].guard == 0.0, "nodes that lost their memory are healed by it"
     assert state.valid_until == pytest.approx(1001.0 + 60.0 - 0.602)
     assert not state.renewed, "an extension is no renewal"

@@ -82,7 +82,7 @@ class Chance(World):
             self.now += self.rng.choice([0.0, 40.0])
             for store in self.stores:
                 if store.execute(b"GET", b"redsync_birth") is None and self.rng.random() < 0.7:
-                    store.execute(b"SET", b"redsync_birth", b"newborn %d" % store.now_ms)
+                    store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
 
     def go_on(self, played, *, until):
         """Let those who play take turns by chance."""

@@ -232,7 +232,7 @@ def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
     with pytest.raises(QuorumError, match="FORGETFUL"):
         Caller(world, restart_guard=30.0).wait(0.0, {A, B})
     for node in (A, B):
-        world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
+        world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % world.stores[node].now_ms)
     world.now += 40.0
     with pytest.raises(QuorumError, match="FORGETFUL"):
         bob.count({A, B})
@@ -246,7 +246,7 @@ def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
 
 def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
     for store in world.stores:
-        store.execute(b"SET", b"redsync_birth", b"newborn %d" % store.now_ms)
+        store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
     ada = Caller(world, restart_guard=30.0)
     with pytest.raises(QuorumError, match="FORGETFUL"):
         ada.set(2)
@@ -320,7 +320,7 @@ def test_count_down_takes_two_rounds_and_a_look_one(world, ada, bob):
 
 def forget(world, node):
     world.stores[node].flush()
-    world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d" % world.stores[node].now_ms)
+    world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % world.stores[node].now_ms)
 
 
 def test_node_that_forgot_is_not_believed_what_a_client_told_it_that_knows_an_earlier_setting(world):

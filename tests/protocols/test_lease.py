@@ -35,10 +35,10 @@ def test_renewal_is_due_a_third_of_the_lease_after_sending():
 @pytest.mark.parametrize("kind", [LOCK, MUTEX])
 @pytest.mark.parametrize("leave", [False, True])
 def test_abandon_is_for_the_owners_lane_and_all_keys(toy, kind, leave):
-    effect = abandon(kind, toy.keys, toy.owner, leave=leave, owed_to=0b101, owed_until=7.0)
+    effect = abandon(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=0b101, owed_until=7.0)
     assert effect.command.script is kind.abandon
     assert effect.command.keys == toy.keys.all
-    assert effect.command.args == (toy.owner.wire, int(leave))
+    assert effect.command.args == (toy.owner.claim(1), int(leave))
     assert (effect.lane, effect.owner, effect.owed_to, effect.owed_until) == (toy.owner.lane, toy.owner, 0b101, 7.0)
 
 
@@ -46,7 +46,7 @@ def test_abandon_is_for_the_owners_lane_and_all_keys(toy, kind, leave):
 def test_forsake_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
     state = toy.take(kind=MUTEX)
     state.note_sent(ALL, 1044.0)
-    expected = abandon(MUTEX, toy.keys, toy.owner, leave=leave, owed_to=ALL, owed_until=1044.0)
+    expected = abandon(MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=ALL, owed_until=1044.0)
     assert forsake(state, leave=leave) == expected
 
 
@@ -67,7 +67,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     assert state.lost == "a reason"
     assert not state.valid(0.0)
     (undo,) = toy.told
-    assert undo.command.args == (toy.owner.wire, 1)
+    assert undo.command.args == (toy.owner.claim(1), 1)
     assert undo.owed_to == ALL
     assert undo.owed_until == pytest.approx(1000.0 + LEASE)
     assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]

@@ -30,7 +30,7 @@ def test_acquire_by_who_does_not_hold_it_is_a_new_one(make_toy):
 def test_reentry_asks_for_the_next_count(toy):
     state = toy.take()
     assert run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS))) is state
-    assert toy.commands[-1].args == (toy.owner.wire, 2, 30_000, 0)
+    assert toy.commands[-1].args == (toy.owner.claim(1), 2, 30_000, 0)
     assert toy.commands[-1].keys == (toy.keys.lock,)
     assert state.count == 2
     assert toy.asked[-1].guard == 0.0, "nodes that lost their memory are healed by it"
@@ -207,14 +207,34 @@ def test_reentry_adds_its_callback(toy):
     assert heard == ["outer", "inner"]
 
 
-def test_callback_of_one_lock_object_is_called_once_however_often_it_is_reentered(toy):
-    heard = []
-    state = toy.take(on_lost=heard.append)
-    for _ in range(3):
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=heard.append)
-    for callback in state.on_lost:
-        callback(state)
-    assert heard == [state]
+def test_callback_goes_with_the_acquisition_that_brought_it(toy):
+    def outer(state):
+        """Stands for a callback."""
+
+    state = toy.take(on_lost=outer)
+    for _ in range(50):
+        inner = [].append
+        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=inner)
+        assert state.on_lost == [outer, inner]
+        toy.play(release(toy.session, state, toy.now, 1, inner), ("ask lock_release", toy.all_say(HAD)))
+        assert state.on_lost == [outer]
+
+
+def test_outer_acquisition_given_back_first_takes_its_own_callback(toy):
+    outer, inner = [1].append, [2].append
+    state = toy.take(on_lost=outer)
+    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=inner)
+    toy.play(release(toy.session, state, toy.now, 1, outer), ("ask lock_release", toy.all_say(HAD)))
+    assert state.on_lost == [inner]
+
+
+def test_callbacks_are_never_more_than_acquisitions(toy):
+    """Each comes with a lock object of its own, and is given back through one that has no callback."""
+    state = toy.take()
+    for _ in range(50):
+        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=[].append)
+        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
+    assert len(state.on_lost) == state.count == 1
 
 
 def test_holds_of_other_owners_are_no_reentry(toy):

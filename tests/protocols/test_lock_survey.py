@@ -78,10 +78,10 @@ def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
 
 
 def test_look_reads_what_a_node_knows():
-    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A.decode(), 3, (B.decode(), C.decode()), None)
-    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, "\ufffd:1", 2, (), None)
+    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A, 3, (B.decode(), C.decode()), None)
+    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, b"\xff:1", 2, (), None)
     assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, (), None)
-    assert Look.read([b"string", 70, [b"value", b"1"], []]) == Look("string", 0.07, "value", 1, (), None)
+    assert Look.read([b"string", 70, [b"value", b"1"], []]) == Look("string", 0.07, b"value", 1, (), None)
     assert Look.read([b"list", -1, [], []]) == Look("list", None, None, 0, (), None)
     assert Look.read([b"hash", 70, [b"a", b"1", b"b", b"1"], []]) == Look("hash", 0.07, None, 0, (), None)
 
@@ -101,10 +101,10 @@ def test_look_takes_no_garbage_for_who_is_behind_the_holder(record):
 # Force release.
 
 
-def run_force(toy, *replies):
-    return toy.play(
-        force_release(toy.session, LOCK, "x", toy.keys, toy.owner), ("ask lock_force_release", toy.answers(*replies))
-    )
+def run_force(toy, *replies, kind=LOCK, seen=None):
+    looks = toy.answers(*(seen or [look(A)] * 5))
+    script = ("ask lock_inspect", looks), ("ask lock_force_release", toy.answers(*replies))
+    return toy.play(force_release(toy.session, kind, "x", toy.keys, toy.owner), *script)
 
 
 @pytest.mark.parametrize(
@@ -113,24 +113,34 @@ def run_force(toy, *replies):
 )
 def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[0].args == (toy.keys.channel, b"hash")
+    assert toy.commands[-1].args == (A, b"hash", toy.keys.channel), "it names whose claim it takes away"
 
 
-def test_force_release_takes_away_values_of_its_kind_only(toy):
-    steps = force_release(toy.session, MUTEX, "x", toy.keys, toy.owner)
-    assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
-    assert toy.commands[0].args == (toy.keys.channel, b"string")
+@pytest.mark.parametrize(("kind", "value_type"), [(MUTEX, b"string"), (FAIR_LOCK, b"hash")])
+def test_force_release_takes_away_values_of_its_kind_only(toy, kind, value_type):
+    assert run_force(toy, *[1] * 5, kind=kind) is True
+    assert toy.commands[-1].args == (A, value_type, toy.keys.channel)
 
 
-def test_force_release_of_a_fair_lock_heeds_its_queue(toy):
-    steps = force_release(toy.session, FAIR_LOCK, "x", toy.keys, toy.owner)
-    assert toy.play(steps, ("ask lock_force_release", toy.all_say(1))) is True
-    assert toy.commands[0].args == (toy.keys.channel, b"hash")
+def test_force_release_takes_away_each_claim_that_was_seen(toy):
+    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
+    seen = toy.answers(look(A), look(B), look(A), look(), "down")
+    first, second = (("ask lock_force_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
+    assert toy.play(steps, ("ask lock_inspect", seen), first, second) is True
+    assert [command.args[0] for command in toy.commands[1:]] == [A, B]
+
+
+def test_force_release_of_a_free_lock_takes_nothing_away(toy):
+    assert run_force(toy, *[0] * 5, seen=[look()] * 5) is False
+    assert toy.commands[-1].args[0] == b""
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):
     with pytest.raises(QuorumError):
         run_force(toy, 1, 1, "down", "down", "down")
+    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
+    with pytest.raises(QuorumError):
+        toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), "down", "down", "down")))
 
 
 def test_force_release_of_a_foreign_value_is_an_error(toy):

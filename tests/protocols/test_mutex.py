@@ -257,5 +257,5 @@ def test_mutex_with_a_lease_is_not_renewed_and_one_without_is(toy, possession):
     toy.now = 1010.5
     toy.run_watchdog()
     assert toy.commands[-1].script is MUTEX.renew
-    assert toy.commands[-1].args == (state.owner.wire, 1, 30_000)
+    assert toy.commands[-1].args == (state.claim, 1, 30_000)
     assert state.valid_until == pytest.approx(1010.5 + LEASE - DRIFT)

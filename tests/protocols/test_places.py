@@ -3,7 +3,8 @@
 import pytest
 
 from redsync._protocols.fair_lock import FAIR_LOCK
-from tests.support.replies import FOREIGN, NEW, A, B
+from redsync._protocols.places import highest_ticket
+from tests.support.replies import FOREIGN, NEW, A, B, held
 
 ASK = "ask fair_lock_acquire for a place"
 
@@ -34,7 +35,7 @@ def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
     assert state.valid(toy.now)
     (effect,) = toy.effects
     assert effect.command.keys == toy.keys.all, "who waits goes first, so the node looks at its queue"
-    assert effect.command.args == (toy.owner.wire, 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
+    assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
     assert effect.listen is None, "nobody wakes who has no place"
     assert not state.queued
 
@@ -50,6 +51,35 @@ def test_ticket_is_one_more_than_the_highest_of_a_quorum_and_is_written_back_at_
     assert tickets(toy) == [0, 8, 8], "one ticket for the whole wait"
     assert toy.asked[1].listen == toy.owner.wire + b" " + toy.keys.lock
     assert toy.waits[0].enough == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "highest"),
+    [
+        ([0], 0),
+        ([3, 7, 5], 7),
+        ([0, 0, 1 << 40], 1 << 40),
+        ([0, 7, (1 << 40) + 8], 7),
+        ([0, 7, 1 << 60, 1 << 61], 7),
+        ([1 << 60, 1 << 60], 0),
+        ([-(1 << 60), 4], 4),
+        ([1 << 39, (1 << 39) + 5, 1 << 40], 1 << 40),
+    ],
+)
+def test_ticket_of_absurd_size_is_not_believed(told, highest):
+    assert highest_ticket(told) == highest
+
+
+def test_ticket_of_absurd_size_does_not_spread_from_one_node(toy):
+    script = (ASK, toy.answers(knows(2), knows(1 << 60), knows(3), None, None)), (ASK, toy.all_say(NEW))
+    fair(toy, *script)
+    assert tickets(toy) == [0, 4]
+
+
+def test_ticket_of_absurd_size_that_one_node_drew_does_not_spread(toy):
+    script = (ASK, toy.answers(drew(5), drew(4), drew(1 << 60), drew(4), drew(5))), (ASK, toy.all_say(NEW))
+    fair(toy, *script, crowded=True)
+    assert tickets(toy) == [b"+", 5]
 
 
 @pytest.mark.parametrize("n", [2, 4, 6])
@@ -103,7 +133,7 @@ def test_ticket_that_a_quorum_drew_needs_no_further_ask(toy):
     )
     assert tickets(toy) == [b"+", 8]
     first = toy.asked[0]
-    assert first.command.args == (toy.owner.wire, 1, 30_000, 0, 3_000, b"+", toy.owner.channel, b"1")
+    assert first.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, b"+", toy.owner.channel, b"1")
     assert first.listen == toy.owner.wire + b" " + toy.keys.lock
     assert toy.waits[0].mark == b"1", "it may be handed over already"
 
@@ -174,7 +204,7 @@ def test_ticket_that_a_quorum_drew_stands_though_others_granted_or_are_silent(to
         crowded=True,
     )
     assert tickets(toy) == expected
-    assert toy.told[0].command.args == (toy.owner.wire, 0), "it keeps its place"
+    assert toy.told[0].command.args == (toy.owner.claim(1), 0), "it keeps its place"
 
 
 def test_ticket_is_written_back_at_once_also_if_some_nodes_granted(toy):
@@ -219,6 +249,68 @@ def test_waiter_that_was_interrupted_while_nodes_draw_leaves_its_places(toy, at)
     script.append(("wait for wake-up", toy.slept(handed=0b11111)))
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, at)
     assert cleanup == ["tell fair_lock_abandon, leave"]
+
+
+# Without a quorum.
+
+
+def test_ticket_is_not_renewed_while_too_few_answer_and_presented_again_when_they_do(toy):
+    """Its place ends when it would if it had stopped; but its ticket is its own."""
+    state = fair(
+        toy,
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
+        "tell fair_lock_abandon",
+        ("wait", toy.slept(handed=0b11111)),
+        (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
+        "tell fair_lock_abandon",
+        ("wait", toy.slept()),
+        (ASK, toy.all_say(knows(9))),
+        (ASK, toy.all_say(drew(5))),
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(NEW)),
+    )
+    assert state.valid(toy.now)
+    assert tickets(toy) == [0, 5, 0, 0, 5, 5]
+    assert [command.args[7] for command in toy.commands if command.script.name == "fair_lock_acquire"][2:4] == [
+        b"0"
+    ] * 2
+
+
+def test_waiter_by_arrival_leaves_while_too_few_answer_and_comes_back_with_its_arrival(toy):
+    ask = "ask lock_acquire for a place"
+    toy.acquire(
+        (ask, toy.answers(held(), held(), "down", "down", "down")),
+        "tell lock_abandon, leave",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.all_say("down", takes=2.0)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.all_say(held())),
+        (ask, toy.all_say(held())),
+        ("wait for wake-up", toy.slept()),
+        (ask, toy.all_say(NEW)),
+        crowded=True,
+    )
+    waited = [command.args[5] for command in toy.commands if len(command.args) > 4]
+    assert waited[0] == 0
+    assert waited[1] >= 2_000
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(0.2, 200), (2.5, 2_500), (30.0, 3_000)])
+@pytest.mark.parametrize("own", [False, True])
+def test_place_is_kept_no_longer_than_the_lease_that_is_asked_for(make_toy, lease, kept, own):
+    toy = make_toy(luck=0.999, **({} if own else {"lease": lease}))
+    fair(
+        toy,
+        (ASK, toy.all_say(knows(4))),
+        (ASK, toy.all_say(drew(5))),
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(NEW)),
+        lease=lease if own else None,
+    )
+    assert toy.commands[1].args[4] == kept
+    assert toy.waits[0].until - toy.tallies[1].at <= 0.7 * kept / 1000, "it is renewed in time"
 
 
 # Leaving.
@@ -328,7 +420,6 @@ def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
     outage = ("ask lock_acquire", toy.all_say("down", sent=0))
     toy.acquire(
         outage,
-        "tell lock_abandon",
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(NEW)),
         backoff=lambda tries, luck: pytest.fail("that is for a lock that others hold"),

@@ -47,7 +47,7 @@ def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
     """What a node says whose slots are taken from `first` on, for so long."""
     bits = sum(1 << (7 - first - i) for i in range(len(left_ms)))
     holders = [[b"c:%d" % i, b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
-    return [0, rate, bytes([bits]), holders, per_us, awaited]
+    return [0, rate, bytes([bits]), holders, per_us, awaited, 1_700_000_000_000]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
     assert limiter.play((ASK, toy.answers(b"0", b"0", None))) is True
     args = toy.commands[0].args
     assert args[2] > 1_000
-    assert args[7:] == (0, 3, 0, b"", 1_000_000)
+    assert args[7:] == (0, 3, 0, b"", 0, 1_000_000)
     assert len(toy.session.holds) == 0
 
 
@@ -166,7 +166,7 @@ def test_retry_after_counts_those_who_wait(limiter):
 
 
 def test_retry_after_of_what_is_not_told_is_as_long_as_it_can_be(limiter):
-    silent = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0]
+    silent = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0, 1_700_000_000_000]
     assert limiter.retry_after(silent, silent, silent) == pytest.approx(limiter.window.terms()[0] * 1.01)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from redsync._core.keys import LockKeys
+from redsync._core.quorum import Choice
 from redsync._protocols.demands import Receipt
 from redsync._protocols.lease import lose
 from redsync._protocols.lock import acquire
@@ -31,7 +32,7 @@ def take(toy, kind, **fields):
 def test_new_acquire_heeds_the_queue_without_a_place_in_it(toy, kind):
     take(toy, kind)
     assert toy.commands[0].keys == KEYS[kind].all
-    assert toy.commands[0].args == (toy.owner.wire, 1, 30_000, 0)
+    assert toy.commands[0].args == (toy.owner.claim(1), 1, 30_000, 0)
 
 
 @kinds
@@ -86,7 +87,7 @@ def test_writer_that_reads_too_has_two_holds(toy):
     assert toy.session.holds.get(KEYS[READ].hold, toy.owner) is reading
     toy.give_back(writing)
     assert list(toy.session.holds) == [reading]
-    assert toy.commands[-1].args[:2] == (toy.owner.wire, 0)
+    assert toy.commands[-1].args[:2] == (toy.owner.claim(1), 0)
     toy.give_back(reading)
     assert len(toy.session.holds) == 0
 
@@ -137,6 +138,9 @@ def test_acquire_that_is_called_off_leaves_queue_and_claims(toy, kind):
 # Looking.
 
 
+YES, NO = [b"r:someone"], []
+
+
 def look(toy, kind, *replies):
     steps = is_held(toy.session, kind, "x", KEYS[kind], toy.owner)
     return toy.play(steps, ("ask read_write_lock_look", toy.answers(*replies)))
@@ -145,43 +149,67 @@ def look(toy, kind, *replies):
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [
-        ([1, 1, 1, None, None], True),
-        ([0, 0, 0, None, None], False),
-        ([1, 1, 0, 0, 0], False),
-        ([1, 1, 0, "down", 0], True),
-        ([1, 1, 0, "down", "down"], True),
-        ([1, 0, 0, "down", "down"], True),
-        ([1, 0, 0, "down", 0], False),
-        ([0, 0, 0, "down", "down"], False),
+        ([YES, YES, YES, None, None], True),
+        ([NO, NO, NO, None, None], False),
+        ([YES, YES, NO, NO, NO], False),
+        ([YES, YES, NO, "down", NO], True),
+        ([YES, YES, NO, "down", "down"], True),
+        ([YES, NO, NO, "down", "down"], True),
+        ([YES, NO, NO, "down", NO], False),
+        ([NO, NO, NO, "down", "down"], False),
     ],
 )
 @kinds
 def test_lock_is_held_if_a_quorum_has_somebody_or_may_have(toy, kind, replies, expected):
     assert look(toy, kind, *replies) is expected
-    assert toy.commands[-1].args == (kind.mode,)
+    assert toy.commands[-1].args == (kind.mode, 1)
 
 
 @kinds
 def test_look_without_a_quorum_is_an_error(toy, kind):
     with pytest.raises(QuorumError):
-        look(toy, kind, 1, 1, "down", "down", "down")
+        look(toy, kind, YES, YES, "down", "down", "down")
+
+
+LOOK, FORCE = "ask read_write_lock_look", "ask read_write_lock_force_release"
 
 
 @kinds
 def test_forced_release_tells_whether_there_was_anybody(toy, kind):
-    for replies, expected in [((1, 0, 0, None, None), True), ((0, 0, 0, None, None), False)]:
+    for replies, expected in [((1, 0, 0, "down", "down"), True), ((0, 0, 0, "down", "down"), False)]:
         steps = force_release(toy.session, kind, "x", KEYS[kind], toy.owner)
-        assert toy.play(steps, ("ask read_write_lock_force_release", toy.answers(*replies))) is expected
-        assert toy.commands[-1].args == (kind.mode,)
+        seen = toy.answers([b"r:a"], [b"r:b", b"r:a"], NO, "down", "down")
+        assert toy.play(steps, (LOOK, seen), (FORCE, toy.answers(*replies))) is expected
+        assert toy.commands[-1].args == (b"r:a", b"r:b"), "it names whose claims it takes away"
+
+
+def test_forced_release_where_nobody_is_takes_nothing_away(toy):
+    steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
+    assert toy.play(steps, (LOOK, toy.all_say([]))) is False
+
+
+def test_forced_release_of_a_crowd_looks_until_all_who_were_there_are_gone(toy):
+    crowd = [b"r:%d" % i for i in range(500)]
+    script = (
+        (LOOK, toy.all_say(crowd)),
+        (FORCE, toy.all_say(1)),
+        (LOOK, toy.all_say([b"r:late"])),
+        (FORCE, toy.all_say(1)),
+    )
+    assert toy.play(force_release(toy.session, READ, "x", KEYS[READ], toy.owner), *script) is True
 
 
 @pytest.mark.parametrize(("reply", "error"), [(-1, KeyTypeError), ("down", QuorumError)])
 def test_forced_release_that_can_not_be_is_an_error(toy, reply, error):
-    steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
     with pytest.raises(error):
-        toy.play(steps, ("ask read_write_lock_force_release", toy.all_say(reply)))
+        toy.play(force_release(toy.session, READ, "x", KEYS[READ], toy.owner), (LOOK, toy.all_say(reply)))
+    if reply == "down":
+        steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
+        with pytest.raises(error):
+            toy.play(steps, (LOOK, toy.all_say([b"r:a"])), (FORCE, toy.all_say(reply)))
 
 
 @pytest.mark.parametrize("protocol", [is_held, force_release])
 def test_reply_of_no_known_shape_is_no_answer(believed, protocol):
-    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == []
+    nobody = [([], Choice.REFUSED)]
+    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == nobody

@@ -30,7 +30,7 @@ def test_renew_asks_for_the_claim_as_it_is_now(toy):
     assert confirmed == [state]
     assert tally.won
     assert toy.commands[-1].keys == (b"redsync:x",)
-    assert toy.commands[-1].args == (toy.owner.wire, 3, 30_000)
+    assert toy.commands[-1].args == (toy.owner.claim(1), 3, 30_000)
     effect = toy.asked[-1]
     assert (effect.lane, effect.owner, effect.guard) == (toy.owner.lane, toy.owner, 0.0)
     assert effect.timeout == 0.25
@@ -42,7 +42,7 @@ def test_renew_says_whether_memory_is_guarded(make_toy, guard, flag):
     toy = make_toy(restart_guard=guard)
     one, other = toy.take("one"), toy.take("other")
     run_renew(toy, [one, other], ("ask lock_renew", toy.answers(*[[OURS, OURS]] * 5)))
-    assert toy.commands[-1].args == (*(toy.owner.wire, 1, 30_000) * 2, *flag)
+    assert toy.commands[-1].args == (one.claim, 1, 30_000, other.claim, 1, 30_000, *flag)
     assert toy.asked[-1].guard == 0.0
 
 
@@ -211,7 +211,7 @@ def test_renewal_composed_after_a_release_began_leaves_the_hold_out(toy):
     toy.start(release(toy.session, state, toy.now))
     command = effect.command()
     assert command.keys == (b"redsync:y",)
-    assert command.args == (toy.owner.wire, 1, 30_000)
+    assert command.args == (other.claim, 1, 30_000)
     toy.commands.append(command)
     tally = toy.perform(effect, toy.codes(*[OURS] * 5))
     with pytest.raises(StopIteration) as stop:
@@ -313,7 +313,7 @@ def test_renewal_waits_no_longer_than_its_shortest_lease_allows(toy):
     long, short = toy.take("long"), toy.take("short", lease=2.0)
     run_renew(toy, [long, short], ("ask lock_renew", toy.all_say([2, 2])))
     assert toy.asked[-1].timeout == pytest.approx(0.1)
-    assert toy.commands[-1].args == (toy.owner.wire, 1, 30_000, toy.owner.wire, 1, 2_000)
+    assert toy.commands[-1].args == (long.claim, 1, 30_000, short.claim, 1, 2_000)
 
 
 def test_several_losses_in_one_renewal_are_all_told(toy):

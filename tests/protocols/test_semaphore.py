@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._core.limits import Limit
+from redsync._core.limits import Limit, next_version
 from redsync._core.presence import ClientRecord
 from redsync._core.slots import SlotKeys
 from redsync._protocols.bids import Bid
@@ -20,16 +20,19 @@ from redsync._protocols.semaphore import (
 )
 from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
 
-V1, V2 = 1 << 32, 2 << 32
+V1, VOID = 1 << 32, 1 << 60
 ASK = "ask semaphore_acquire for a place"
 RECORD = ClientRecord("host", 7, "program", 1.0)
 
 
-def look(version=-1, permits=0, taken=(), holders=()):
+NOW_MS = 1_700_000_000_000
+
+
+def look(version=-1, permits=0, taken=(), holders=(), now_ms=NOW_MS):
     bits = bytearray(2)
     for slot in taken:
         bits[slot // 8] |= 1 << (7 - slot % 8)
-    return [version, permits, bytes(bits), list(holders), 0, 0]
+    return [version, permits, bytes(bits), list(holders), 0, 0, now_ms]
 
 
 @pytest.fixture
@@ -65,7 +68,9 @@ def take(toy, pool):
 
 def test_limit_is_the_newest_that_nodes_know(toy, pool):
     looks = toy.answers(look(0, 4), look(V1, 7), look(0, 4), look(), None)
-    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 7
+    script = ("ask semaphore_inspect", looks), "tell semaphore_resize"
+    assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 7
+    assert toy.told[-1].command.args == (V1, 7, 0), "nodes that lack it get it"
     assert (pool.limit.version, pool.limit.permits) == (V1, 7)
 
 
@@ -75,13 +80,43 @@ def test_limit_that_no_node_knows_is_ones_own(toy, pool):
 
 def test_limit_that_nodes_forgot_is_the_last_that_was_learnt(toy, pool):
     pool.limit.learn(V1, 9)
-    looks = toy.all_say(look(0, 4))
-    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 9
+    script = ("ask semaphore_inspect", toy.all_say(look(0, 4))), "tell semaphore_resize"
+    assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 9
+
+
+def test_void_limit_of_a_minority_is_no_limit(toy, pool):
+    looks = toy.answers(look(VOID, 9), look(0, 4), look(0, 4), None, None)
+    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 4
+    assert pool.limit.version == 0
+
+
+def test_void_limit_does_not_hinder_a_resize(toy, pool):
+    pool.limit.learn(VOID, 3)
+    wanted = next_version(0, 9, NOW_MS)
+    script = [
+        ("ask semaphore_inspect", toy.answers(look(VOID, 9, now_ms=1 << 60), look(0, 4), look(0, 4), None, None)),
+        ("ask semaphore_resize", toy.answers([VOID, 9], [wanted, 9], [wanted, 9], None, None)),
+    ]
+    pool.limit.forget()
+    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
+
+
+def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool):
+    versions = []
+    for at in (NOW_MS, NOW_MS + 10):
+        script = [
+            ("ask semaphore_inspect", toy.all_say(look(now_ms=at))),
+            ("ask semaphore_resize", toy.all_say([next_version(0, 2, at), 2])),
+        ]
+        fresh = Pool("x", pool.keys, Limit(4))
+        toy.play(resize(toy.session, fresh, toy.owner, 2), *script)
+        versions.append(toy.commands[-1].args[0])
+    assert versions[0] < versions[1], "though no node knows of the first"
 
 
 def test_resize_writes_a_version_above_all_that_are_known(toy, pool):
-    toy.luck = 0.25
-    wanted = V2 + (1 << 30)
+    wanted = next_version(0, 9, NOW_MS)
     script = [
         ("ask semaphore_inspect", toy.answers(look(0, 4), look(V1 + 5, 7), look(0, 4), "down", None)),
         ("ask semaphore_resize", toy.all_say([wanted, 9])),
@@ -94,15 +129,16 @@ def test_resize_writes_a_version_above_all_that_are_known(toy, pool):
 def test_resize_that_was_overtaken_by_another_is_done(toy, pool):
     script = [
         ("ask semaphore_inspect", toy.all_say(look(0, 4))),
-        ("ask semaphore_resize", toy.all_say([V2, 3])),
+        ("ask semaphore_resize", toy.all_say([newer := next_version(0, 3, NOW_MS + 10), 3])),
     ]
     toy.play(resize(toy.session, pool, toy.owner, 9), *script)
-    assert (pool.limit.version, pool.limit.permits) == (V2, 3)
+    assert (pool.limit.version, pool.limit.permits) == (newer, 3)
 
 
 def test_resize_without_a_quorum_is_an_error(toy, pool):
     looks = ("ask semaphore_inspect", toy.all_say(look(0, 4)))
-    script = looks, ("ask semaphore_resize", toy.answers([V2, 9], [V2, 9], "down", "down", "down"))
+    done = [next_version(0, 9, NOW_MS), 9]
+    script = looks, ("ask semaphore_resize", toy.answers(done, done, "down", "down", "down"))
     with pytest.raises(QuorumError, match="semaphore 'x': 3 of 5 nodes failed"):
         toy.play(resize(toy.session, pool, toy.owner, 9), *script)
     assert pool.limit.permits == 9, "it may come into force"
@@ -122,6 +158,7 @@ def test_slot_is_free_only_if_a_quorum_may_grant_it(toy, pool):
 
 
 def test_none_are_available_while_more_are_out_than_a_shrink_has_left(toy, pool):
+    pool.limit.learn(V1, 1)
     looks = toy.all_say(look(V1, 1, [2, 3]))
     assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 0
 
@@ -137,6 +174,27 @@ def test_holdings_are_what_a_quorum_knows(toy, pool):
     )
     [holding] = toy.play(holdings(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
     assert (holding.id, holding.slots, holding.remaining, holding.client) == ("c:1", (0, 3), 7.0, RECORD)
+
+
+def test_bit_map_of_absurd_size_is_no_look(toy, pool):
+    absurd = [0, 4, bytes(1251), [], 0, 0, NOW_MS]
+    looks = toy.answers(absurd, absurd, absurd, look(0, 4), look(0, 4))
+    with pytest.raises(QuorumError):
+        toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
+
+
+def test_many_holders_are_asked_for_a_page_at_a_time(toy, pool):
+    pool.limit.permits = 10_000
+    pages = [
+        look(0, 10_000, [], [[b"c:1", b"5", 9_000, RECORD.pack()]]),
+        look(0, 10_000, [], [[b"c:2", b"1005", 8_000, RECORD.pack()], [b"c:3", b"1006", 7_000, b""]]),
+    ]
+    for page in pages:
+        page[2] = bytes(126)[:-1] + b"\xff"
+    script = [("ask semaphore_inspect", toy.all_say(page)) for page in pages]
+    found = toy.play(holdings(toy.session, pool, toy.owner), *script)
+    assert [(holding.id, holding.client) for holding in found] == [("c:3", RECORD), ("c:2", RECORD), ("c:1", RECORD)]
+    assert [command.args for command in toy.commands] == [(-1, 0, 0), (-1, 0, 1000)]
 
 
 def test_foreign_value_is_an_error_for_who_looks(toy, pool):
@@ -199,7 +257,34 @@ def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, 
     toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
     command = toy.commands[-1]
     assert command.keys == pool.keys.held
-    assert command.args == (1, one.owner.wire, b"%d" % one.slots[0], 30_000, 1, two.owner.wire, b"2", 30_000)
+    permits = (1, one.claim, b"%d" % one.slots[0], 30_000, 1, two.claim, b"2", 30_000)
+    assert command.args == (*permits, b"0 4")
+
+
+def test_renewal_carries_the_newest_limit_that_any_holder_of_the_client_knows(toy, pool, take):
+    one, two = take(0), take(1)
+    two.limit = Limit(4)
+    two.limit.learn(V1, 2)
+    toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
+    assert toy.commands[-1].args[-1] == b"%d 2" % V1
+
+
+def test_holder_learns_a_newer_limit_from_a_renewal_and_carries_it_from_then_on(toy, pool, take):
+    state = take(0)
+    answers = toy.answers([2, b"%d 2" % V1], [2], [2], None, None)
+    toy.play(renew(toy.session, [state]), ("ask semaphore_renew", answers))
+    assert (pool.limit.version, pool.limit.permits) == (V1, 2)
+    toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say([2])))
+    assert toy.commands[-1].args[-1] == b"%d 2" % V1
+
+
+@pytest.mark.parametrize("told", [[2, b"nonsense"], [2, b"1 0"], [2, 7], [2, b"1 2", b"1 2"], [b"1 2"]])
+def test_garbage_behind_the_codes_is_no_answer(toy, pool, take, told):
+    state = take(0)
+    confirmed, tally = toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say(told)))
+    assert confirmed == []
+    assert tally.without_quorum
+    assert pool.limit.version == 0
 
 
 def test_permit_with_other_slots_somewhere_is_set_right_by_the_watchdog(toy, pool, take):
@@ -228,5 +313,8 @@ def test_watchdog_renews_many_permits_with_one_command(toy, take):
     for state in states:
         state.fill_at = float("inf")
     toy.now += 10.5
-    assert toy.run_watchdog(answer=lambda command: [2] * (len(command.args) // 4)) == ["ask semaphore_renew", "wait"]
+    assert toy.run_watchdog(answer=lambda command: [2] * ((len(command.args) - 1) // 4)) == [
+        "ask semaphore_renew",
+        "wait",
+    ]
     assert len({state.renew_at for state in states}) == 1

@@ -2,7 +2,7 @@
 
 Commands of one client reach a node in the order in which they were sent; all else is by chance: when, whether, whether
 the reply comes back, which nodes forget everything, when somebody resizes. After each step all that is believed is
-looked at: no slot twice, and never more permits than the largest limit that could be in force.
+looked at: no slot twice, and never more permits than the limit of the newest version under which one was granted.
 """
 
 import contextlib
@@ -130,6 +130,7 @@ class Client:
                 if state is None:
                     continue
                 world.granted += 1
+                world.asked[state] = bid._asked[:2]
                 for _ in range(rng.randint(0, 4)):
                     yield Wait(world.now + rng.random() * LEASE / 2)
                     if state.lost is None and state.live:
@@ -140,8 +141,6 @@ class Client:
                 continue
 
     def change_limit(self, permits):
-        # From now on it may be in force, whatever comes of it.
-        self.world.largest = max(self.world.largest, permits)
         self.world.resizes += 1
         yield from resize(self.session, self.pool, self.owner(), permits)
 
@@ -152,14 +151,16 @@ class World:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.n = self.rng.choice([1, 2, 3, 3, 4, 5])
-        self.permits = self.largest = self.rng.choice([1, 2, 3])
+        self.permits = self.rng.choice([1, 2, 3])
+        self.asked = {}
         self.now = 1000.0
-        self.granted = self.resizes = self.most = 0
+        self.granted = self.resizes = 0
+        self.full = False
         self.clocks = [self.make_clock() for _ in range(self.n)]
         self.stores = [Store(clock, lambda *_: 1) for clock in self.clocks]
         self.newborn_at = [None] * self.n
         for store in self.stores:
-            store.execute(b"set", b"redsync_birth", b"original 1")
+            store.execute(b"set", b"redsync_birth", b"original 1 -")
         self.clients = [self.client(self, i) for i in range(1, 4)]
         self.actors = [Actor(client, client.live()) for client in self.clients for _ in range(2)]
 
@@ -182,7 +183,7 @@ class World:
         for node, at in enumerate(self.newborn_at):
             if at is not None and self.now >= at:
                 self.newborn_at[node] = None
-                self.stores[node].execute(b"set", b"redsync_birth", b"newborn %d" % (self.clocks[node]() * 1000))
+                self.stores[node].execute(b"set", b"redsync_birth", b"newborn %d -" % (self.clocks[node]() * 1000))
         for actor in self.actors:
             if actor.tally is not None:
                 if actor.tally.verdict is Verdict.PENDING and self.now >= actor.until:
@@ -213,8 +214,11 @@ class World:
         states = [state for client in self.clients for state in client.session.holds if state.valid(self.now)]
         slots = [slot for state in states for slot in state.slots[: state.count]]
         assert len(set(slots)) == len(slots), f"a slot twice: {sorted(slots)}"
-        assert len(slots) <= self.largest, f"{len(slots)} permits of {self.largest}"
-        self.most = max(self.most, len(slots))
+        _, limit = max((self.asked.get(state, (-1, 0)) for state in states), default=(0, 0))
+        # One whose thread has not gone on yet is not known.
+        if all(state in self.asked for state in states):
+            assert len(slots) <= limit, f"{len(slots)} permits of {limit}"
+            self.full = self.full or len(slots) == limit > 0
 
 
 def run(seeds):
@@ -233,7 +237,7 @@ def run(seeds):
                 actor.end()
         granted += world.granted
         resizes += world.resizes
-        full += world.most == world.largest
+        full += world.full
     return granted, resizes, full
 
 

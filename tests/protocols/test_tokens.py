@@ -29,14 +29,16 @@ def test_quorum_that_agrees_needs_one_round(toy, fenced):
     state = fenced((ASK, toy.answers(*granted(7, 7, 7, 7, 7))))
     assert (state.fencing_token, state.count) == (7, 1)
     assert toy.commands[0].keys == (toy.keys.lock, toy.keys.token)
-    assert toy.commands[0].args == (toy.owner.wire, 1, 30_000, 0, 0)
+    assert toy.commands[0].words == (toy.owner.claim(1), 1, 30_000, b"0,-,", 0), (
+        "processes are named without a guard, too"
+    )
 
 
 def test_quorum_that_does_not_is_raised_to_its_highest(toy, fenced):
     state = fenced((ASK, toy.answers(*granted(7, 9, 8, "down", "down"))), (WRITE, toy.answers(9, 9, 9, "down", "down")))
     assert state.fencing_token == 9
     assert toy.commands[1].keys == (toy.keys.lock, toy.keys.token)
-    assert toy.commands[1].args == (toy.owner.wire, 9)
+    assert toy.commands[1].args == (toy.owner.claim(1), 9)
     assert state.valid_until == pytest.approx(toy.session.timing.valid_until(toy.tallies[0].sent_at, 30.0))
 
 
@@ -144,3 +146,12 @@ def test_latch_believes_no_nonsense(make_toy):
         latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
         tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
         assert tally.without_quorum, reply
+
+
+@pytest.mark.parametrize("absurd", [1 << 60, (1 << 52) + 1, 0, -1])
+def test_token_of_absurd_size_is_a_failed_vote_and_spreads_to_nobody(toy, fenced, absurd):
+    state = fenced((ASK, toy.answers(*granted(absurd, 7, 7, 7, 7))))
+    assert state.fencing_token == 7
+    toy.session.holds.remove(state)
+    fenced((ASK, toy.all_say([1, 8])))
+    assert toy.commands[-1].words[-1] == 7, "what the next one asks for is higher than this"

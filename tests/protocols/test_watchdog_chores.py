@@ -137,7 +137,7 @@ def test_what_an_ended_owner_holds_is_given_back_at_once(toy, holds):
     assert toy.alarms == alarms + 1
     assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
     (told,) = toy.told
-    assert told.command.args == (toy.owner.wire, 0, toy.keys.channel)
+    assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
     assert told.owed_to == ALL
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
@@ -280,7 +280,7 @@ def watch(toy, state):
 def test_farewell_gives_back_what_every_owner_holds(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
-    assert [tell.command.args for tell in toy.told] == [(state.owner.wire, 0, toy.keys.channel) for state in states]
+    assert [tell.command.args for tell in toy.told] == [(state.claim, 0, toy.keys.channel) for state in states]
     assert [tell.lane for tell in toy.told] == [state.owner.lane for state in states]
     assert all(tell.owed_to == ALL for tell in toy.told)
     assert len(toy.session.holds) == 0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from redsync._core.ownership import Owner
+from redsync.testing.simulator import SimulationError
 from redsync.testing.simulator.scenario import Scenario
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -23,6 +25,12 @@ def test_story_goes_as_it_is_told(path):
     if UPDATE:
         golden.write_text(trace)
     assert trace == golden.read_text(), f"{golden.name} has changed: see the docstring of this test"
+
+
+def test_story_of_the_late_release_fails_if_holds_have_no_identity_of_their_own(monkeypatch):
+    monkeypatch.setattr(Owner, "claim", lambda owner, number: owner.wire + b":1")
+    with pytest.raises(SimulationError, match=r"exclusion: .* is held by a:1 on a .* and b:1 on b"):
+        Scenario.read(Path(__file__).with_name("late_release.txt")).run()
 
 
 def test_every_trace_has_its_story():

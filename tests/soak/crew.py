@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +60,23 @@ class Crew:
         lives: All processes that ever were, in the order of their start.
     """
 
-    def __init__(self, directory: Path, make_order: Callable[[int, int, Path], Order]):
+    def __init__(
+        self,
+        directory: Path,
+        make_order: Callable[[int, int, Path], Order],
+        within: Callable[[int], Sequence[str]] = lambda _: (),
+    ):
         """Make a crew.
 
         Args:
             directory: Where journals are kept.
             make_order: Returns what a client is to do, by its number, how many threads were there before its own, and
                 its journal.
+            within: Returns what stands before the command of a client, by its number.
         """
         self._directory = directory
         self._make_order = make_order
+        self._within = within
         self._threads = 0
         self._current: dict[int, Life] = {}
         self.lives: list[Life] = []
@@ -91,7 +98,7 @@ class Crew:
         order = self._make_order(client, self._threads, path)
         with stderr.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.worker"],
+                [*self._within(client), sys.executable, "-m", "tests.soak.worker"],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=errors,

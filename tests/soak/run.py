@@ -17,7 +17,9 @@ from tests.soak.journal import Hold, Line
 from tests.soak.judge_endings import judge_complaints, judge_leaks, judge_liveness, judge_zombies
 from tests.soak.judge_exclusion import judge_exclusion
 from tests.soak.judge_losses import judge_hearing, judge_losses
+from tests.soak.namespaces import Network
 from tests.soak.nemesis import Nemesis
+from tests.soak.storm import CONFIG, Storm
 from tests.soak.troubles import LEASE, NODES, Fault
 from tests.soak.verdicts import Violation, stalls_of
 from tests.soak.worker import Order
@@ -42,6 +44,8 @@ class Setting:
         work: See `Order`.
         restart_guard: See `Order`.
         sabotage: See `Order`.
+        lease: See `Order`.
+        network: Whether clients live behind a router, see `namespaces`; the faults are those of `storm` then.
     """
 
     seed: object
@@ -52,6 +56,8 @@ class Setting:
     work: str = "mixed"
     restart_guard: float | None = None
     sabotage: str = ""
+    lease: float = LEASE
+    network: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,8 @@ def soak(setting: Setting, faults: Sequence[Fault], seconds: float) -> Evidence:
         RunFailedError: A client ended by itself, or not at all.
     """
     with contextlib.ExitStack() as stack:
+        if setting.network:
+            return _soak_behind_router(stack, setting, faults, seconds)
         nodes = stack.enter_context(LocalNodes(NODES))
         proxies = {
             (client, node): stack.enter_context(FaultProxy(nodes.ports[node]))
@@ -138,14 +146,33 @@ def soak(setting: Setting, faults: Sequence[Fault], seconds: float) -> Evidence:
         crew = stack.enter_context(
             Crew(setting.directory, lambda client, *place: _order(setting, urls[client], *place))
         )
-        for client in range(setting.clients):
-            crew.start(client)
-        crew.await_first_grants()
         nemesis = Nemesis(nodes, proxies, crew, setting.directory / "nemesis.journal")
-        nemesis.run(faults, seconds)
-        crew.finish()
-        left = _left_behind(nodes)
-    return _collect(setting, crew, left, nemesis.late)
+        return _play(setting, nodes, crew, nemesis, faults, seconds=seconds)
+
+
+def _soak_behind_router(
+    stack: contextlib.ExitStack, setting: Setting, faults: Sequence[Fault], seconds: float
+) -> Evidence:
+    network = stack.enter_context(Network(setting.clients, NODES))
+    bind = {"bind": " ".join(["127.0.0.1", *network.addresses])}
+    nodes = stack.enter_context(LocalNodes(NODES, config=CONFIG | bind))
+    ways = zip(network.addresses, nodes.ports, strict=True)
+    urls = [f"redis://{address}:{port}/0" for address, port in ways]
+    crew = stack.enter_context(Crew(setting.directory, lambda _, *place: _order(setting, urls, *place), network.within))
+    storm = Storm(nodes, network, crew, setting.directory / "nemesis.journal")
+    stack.callback(storm.close)
+    return _play(setting, nodes, crew, storm, faults, seconds=seconds)
+
+
+def _play(
+    setting: Setting, nodes: LocalNodes, crew: Crew, nemesis: Nemesis, faults: Sequence[Fault], *, seconds: float
+) -> Evidence:
+    for client in range(setting.clients):
+        crew.start(client)
+    crew.await_first_grants()
+    nemesis.run(faults, seconds)
+    crew.finish()
+    return _collect(setting, crew, _left_behind(nodes, setting.lease), nemesis.late)
 
 
 def _order(setting: Setting, urls: Sequence[str], first: int, path: Path) -> Order:
@@ -160,6 +187,7 @@ def _order(setting: Setting, urls: Sequence[str], first: int, path: Path) -> Ord
         setting.work,
         setting.restart_guard,
         setting.sabotage,
+        setting.lease,
     )
 
 
@@ -172,7 +200,7 @@ def _collect(setting: Setting, crew: Crew, left: Mapping[int, Sequence[str]], la
     return Evidence(setting.names, [Witness.of(life) for life in crew.lives], entries, counters, left, late)
 
 
-def _left_behind(nodes: LocalNodes) -> dict[int, list[str]]:
+def _left_behind(nodes: LocalNodes, lease: float = LEASE) -> dict[int, list[str]]:
     """Return what is left on the nodes now that all clients are closed, once it had time to go."""
     with contextlib.ExitStack() as stack:
         raw = [stack.enter_context(redis.Redis(port=port, socket_timeout=10.0)) for port in nodes.ports]
@@ -183,7 +211,7 @@ def _left_behind(nodes: LocalNodes) -> dict[int, list[str]]:
         def wait(patience: float, without: tuple[bytes, ...] = ()) -> dict[int, list[bytes]]:
             return zombies(lambda: keys(without), patience, time.monotonic, lambda: time.sleep(0.02))
 
-        claims = wait(CLAIM_PATIENCE, without=(b"redsync_queue:", b"redsync_places:"))
+        claims = wait(CLAIM_PATIENCE + lease - LEASE, without=(b"redsync_queue:", b"redsync_places:"))
         left = claims or wait(PLACE_PATIENCE)
         return {i: [_description(raw[i], key) for key in keys] for i, keys in left.items()}
 

@@ -52,9 +52,10 @@ class Order:
         first: The number of its first thread, counted over all processes of the run.
         threads: How many threads it has.
         seed: What all its choices are made from.
-        work: What kind of tasks it has, see `WORK`.
+        work: What kind of tasks it has, see `WORK`; with "steady" ones each thread fights over one lock only.
         restart_guard: The client's; None for the default.
         sabotage: How to break the library, see `sabotage`; empty not to.
+        lease: The client's.
     """
 
     urls: list[str]
@@ -67,6 +68,7 @@ class Order:
     work: str = "mixed"
     restart_guard: float | None = None
     sabotage: str = ""
+    lease: float = LEASE
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -113,7 +115,12 @@ def brief(chance: random.Random) -> Task:
     return Task(0.3, chance.choice([0.0, 0.01, 0.3]))
 
 
-WORK = {"mixed": mixed, "leased": leased, "brief": brief}
+def steady(chance: random.Random) -> Task:
+    """Return a task such that a lock that few share is held most of the time."""
+    return Task(chance.choice([1.0, 3.0, 10.0]), chance.uniform(0.1, 2.5), levels=chance.choice([1, 1, 2]))
+
+
+WORK = {"mixed": mixed, "leased": leased, "brief": brief, "steady": steady}
 
 
 class Worker:
@@ -124,6 +131,8 @@ class Worker:
         self._note = partial(journal.note, worker=number)
         self._chance = random.Random(f"{order.seed} {number}")
         self._choose = WORK[order.work]
+        own = order.names[number % len(order.names)]
+        self._contested = [own] if order.work == "steady" else order.names
         directory = Path(order.directory)
         self._ledgers = {name: Ledger(directory, index, name) for index, name in enumerate(order.names)}
         self._attempts = 0
@@ -131,7 +140,7 @@ class Worker:
     def fight(self, over: threading.Event):
         """Take locks until it is over."""
         while not over.is_set():
-            name, task = self._chance.choice(self._order.names), self._choose(self._chance)
+            name, task = self._chance.choice(self._contested), self._choose(self._chance)
             self._attempt(name, task if name.startswith(REENTRANT) else replace(task, levels=1))
             over.wait(self._chance.uniform(0.0, 0.03))  # so that the load is bounded
 
@@ -270,7 +279,7 @@ def run(order: Order):
 
     threading.Thread(target=end_unless_told, args=(over,), daemon=True).start()
     with Pulse(journal):
-        with Client(order.urls, lease=LEASE, restart_guard=order.restart_guard, listeners=[heard]) as client:
+        with Client(order.urls, lease=order.lease, restart_guard=order.restart_guard, listeners=[heard]) as client:
             journal.note("start", pid=os.getpid(), client=client.id)
             workers = [Worker(order.first + i, order, client, journal) for i in range(order.threads)]
             threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]

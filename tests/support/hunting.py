@@ -48,8 +48,9 @@ def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
     """Let a new owner of a simulated client believe to hold `x` for that many seconds."""
     now = runner.now()
     renew_at = ends_at = float("inf")
+    owner = runner.new_owner()
     state = HoldState(
-        "x", LOCK, KEYS, runner.new_owner(), count, until, now + until, renew_at, ends_at, 0b111, now + until
+        "x", LOCK, KEYS, owner, owner.claim(1), count, until, now + until, renew_at, ends_at, 0b111, now + until
     )
     runner.session.holds.add(state)
     return state

@@ -23,8 +23,8 @@ def timed(function, *args, **kwargs):
 
 
 def claims(raw, key="redsync:x"):
-    """Return what each node stores for a lock: owner -> hold count."""
-    return [node.hgetall(key) for node in raw]
+    """Return what each node stores for a lock: owner -> hold count; each claim has a number besides its owner."""
+    return [{claim.rpartition(b":")[0]: count for claim, count in node.hgetall(key).items()} for node in raw]
 
 
 def values(raw, key="redsync:x"):

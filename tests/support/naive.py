@@ -30,7 +30,7 @@ redis.call('zadd', KEYS[1], now + ARGV[3], ARGV[1])
 redis.call('hset', KEYS[4], ARGV[1], ARGV[2])
 redis.call('pexpire', KEYS[1], 2 * ARGV[3])
 redis.call('pexpire', KEYS[4], 2 * ARGV[3])
-redis.call('set', KEYS[6], ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[12] and ' ' .. ARGV[12] or ''))
+redis.call('set', KEYS[6], ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. ARGV[13] or ''))
 local client, serial = string.match(ARGV[1], '^(%x+).*:(%d+)$')
 local slots = {}
 for i = 1, ARGV[2] do slots[i] = string.format('%.0f', tonumber(client, 16) * 1000000 + serial * 100 + i) end
@@ -58,15 +58,15 @@ _RENEW = """
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local reply = {}
-for i = 1, math.floor(#ARGV / 4) do
-  local j, permit, lease = 5 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i]
-  local expiry = redis.call('zscore', KEYS[j - 4], permit)
+for i = 1, math.floor((#ARGV - #KEYS / 6) / 4) do
+  local j, permit, lease = 6 * ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i]
+  local expiry = redis.call('zscore', KEYS[j - 5], permit)
   reply[i] = expiry and tonumber(expiry) > now and 2 or 1
   local _, commas = string.gsub(ARGV[4 * i - 1], ',', '')
-  redis.call('hset', KEYS[j - 3], permit, commas + 1)
-  redis.call('zadd', KEYS[j - 4], now + lease, permit)
+  redis.call('hset', KEYS[j - 4], permit, commas + 1)
+  redis.call('zadd', KEYS[j - 5], now + lease, permit)
+  redis.call('pexpire', KEYS[j - 5], 2 * lease)
   redis.call('pexpire', KEYS[j - 4], 2 * lease)
-  redis.call('pexpire', KEYS[j - 3], 2 * lease)
 end
 return reply
 """

@@ -56,7 +56,7 @@ class World:
     def christen(self):
         """Let all nodes be such that never forgot anything."""
         for store in self.stores:
-            store.execute(b"SET", b"redsync_birth", b"original 1")
+            store.execute(b"SET", b"redsync_birth", b"original 1 -")
 
     def run(self, steps: Steps, *reach):
         """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, what follows all."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -14,10 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import redis
 
+from redsync.cli import main
 from redsync.exceptions import RedsyncError
 from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError, local_nodes, servers
-from redsync.testing.servers import ask, find_server, free_ports, runnable
+from redsync.testing.servers import ask, find_server, free_ports, pinned_server, runnable
 
 ROOT = Path(__file__).parents[2]
 
@@ -207,6 +210,74 @@ def test_find_server_keeps_its_order(bare, monkeypatch):
     assert find_server(valkey) == valkey
 
 
+def test_pinned_server_is_that_of_a_wheel_whatever_path_has(bare, monkeypatch):
+    assert pinned_server() is None
+    wheel = bare / "wheel" / "redis-server"
+    wheel.parent.mkdir()
+    (wheel.parent / "__init__.py").touch()
+    wheel.touch()  # without the permission to execute it, as some installers leave it
+    monkeypatch.syspath_prepend(bare)
+    monkeypatch.setattr(servers, "_WHEELS", {"wheel": "redis-server"})
+    write_server(bare / "redis-server", "")
+    assert pinned_server() == wheel
+    assert find_server(pinned_server()) == wheel
+    named = write_server(bare / "named", "")
+    monkeypatch.setenv("REDSYNC_SERVER", str(named))
+    assert find_server(pinned_server()) == named
+
+
+def test_tests_run_the_pinned_server_unless_told_otherwise(redsync_nodes, server_path):
+    assert redsync_nodes.server == Path(server_path or os.environ["REDSYNC_SERVER"])
+
+
+@pytest.mark.parametrize("command", ["demo", "dev"])
+def test_commands_run_the_pinned_server_whatever_path_has(command, tmp_path, monkeypatch):
+    if pinned_server() is None and "REDSYNC_SERVER" not in os.environ:
+        pytest.skip("no wheel brings a server")
+    monkeypatch.setenv("REDSYNC_SERVER", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write_server(tmp_path / "redis-server", "exit 7")
+    given = []
+
+    def refuse(n, *, server):
+        given.append(server)
+        raise ServerStartError("not now")
+
+    monkeypatch.setattr("redsync.testing.LocalNodes", refuse)
+    monkeypatch.setattr("redsync.testing.local_nodes.LocalNodes", refuse)
+    assert main([command]) == 69
+    assert given == [pinned_server()]
+
+
+def test_nodes_say_which_server_they_run(caplog):
+    with caplog.at_level(logging.INFO, logger="redsync"), LocalNodes(2) as nodes:
+        info = redis.Redis(port=nodes.ports[0]).info("server")
+        server = info.get("server_name", "redis")
+        assert nodes.version == f"{server} {info[f'{server}_version']}"
+        assert nodes.server == find_server()
+        assert repr(nodes).startswith(f"<LocalNodes of {nodes.version} {nodes.server} on ports {nodes.ports[0]}, ")
+    assert caplog.messages == [f"started 2 nodes: {nodes.version}, {nodes.server}"]
+
+
+def test_nodes_that_want_a_password_first_say_which_file_they_run():
+    with LocalNodes(1, config={"requirepass": "secret"}) as nodes:
+        assert nodes.version == ""
+        assert repr(nodes).startswith(f"<LocalNodes of {nodes.server} on ports")
+
+
+def test_nodes_need_nothing_on_path(tmp_path, monkeypatch):
+    server = find_server()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    program = f"nodes = LocalNodes(1, server={str(server)!r})\nprint(nodes.ports[0], flush=True)\ntime.sleep(60)"
+    with run_python(program) as owner:
+        port = int(owner.stdout.readline())
+        assert ping(port)
+        owner.kill()
+        eventually(lambda: is_refused(port))
+        eventually(lambda: list(tmp_path.iterdir()) == [])
+
+
 @pytest.mark.parametrize("source", ["server", "REDSYNC_SERVER"])
 def test_find_server_never_replaces_what_was_named(source, bare, monkeypatch):
     write_server(bare / "redis-server", "")
@@ -272,6 +343,16 @@ def test_restart_forgets_what_the_server_wrote_to_disk():
         ask(nodes.ports[0], "SET key value")
         nodes.restart(0)
         assert ask(nodes.ports[0], "EXISTS key") == b":0\r\n"
+
+
+def test_restart_with_data_gives_a_node_that_knows_it_and_nothing_later():
+    with LocalNodes(1) as nodes, redis.Redis(port=nodes.ports[0]) as node:
+        node.set("before", 1)
+        node.save()
+        data = (Path(node.config_get("dir")["dir"]) / "dump.rdb").read_bytes()
+        node.set("after", 1)
+        nodes.restart(0, data=data)
+        assert node.keys() == [b"before"]
 
 
 def test_restart_waits_for_its_port_when_another_process_has_it(nodes):

@@ -20,11 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds (default: 0)")
     parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
     parser.add_argument("--kind", choices=KINDS, default="lock", help="what is contended for (default: lock)")
+    parser.add_argument("--long", action="store_true", help="make long runs only, with faults that outlast connections")
     options = parser.parse_args(arguments)
     if options.seeds is not None:
-        return not Campaign(range(options.first, options.first + options.seeds), options.jobs, options.kind).run()
+        seeds = range(options.first, options.first + options.seeds)
+        return not Campaign(seeds, options.jobs, options.kind, long=options.long).run()
     try:
-        sys.stdout.write(simulate(options.seed, kind=options.kind, traced=True).trace)
+        sys.stdout.write(simulate(options.seed, kind=options.kind, traced=True, long=options.long).trace)
     except SimulationError as error:
         sys.stdout.write(f"{error.trace}\n{chr(10).join(error.complaints)}\n")
         return 1

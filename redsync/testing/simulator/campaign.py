@@ -47,22 +47,22 @@ class _Chunk:
     failures: list[Failure] = field(default_factory=list)
 
 
-def _run_chunk(seeds: range, kind: Kind = "lock") -> _Chunk:
+def _run_chunk(seeds: range, kind: Kind = "lock", *, long: bool = False) -> _Chunk:
     chunk = _Chunk()
     # A run leaves little but cycles, and they are collected at less cost all at once.
     gc.disable()
     try:
-        _run_each(seeds, kind, chunk)
+        _run_each(seeds, kind, chunk, long=long)
     finally:
         gc.enable()
         gc.collect()
     return chunk
 
 
-def _run_each(seeds: range, kind: Kind, chunk: _Chunk) -> None:
+def _run_each(seeds: range, kind: Kind, chunk: _Chunk, *, long: bool) -> None:
     for seed in seeds:
         try:
-            chunk.outcome.add(simulate(seed, kind=kind))
+            chunk.outcome.add(simulate(seed, kind=kind, long=long))
         except SimulationError as error:
             chunk.failures.append(Failure(seed, "\n".join(error.complaints)))
         except Exception:
@@ -76,16 +76,18 @@ class Campaign:
         seeds: Which.
         jobs: How many processes share them; None for one per core.
         kind: What is contended for.
+        long: Whether all of them are long; else some are.
 
     Attributes:
         outcome: What came of those that went well.
         failures: Those that did not, by seed once the campaign is over.
     """
 
-    def __init__(self, seeds: range, jobs: int | None = None, kind: Kind = "lock") -> None:
+    def __init__(self, seeds: range, jobs: int | None = None, kind: Kind = "lock", *, long: bool = False) -> None:
         self._seeds = seeds
         self._jobs = jobs or os.cpu_count() or 1
         self._kind = kind
+        self._long = long
         self._begun = time.monotonic()
         self.outcome = Outcome()
         self.failures: list[Failure] = []
@@ -95,7 +97,7 @@ class Campaign:
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
-            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind), chunks):
+            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind, long=self._long), chunks):
                 self._take(chunk)
                 advance(chunk.outcome.runs + len(chunk.failures))
         self.failures.sort(key=lambda failure: failure.seed)
@@ -130,7 +132,7 @@ class Campaign:
         return "\n".join(lines)
 
     def _replay(self, failure: Failure) -> str:
-        return f"replay with: {how_to_replay(failure.seed, self._kind)}"
+        return f"replay with: {how_to_replay(failure.seed, self._kind, long=self._long)}"
 
 
 def _print(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands for keys, strings and hashes, for time and for messages: one small function each.
+"""The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
 
 A function's name is the command's, with an underscore where Python has the same word. Only what the scripts need or may
 come to need is here, and no option beyond that.
@@ -272,7 +272,11 @@ def hincrby(store: Store, key: bytes, field: bytes, increment: bytes) -> int:
     return number
 
 
-# Time and messages.
+# The server, time and messages.
+
+
+def info(store: Store, _section: bytes) -> bytes:
+    return b"# Server\r\nrun_id:%b\r\n" % store.run_id
 
 
 def time(store: Store) -> list[bytes]:
@@ -290,6 +294,6 @@ COMMANDS: dict[bytes, Command] = {
         *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
-        *(time, publish),
+        *(info, time, publish),
     )
 }

@@ -20,6 +20,10 @@ __all__ = ["Nemesis"]
 _WITHIN = 0.0049
 """How far a clock's rate may be off, so that no two clocks are further apart than the usual `drift_factor` of 1 %."""
 
+_DELAYS = (0.02, 0.1, 0.5, 2.0)
+_LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
+"""Seconds that packets may take longer. A client gives a connection up after 10 s of silence."""
+
 
 class Nemesis:
     """Lets faults happen to a simulation until an instant, and none afterwards.
@@ -29,25 +33,36 @@ class Nemesis:
         until: The instant of true time at which all is made well.
         every: The mean pause in seconds between two faults.
         lasting: How long a fault lasts at most, in seconds; a lease or two.
+        outlasting: Most faults are of the network, half of them between a machine and all nodes, and packets may take
+            up to two minutes: so they outlast connections.
         beyond: Also what no lock over nodes can survive: clocks that are wrong by more than clients allow for. Such
             faults waive the promises that they break.
     """
 
     def __init__(
-        self, sim: Simulation, *, until: float, every: float = 1.0, lasting: float = 4.0, beyond: bool = False
+        self,
+        sim: Simulation,
+        *,
+        until: float,
+        every: float = 1.0,
+        lasting: float = 4.0,
+        beyond: bool = False,
+        outlasting: bool = False,
     ) -> None:
         self._sim: Final = sim
         self._until: Final = until
         self._every: Final = every
         self._lasting: Final = lasting
+        self._outlasting: Final = outlasting
         self._luck: Final = sim.luck("faults")
         self._flushed_at = -float("inf")
         kinds: list[tuple[int, Callable[[], object]]] = [
-            (3, self._slow),
+            (9 if outlasting else 3, self._slow),
             (3, self._lose),
-            (4, self._cut),
+            (9 if outlasting else 4, self._cut),
             (4, self._crash_nodes),
             (4, self._hang_node),
+            (3, self._refuse),
             (3, self._pause_machine),
             (2, self._drift),
             (1, self._flush_node),
@@ -78,6 +93,7 @@ class Nemesis:
         for node in self._sim.nodes:
             node.resume()
             node.restart()
+            node.recover()
         for machine in self._sim.machines:
             machine.resume()
 
@@ -95,13 +111,14 @@ class Nemesis:
     # The network.
 
     def _some_nodes(self) -> list[int]:
-        count = self._luck.choice([1, 1, 1, 2, len(self._sim.nodes)])
-        return self._luck.sample(range(len(self._sim.nodes)), min(count, len(self._sim.nodes)))
+        every = len(self._sim.nodes)
+        count = self._luck.choice([1, 2, every, every] if self._outlasting else [1, 1, 1, 2, every])
+        return self._luck.sample(range(every), min(count, every))
 
     def _slow(self) -> None:
         machine, nodes = self._machine(), self._some_nodes()
         if machine is not None:
-            self._sim.slow(machine, *nodes, seconds=self._luck.choice([0.02, 0.1, 0.5, 2.0]))
+            self._sim.slow(machine, *nodes, seconds=self._luck.choice(_LONG_DELAYS if self._outlasting else _DELAYS))
             self._later(self._sim.heal, machine, *nodes)
 
     def _lose(self) -> None:
@@ -121,16 +138,29 @@ class Nemesis:
     # Nodes.
 
     def _crash_nodes(self) -> None:
-        forget, dark = self._luck.random() < 0.5, self._luck.random() < 0.3
+        forget, dark = self._luck.random() < 0.3, self._luck.random() < 0.3
+        older = self._luck.random() < 0.6
         for index in self._some_nodes():
             node = self._sim.nodes[index]
             node.crash(dark=dark)
-            self._later(partial(node.restart, forget=forget))
+            self._later(partial(node.restart, forget=forget, lost=self._lost() if older else 0.0))
+
+    def _lost(self) -> float:
+        """Return of how many seconds the data is lost: what was not synced yet, or all since a snapshot."""
+        return self._luck.choice([0.001, 0.02, 1.0, 2 * self._lasting]) * self._luck.random()
 
     def _hang_node(self) -> None:
         node = self._node()
         node.hang()
         self._later(node.resume)
+
+    def _refuse(self) -> None:
+        """Let nodes answer by errors."""
+        code = self._luck.choice(["BUSY", "BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "NOREPLICAS"])
+        for index in self._some_nodes():
+            node = self._sim.nodes[index]
+            node.refuse(code)
+            self._later(node.recover)
 
     def _flush_node(self) -> None:
         # Nodes that are all emptied at once look like new ones: only a minority is, within the time of a lease.

@@ -24,6 +24,7 @@ __all__ = [
     "Executed",
     "Faulted",
     "Happening",
+    "Refused",
     "Sent",
     "Stepped",
     "Told",
@@ -85,6 +86,22 @@ class Executed(NamedTuple):
         call = _call(self.script, self.keys, self.args)
         stray = " (a stray)" if self.stray else ""
         return f"{_nodes(1 << self.node)} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
+
+
+class Refused(NamedTuple):
+    """A node in trouble refused to execute a script, so nothing has changed there; attributes as for `Executed`."""
+
+    at: float
+    node: int
+    client: str
+    script: str
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+    reply: Any
+
+    def __str__(self) -> str:
+        call = _call(self.script, self.keys, self.args)
+        return f"{_nodes(1 << self.node)} refuses {self.client}: {call} -> {_reply(self.reply)}"
 
 
 class Answered(NamedTuple):
@@ -228,6 +245,16 @@ class Faulted(NamedTuple):
     kind: str
     text: str
 
+    @property
+    def who(self) -> str:
+        """The node or machine that the story begins with."""
+        return self.text.partition(" ")[0]
+
+    @property
+    def loses_memory(self) -> bool:
+        """Whether a node has forgotten something that it has executed."""
+        return self.kind in {"node flush", "node restart empty", "node restart older"}
+
     def __str__(self) -> str:
         return f"*** {self.text}"
 
@@ -239,7 +266,9 @@ class Stepped(NamedTuple):
     machine: Machine
 
 
-Happening: TypeAlias = Sent | Executed | Answered | Decided | Connected | Disconnected | Told | Did | Faulted | Stepped
+Happening: TypeAlias = (
+    Sent | Executed | Refused | Answered | Decided | Connected | Disconnected | Told | Did | Faulted | Stepped
+)
 
 
 def _nodes(bits: int) -> str:

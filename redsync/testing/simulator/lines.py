@@ -1,13 +1,15 @@
 """Lines: what one client has to do with one node. The virtual counterpart of links and boards.
 
 A node answers in order, so the n-th reply belongs to the n-th command. A line that breaks fails all it had pending; of
-those, what is owed to the node goes first over the next connection, before any new claim. A node that owes replies for
-longer than `node_timeout` is suspect: its votes fail at once, and it gets nothing but what it is owed.
+those, what is owed to the node goes first over the next connection, before any new claim. What is owed and was answered
+by an error is sent again. A node that owes replies for longer than `node_timeout` is suspect: its votes fail at once,
+and it gets nothing but what it is owed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,7 @@ import hiredis
 from redsync._core.effects import Command
 from redsync._drivers.nodes import Node, NodeInfo
 from redsync._drivers.parcels import Owed, Parcel
+from redsync._drivers.retries import Retries, is_refused
 from redsync.testing.simulator.happenings import Answered, Connected, Disconnected
 from redsync.testing.simulator.network import CLOSED, Connection
 from redsync.testing.simulator.nodes import Greeting, Push, VirtualNode
@@ -33,7 +36,8 @@ class Letter(Parcel):
     """A parcel whose command travels as it is, not as bytes."""
 
     def _pack(self, command: Command) -> None:
-        """Do nothing: there are no bytes."""
+        """Settle what the command names, as on a real wire; there are no bytes."""
+        self.command = command._replace(args=command.words)
 
 
 def finish(parcel: Parcel) -> None:
@@ -50,6 +54,7 @@ class Line:
         connection: The connection in use, None while there is none.
         dialing: A connection that is not in use yet.
         pending: What was sent and is not answered, oldest first.
+        again: What was answered by an error, but must be executed.
     """
 
     def __init__(self, runner: SimRunner, node: Node, server: VirtualNode) -> None:
@@ -57,12 +62,15 @@ class Line:
         self.connection: Connection | None = None
         self.dialing: Connection | None = None
         self.pending: Final[deque[Parcel]] = deque()
+        self.again: Final = Retries()
+        self._former: list[Connection] = []
         self._runner: Final = runner
         self._server: Final = server
         self._owed: Final = Owed()
         self._since = 0.0
         self._watched = False
         self._patience: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     # Sending.
 
@@ -117,7 +125,7 @@ class Line:
         else:
             now = self._since = self._runner.now()
             if message.__class__ is Push:
-                self._runner.wakeups.deliver(message, self.node.bit)
+                self._runner.wakeups.deliver(message, self.node.bit, self.node.remembers_since)
             else:
                 self._take(self.pending.popleft(), message, now)
 
@@ -132,8 +140,34 @@ class Line:
                 text = reason
             self.node.last_error = text
             self._fail(letter, text)
-        elif tally is not None and (tally.late or not letter.done) and tally.record(index, reply):
-            finish(letter)
+            if not is_refused(text):
+                self.again.settle(letter, now)
+            elif letter.owed(self.node.bit):
+                self.again.add(letter, now)
+        else:
+            if self.again:
+                self.again.settle(letter, now)
+            if tally is not None and (tally.late or not letter.done) and tally.record(index, reply):
+                finish(letter)
+        if self.again:
+            self._plan_retry()
+
+    # Errors.
+
+    def _plan_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = None if self.again.at == math.inf else self._runner.at(self.again.at, self._send_again)
+
+    def _send_again(self) -> None:
+        """Send what the node has refused to execute again, if it is time for that."""
+        self._retry = None
+        now, connection = self._runner.now(), self.connection
+        if connection is not None and now >= self.again.at:
+            for letter in self.again.due(now, self.pending):
+                self._send(connection, letter, now)
+                self.again.remove([letter])
+            self._plan_retry()
 
     # Silence.
 
@@ -164,7 +198,7 @@ class Line:
         runner = self._runner
         self.dialing = runner.sim.network.dial(runner.machine, self, self._server, runner.name)
         self._patience = runner.at(runner.now() + runner.connect_timeout, self._stop_dialing)
-        self.dialing.there.send(Greeting(runner.channel, runner.session.timing.restart_guard > 0))
+        self.dialing.there.send(Greeting(runner.channel, tuple(self._former)))
 
     def _stop_dialing(self) -> None:
         if self.dialing is not None:
@@ -181,13 +215,16 @@ class Line:
 
     def _receive_first(self, connection: Connection, message: Any) -> None:
         if message.__class__ is not NodeInfo:
-            self._note_failure("refused the connection")
+            if message is not CLOSED:
+                connection.hang_up()
+            self._note_failure("refused the connection" if message is CLOSED else str(message))
             return
         if self._patience is not None:
             self._patience.cancel()
         runner, node = self._runner, self.node
         now = runner.now()
         self.connection, self.dialing = connection, None
+        self._former.clear()
         runner.upkeep.meet(node, message)
         left = max(node.remembers_since + runner.session.timing.restart_guard - now, 0.0)
         runner.sim.saw(Connected(runner.sim.now, runner.name, node.index, left))
@@ -200,14 +237,16 @@ class Line:
         connection, self.connection = self.connection, None
         if connection is None:
             return
-        connection.hang_up()
+        connection.abort()
+        self._former.append(connection)
         runner, now = self._runner, self._runner.now()
         runner.sim.saw(Disconnected(runner.sim.now, runner.name, self.node.index, reason))
-        pending = list(self.pending)
-        self.pending.clear()
-        if pending:
+        if self.pending:
             self._owed.unanswered = True
-        for letter in pending:
+        missed = [*self.again, *self.pending]
+        self.pending.clear()
+        self.again.clear()
+        for letter in missed:
             self._miss(letter, reason, now)
         runner.upkeep.note_broken(self.node, reason)
 

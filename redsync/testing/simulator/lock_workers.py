@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from redsync.exceptions import LeaseLostError, NotOwnedError
 from redsync.testing.simulator.workers import Way, Worker
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ __all__ = ["LockWorker"]
 
 
 class LockWorker(Worker):
-    """Takes locks, each time as another owner; `make_lock` makes them by their names."""
+    """Takes locks; `make_lock` makes them by their names."""
 
     def __init__(
         self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, make_lock: Callable[..., Any]
@@ -82,7 +83,7 @@ class LockWorker(Worker):
         self._tell("released", name)
 
     async def _leave_it(self, name: str) -> None:
-        """Acquire and end: the client gives back what this task has."""
+        """Acquire and end: the client gives back what this task has, or the worker does later."""
         lock = self._lock(name)
         self._tell("asks", name, how="leave", timeout=1.0)
         if await lock.acquire(timeout=1.0):
@@ -104,6 +105,19 @@ class LockWorker(Worker):
     async def _release(self, lock: Any, name: str) -> None:
         await lock.release()
         self._tell("released", name)
+
+    async def _give_back_rest(self, name: str) -> None:
+        await self._give_back_all(self._make_lock(name), name)
+
+    async def _give_back_all(self, lock: Any, name: str) -> None:
+        while True:
+            try:
+                await self._release(lock, name)
+            except LeaseLostError:
+                self._workload.losses += 1
+                self._tell("lost", name)
+            except NotOwnedError:
+                return
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
         super()._tell(what, name, owner=str(self._client.runner.owner()), **about)

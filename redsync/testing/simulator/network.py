@@ -4,7 +4,12 @@ A connection carries messages in order, in each direction; between connections n
 is lost without the connection's end: a lost packet stalls its direction, and then the connection breaks. What was lost
 may be a request, which is then never executed, or a reply to one that was. A partition holds what is sent until it is
 healed: then it arrives late, or the connection turns out to be broken, as the seed says. A client that has given up a
-connection may so be followed by its own old commands.
+connection may so be followed by its own old commands. If the network `retransmits`, what was held waits on until its
+sender tries again, as with TCP, whose pauses have grown with the partition: so a new connection is quicker.
+
+A client that gives a connection up resets it: what its machine held is dropped, and what is under way may still arrive.
+Or else, with the likelihood `kept`, the machine goes on sending, as that of the parent of a fork may. Through a
+partition no reset is heard: the node learns of it when it next sends something.
 """
 
 from __future__ import annotations
@@ -22,6 +27,9 @@ CLOSED: Final = object()
 
 _STALL = 1.0
 """The longest time in seconds from a lost packet to the end of its connection."""
+
+_LONGEST_RETRANSMISSION = 120.0
+"""Seconds: the longest pause of TCP between two retransmissions (RFC 6298 asks for at least 60, Linux has 120)."""
 
 _LATE = 0.6
 """How likely it is that a connection survives a partition, and what was held arrives late."""
@@ -81,7 +89,18 @@ class Route:
 class Stream:
     """One direction of a connection."""
 
-    __slots__ = ("_connection", "_end", "_host", "_last", "_luck", "_path", "_timeline", "held", "stalled")
+    __slots__ = (
+        "_connection",
+        "_end",
+        "_held_since",
+        "_host",
+        "_last",
+        "_luck",
+        "_path",
+        "_timeline",
+        "held",
+        "stalled",
+    )
 
     def __init__(self, connection: Connection, path: Path, host: Host | None, end: End) -> None:
         self._connection: Final = connection
@@ -90,7 +109,7 @@ class Stream:
         self._end: Final = end
         self._luck: Final = connection.network.luck
         self._timeline: Final = connection.network.timeline
-        self._last = 0.0
+        self._last = self._held_since = 0.0
         self.held: list[Any] | None = None
         self.stalled = False
 
@@ -104,7 +123,7 @@ class Stream:
             self.held.append(message)
             return
         if path.blocked:
-            self.held = [message]
+            self.held, self._held_since = [message], self._timeline.now
             return
         luck, timeline = self._luck, self._timeline
         if path.loss and luck() < path.loss:
@@ -118,9 +137,19 @@ class Stream:
         self._last = arrival
         timeline.schedule(arrival, self._host, self._arrive, (message,))
 
+    def drop(self) -> bool:
+        """Send nothing of what was held, nor anything later; return whether something may still get through."""
+        cut = self.held is not None or self._path.blocked
+        if cut:
+            self.held = []
+        return not cut
+
     def _arrive(self, message: Any) -> None:
-        if self._connection.open:
-            self._end.receive(self._connection, message)
+        connection = self._connection
+        if connection.aborted and self is connection.back:
+            connection.reset()
+        elif connection.open:
+            self._end.receive(connection, message)
 
     def end(self) -> None:
         """Tell who listens that the connection has ended, in a while; if it can be told."""
@@ -129,6 +158,11 @@ class Stream:
             network.timeline.schedule(
                 network.timeline.now + self._path.shortest, self._host, self._end.receive, (self._connection, CLOSED)
             )
+
+    def retransmit(self) -> None:
+        """Let what was held go on its way when its sender tries again."""
+        pause = min(self._timeline.now - self._held_since, _LONGEST_RETRANSMISSION)
+        self._timeline.after(pause * self._luck(), self.release)
 
     def release(self) -> None:
         """Let what was held go on its way."""
@@ -147,9 +181,10 @@ class Connection:
         back: Carries replies to the client.
         open: Packets that are under way still arrive.
         given_up: The client uses it no more.
+        aborted: Its machine knows it no more either.
     """
 
-    __slots__ = ("_dark", "_route", "back", "client", "given_up", "network", "open", "there")
+    __slots__ = ("_dark", "_route", "aborted", "back", "client", "given_up", "network", "open", "there")
 
     def __init__(self, network: Network, route: Route, *, machine: Host, caller: End, node: End, client: str) -> None:
         self.network: Final = network
@@ -158,7 +193,7 @@ class Connection:
         self.there: Final = Stream(self, route.there, None, node)
         self.back: Final = Stream(self, route.back, machine, caller)
         self.open = True
-        self.given_up = False
+        self.given_up = self.aborted = False
         self._dark = False
         route.connections[self] = None
 
@@ -166,6 +201,16 @@ class Connection:
         """End it from the client's side: what it had sent still arrives."""
         self.given_up = True
         self.there.send(CLOSED)
+
+    def abort(self) -> None:
+        """Give it up from the client's side: what has not left the machine never will."""
+        kept = self.network.kept
+        if kept and self.network.luck() < kept:
+            self.hang_up()
+            return
+        self.given_up = self.aborted = True
+        if self.open and self.there.drop():
+            self.there.send(CLOSED)
 
     def reset(self, *, silently: bool = False) -> None:
         """Break it: what is under way is lost, and both ends hear of it, unless it happens silently."""
@@ -194,7 +239,10 @@ class Connection:
             self.reset()
             return
         for stream in streams:
-            stream.release()
+            if self.network.retransmits:
+                stream.retransmit()
+            else:
+                stream.release()
 
 
 class Network:
@@ -203,11 +251,15 @@ class Network:
     Attributes:
         timeline: What happens when.
         luck: Returns a random number in [0, 1), by the seed.
+        retransmits: Whether what a partition held waits for its sender's next try; else it goes on at once.
+        kept: How likely it is that a machine goes on sending what a client has given up.
     """
 
     def __init__(self, timeline: Timeline, luck: Callable[[], float]) -> None:
         self.timeline: Final = timeline
         self.luck: Final = luck
+        self.retransmits = False
+        self.kept = 0.0
         self._routes: Final[dict[tuple[Host, End], Route]] = {}
 
     def route(self, machine: Host, node: End) -> Route:

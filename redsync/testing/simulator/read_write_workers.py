@@ -30,7 +30,7 @@ _READERS = 0.65
 
 
 class ReadWriteWorker(LockWorker):
-    """Takes read-write locks, each time as another owner."""
+    """Takes read-write locks."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
         super().__init__(workload, machine, client, who, client.get_read_write_lock)
@@ -108,6 +108,13 @@ class ReadWriteWorker(LockWorker):
         pair = self._make_lock(name)
         reads, writes = await pair.read_lock.locked(), await pair.write_lock.locked()
         self._tell("looked", name, reads=reads, writes=writes)
+
+    async def _give_back_rest(self, name: str) -> None:
+        pair = self._make_lock(name)
+        self._mode = "write"
+        await self._give_back_all(pair.write_lock, name)
+        self._mode = "read"
+        await self._give_back_all(pair.read_lock, name)
 
     def _lock(self, name: str, **options: Any) -> Any:
         """Return one of the two locks of that name."""

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Command, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -33,7 +33,7 @@ from redsync.testing.simulator.happenings import Decided, Sent, Told
 from redsync.testing.simulator.lines import Letter, Line, finish
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.upkeep import Upkeep
-from redsync.testing.simulator.wakeups import Wakeups
+from redsync.testing.simulator.wakeups import Retry, Wakeups
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["SimRunner"]
 
 T = TypeVar("T")
+
+_Listening: TypeAlias = set[bytes | Retry]
+"""As in the driver for asyncio."""
 
 _LAST_CHANCE = 0.03
 """As in the driver for asyncio."""
@@ -163,19 +166,19 @@ class SimRunner:
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
         self._begin()
-        listening: list[bytes] = []
+        listening: _Listening = set()
         self._active += 1
         try:
             return await drive(steps, partial(self._perform, listening))
         finally:
             self._active -= 1
             self.machine.stepped = True
-            for key in listening:
-                self.wakeups.deafen(key)
+            for kept in listening:
+                self.wakeups.deafen(kept)
 
     def run_at_once(self, steps: Steps[T]) -> T:
         """Perform a protocol that waits for nothing."""
-        driving = drive(steps, partial(self._perform, []))
+        driving = drive(steps, partial(self._perform, set()))
         try:
             driving.send(None)
         except StopIteration as stop:
@@ -196,10 +199,10 @@ class SimRunner:
         deadline = self.now() + _CLOSING_PATIENCE
         while self._active and self.now() < deadline:  # noqa: ASYNC110  (as the other drivers do)
             await asyncio.sleep(0.001)
-        await drive(self._farewell(self.session), partial(self._perform, []))
+        await drive(self._farewell(self.session), partial(self._perform, set()))
         self._living.cancel()
         deadline = self.now() + self.session.timing.node_timeout
-        while any(line.pending for line in self._lines) and self.now() < deadline:  # noqa: ASYNC110
+        while any(line.pending or line.again for line in self._lines) and self.now() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         self.upkeep.stop()
 
@@ -223,7 +226,7 @@ class SimRunner:
         """Call a function when the machine's clock shows that time."""
         return self.sim.loop.call_at(when, function, *args)
 
-    async def _perform(self, listening: list[bytes], effect: Effect) -> Reply:
+    async def _perform(self, listening: _Listening, effect: Effect) -> Reply:
         self.machine.stepped = True
         match effect:
             case Broadcast():
@@ -232,9 +235,7 @@ class SimRunner:
                 self.post(Letter(effect, None))
                 return None
             case Wait():
-                signals = await self.wakeups.sleep(effect)
-                self.require_open()
-                return Wakeup(self.now(), *signals)
+                return await self._wait(listening, effect)
             case Signal(_, key):
                 self.wakeups.ring(key)
                 return None
@@ -245,7 +246,7 @@ class SimRunner:
             case _:
                 assert_never(effect)
 
-    async def _broadcast(self, listening: list[bytes], effect: Broadcast) -> Tally:
+    async def _broadcast(self, listening: _Listening, effect: Broadcast) -> Tally:
         timeout = effect.timeout
         if not self._begun.is_set():
             # The first use is part of its round, as for the other driver of asyncio.
@@ -257,8 +258,8 @@ class SimRunner:
                 self.upkeep.hurry()
             timeout = max(asked_at + timeout - self.now(), min(timeout, _LAST_CHANCE))
         if effect.listen is not None:
-            self.wakeups.listen(effect.listen)
-            listening.append(effect.listen)
+            self.wakeups.listen(effect.listen, effect.guard)
+            listening.add(effect.listen)
         tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
         parcel = Letter(effect, tally)
         tally.sent_at = self.now()
@@ -269,6 +270,15 @@ class SimRunner:
         if parcel.command is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, parcel.number, tally))
         return tally
+
+    async def _wait(self, listening: _Listening, effect: Wait) -> Wakeup:
+        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            listening.add(retry)
+        signals = await self.wakeups.sleep(effect, retry)
+        self.require_open()
+        return Wakeup(self.now(), *signals)
 
     async def wait_for_round(self, parcel: Parcel, timeout: float) -> None:
         """Return when the parcel's tally is decided, which it is after the timeout at the latest."""
@@ -289,7 +299,7 @@ class SimRunner:
             return
         assert isinstance(letter.command, Command), "it was made"
         now = self.now()
-        script, keys, args = letter.command
+        script, keys, args = letter.command.script, letter.command.keys, letter.command.words
         nodes = 0
         for line in self._lines:
             if line.offer(letter, now):
@@ -318,7 +328,7 @@ class SimRunner:
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         if not isinstance(effect, Wait):
-            return await self._perform([], effect)
+            return await self._perform(set(), effect)
         self.machine.stepped = True
         await self.upkeep.sleep(effect.until)
         return Wakeup(self.now(), 0)

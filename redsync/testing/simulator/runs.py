@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redsync.testing.simulator.checks import OF_KIND, Checker
 from redsync.testing.simulator.client import Kind
@@ -23,8 +24,15 @@ _FAULTS_UNTIL = 9.0
 _CALM = 3.0
 """Seconds of work after the last fault, at the longest."""
 
-_LONG = 1000
-"""The first seeds, of which tests take a few, make long runs; most of the others, of campaigns, make short ones."""
+_FIRST = 1000
+"""The first seeds, of which tests take a few, are all alike; most of the others, of campaigns, make shorter runs."""
+
+_REUSING = 0.5
+"""In how many of the other runs each worker is one owner all the time."""
+
+_LONG = 0.04
+"""How many of the other runs are long."""
+
 _BEYOND = 0.1
 """How many of the runs have clocks that are too wrong for any promise but those about liveness."""
 
@@ -61,6 +69,66 @@ class Outcome:
         self.faults += other.faults
 
 
+class _Shape(NamedTuple):
+    """What the seed decides of a run besides what happens in it; all times in seconds.
+
+    Attributes:
+        lease: The usual lease, and the restart guard.
+        node_timeout: As a client's.
+        until: When the last fault ends.
+        calm: For how long workers go on after that.
+        every: The mean pause between two faults.
+        lasting: How long a fault lasts at most.
+        beyond: Whether clocks are too wrong for any promise but those about liveness.
+        pace: How many times longer than usual workers pause, hold and wait.
+        reuses: Whether each worker is one owner all the time.
+        long: Whether faults outlast connections.
+    """
+
+    lease: float
+    node_timeout: float
+    until: float
+    calm: float
+    every: float
+    lasting: float
+    beyond: bool
+    pace: float = 1.0
+    reuses: bool = False
+    long: bool = False
+
+    @classmethod
+    def of(cls, sim: Simulation, kind: Kind, *, long: bool) -> _Shape:
+        """Return the shape of a run."""
+        first, luck = sim.seed < _FIRST, sim.luck("shape")
+        if long or (luck.random() < _LONG and not first):
+            return cls._long(sim)
+        luck, reuses = sim.luck("run"), luck.random() < _REUSING and not first
+        lease = luck.uniform(1.0, 2.5)
+        node_timeout = luck.choice([0.05, 0.1, 0.25])
+        length = 1.0 if first else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
+        outlast = kind == "latch" and sim.luck("lasting").random() < 0.3
+        lasting = 2 * (max(_SETTING, lease) if outlast else lease)
+        until, calm = length * _FAULTS_UNTIL, (1 + length) / 2 * _CALM
+        every, beyond = luck.choice([0.4, 0.7, 1.5]), luck.random() < _BEYOND
+        return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses)
+
+    @classmethod
+    def _long(cls, sim: Simulation) -> _Shape:
+        luck = sim.luck("long")
+        return cls(
+            lease=luck.choice([1.5, 5.0, 20.0, 30.0]),
+            node_timeout=luck.choice([0.05, 0.25]),
+            until=luck.uniform(40.0, 160.0),
+            calm=15.0,
+            every=luck.uniform(4.0, 12.0),
+            lasting=luck.choice([20.0, 40.0, 100.0]),
+            beyond=luck.random() < _BEYOND,
+            pace=luck.choice([2.0, 5.0]),
+            reuses=luck.random() < 0.8,
+            long=True,
+        )
+
+
 def simulate(
     seed: int,
     *,
@@ -68,6 +136,7 @@ def simulate(
     scripts: Mapping[str, str] | None = None,
     checkers: Iterable[type[Checker]] | None = None,
     traced: bool = False,
+    long: bool = False,
 ) -> Outcome:
     """Make one run; the seed decides also how many nodes and machines there are, and how long leases last.
 
@@ -77,36 +146,50 @@ def simulate(
         scripts: As for `Simulation`.
         checkers: Which checkers look on; by default those that have something to see then.
         traced: Whether to return the trace as text.
+        long: Whether the run is one of the long ones, whatever the seed says: some minutes, with faults that outlast
+            connections.
 
     Raises:
         SimulationError: A promise was broken.
     """
     looking = OF_KIND[kind] if checkers is None else checkers
-    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=looking, replay=how_to_replay(seed, kind))
-    luck = sim.luck("run")
-    lease = luck.uniform(1.0, 2.5)
-    sim.client_options.update(lease=lease, restart_guard=lease, node_timeout=luck.choice([0.05, 0.1, 0.25]))
-    length = 1.0 if seed < _LONG else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
-    until = length * _FAULTS_UNTIL
-    workload = Workload(sim, kind, until=until + (1 + length) / 2 * _CALM, lease=lease)
-    every, beyond = luck.choice([0.4, 0.7, 1.5]), luck.random() < _BEYOND
-    outlast = kind == "latch" and sim.luck("lasting").random() < 0.3
-    lasting = 2 * (max(_SETTING, lease) if outlast else lease)
-    nemesis = Nemesis(sim, until=until, every=every, lasting=lasting, beyond=beyond)
+    replay = how_to_replay(seed, kind, long=long)
+    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=looking, replay=replay)
+    shape = _Shape.of(sim, kind, long=long)
+    sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
+    sim.network.retransmits = shape.long
+    # What was given up must do no harm where it is neither reset nor ended, too.
+    remains = sim.luck("remains")
+    sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
+    ends_former = remains.random() < 0.6
+    for node in sim.nodes:
+        node.ends_former = ends_former
+    workload = Workload(
+        sim, kind, until=shape.until + shape.calm, lease=shape.lease, pace=shape.pace, reuses=shape.reuses
+    )
+    nemesis = Nemesis(
+        sim,
+        until=shape.until,
+        every=shape.every,
+        lasting=shape.lasting,
+        beyond=shape.beyond,
+        outlasting=shape.long,
+    )
     with _no_logs(), sim:
         workload.start()
         nemesis.start()
         sim.run()
         # What nobody gives back expires now.
-        sim.run(until=sim.now + 2 * lease)
+        sim.run(until=sim.now + 2 * shape.lease)
     kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
     text = sim.trace.text() if traced else ""
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
 
 
-def how_to_replay(seed: int, kind: Kind) -> str:
+def how_to_replay(seed: int, kind: Kind, *, long: bool = False) -> str:
     """Return the command that makes a run again and prints its trace."""
-    return f"python -m redsync.testing.simulator --seed {seed}" + ("" if kind == "lock" else f" --kind {kind}")
+    options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
+    return f"python -m redsync.testing.simulator --seed {seed}{options}"
 
 
 def _nodes(seed: int) -> int:

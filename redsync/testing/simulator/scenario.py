@@ -13,7 +13,8 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard), `kind` (of all locks: `lock`, `fair` or `spin`) and `clients`, each of them one task on a machine of its own.
+guard), `kind` (of all locks: `lock`, `fair` or `spin`), `kill no` (clients may not end the connections that they gave
+up on the nodes) and `clients`, each of them one task on a machine of its own.
 Then what happens, each with its instant of true time in seconds; the times rise.
 
 | statement | means |
@@ -23,6 +24,8 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `a releases x`, `a extends x`, `a gives up` | the last one cancels what `a` is doing |
 | `a pauses`, `resumes`, `crashes`, `goes dark`, `jumps S` | the machine of `a`, or its clock |
 | `node 1 hangs`, `resumes`, `crashes`, `goes dark`, `restarts`, `restarts empty`, `forgets`, `jumps S` | a node |
+| `node 1 restarts without the last S seconds` | a node that comes back with data of before |
+| `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), or for scripts that write (`MISCONF`...) |
 | `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
 | `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break without a word |
 | `expect a holds x`, `expect nobody holds x` | what is believed |
@@ -54,12 +57,19 @@ def _kind(word: str) -> str:
     return word
 
 
+def _yes_or_no(word: str) -> bool:
+    if word not in ("yes", "no"):
+        raise ValueError(word)
+    return word == "yes"
+
+
 _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "seed": int,
     "nodes": int,
     "lease": float,
     "guard": float,
     "kind": _kind,
+    "kill": _yes_or_no,
 }
 _LAST_LINES = 40
 
@@ -84,7 +94,10 @@ def _form(pattern: str) -> re.Pattern[str]:
 _FORMS: Final = [
     (_form(r"all is well"), Stage.heal),
     (_form(r"NODE (?P<verb>hangs|resumes|crashes|goes dark|restarts|restarts empty|forgets)"), Stage.do_node),
+    (_form(r"NODE (?P<verb>recovers)"), Stage.do_node),
+    (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
     (_form(r"NODE jumps SECONDS"), Stage.jump_node),
+    (_form(r"NODE restarts without the last SECONDS seconds"), Stage.restart_node_older),
     (_form(r"WHO acquires LOCK(?: within (?P<within>[\d.]+))?(?: for (?P<lease>[\d.]+))?"), Stage.acquire),
     (_form(r"WHO (?P<verb>tries|releases|extends) LOCK"), Stage.act),
     (_form(r"WHO (?P<verb>gives up|pauses|resumes|crashes|goes dark)"), Stage.do),
@@ -173,6 +186,8 @@ class Scenario:
         options = {"lease": settings["lease"], "restart_guard": guard}
         replay = f"Scenario.read({self.name!r}).run()"
         with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
+            for node in sim.nodes:
+                node.ends_former = settings.get("kill", True)
             stage = Stage(sim, self._clients, settings["kind"])
             for statement in self._statements:
                 sim.run(until=statement.at)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import hiredis
 
+from redsync._core.effects import Arg
 from redsync._core.scripts import Script
 from redsync.testing.simulator.store import COMMANDS, Store, find_command
 from redsync.testing.simulator.values import CommandError, Status, format_score
@@ -22,7 +23,7 @@ from redsync.testing.simulator.values import CommandError, Status, format_score
 __all__ = ["run_script"]
 
 
-def run_script(script: Script, store: Store, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
+def run_script(script: Script, store: Store, keys: Sequence[bytes], args: Sequence[Arg]) -> Any:
     """Execute a script atomically, at one instant, and return what a client would get.
 
     Returns:
@@ -50,14 +51,16 @@ class _Interpreter:
         self._chunks: dict[bytes, Any] = {}
         self._store: Store | None = None
 
-    def run(self, script: Script, store: Store, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
+    def run(self, script: Script, store: Store, keys: Sequence[bytes], args: Sequence[Arg]) -> Any:
         chunk = self._chunks.get(script.sha)
         if chunk is None:
             chunk = self._chunks[script.sha] = self._compile(script.source)
         assert self._store is None, "a script is atomic: none can run inside another"
         self._store = store
         store.read_clock()
-        words = [b"%d" % arg if isinstance(arg, int) else arg for arg in args]
+        if store.refusal is not None:
+            store.refusal.begin()
+        words = [b"%d" % arg if isinstance(arg, int) else bytes(arg) for arg in args]
         try:
             return self._execute(chunk, len(keys), *keys, *words)
         finally:
@@ -71,6 +74,8 @@ class _Interpreter:
                 if type(word) is not bytes:
                     words = tuple(map(_as_bytes, words))
                     break
+            if (refusal := self._store.refusal) is not None:  # type: ignore[union-attr]  # a script is running
+                refusal.look_at(name)
             reply = command(self._store, *words)
         except CommandError as error:
             return None, b"err", str(error).encode()

@@ -16,8 +16,8 @@ A run is a function of its seed: the same programs and faults with the same seed
 After each step the checkers look; what they find is raised as `SimulationError`, with the trace and how to replay it.
 
 Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose` here; `pause`, `resume`, `crash`, `drift`, `jump` of a
-`Machine`; `hang`, `resume`, `crash`, `restart`, `flush`, `drift`, `jump` of a node (`sim.nodes[i]`). `faults.Nemesis`
-plans a random sequence of all of them.
+`Machine`; `hang`, `resume`, `crash`, `restart`, `refuse`, `recover`, `flush`, `drift`, `jump` of a node
+(`sim.nodes[i]`). `faults.Nemesis` plans a random sequence of all of them.
 """
 
 from __future__ import annotations

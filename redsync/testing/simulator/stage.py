@@ -154,12 +154,21 @@ class Stage:
             "restarts": node.restart,
             "restarts empty": partial(node.restart, forget=True),
             "forgets": node.flush,
+            "recovers": node.recover,
         }
         deeds[verb]()
+
+    def refuse(self, nodes: str, code: str) -> None:
+        """Let a node answer by errors."""
+        self.sim.nodes[int(nodes) - 1].refuse(code)
 
     def jump(self, who: str, seconds: str) -> None:
         """Let a machine's clock jump."""
         self._actors[who].machine.jump(float(seconds))
+
+    def restart_node_older(self, nodes: str, seconds: str) -> None:
+        """Let a node come back with data of before."""
+        self.sim.nodes[int(nodes) - 1].restart(lost=float(seconds))
 
     def jump_node(self, nodes: str, seconds: str) -> None:
         """Let a node's clock jump."""

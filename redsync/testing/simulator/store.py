@@ -14,6 +14,7 @@ from redsync.testing.simulator import commands, sorted_sets
 from redsync.testing.simulator.commands import Command
 from redsync.testing.simulator.values import (
     NEVER,
+    CommandError,
     Entry,
     Hash,
     Reply,
@@ -22,9 +23,17 @@ from redsync.testing.simulator.values import (
     WrongTypeError,
 )
 
-__all__ = ["COMMANDS", "Store", "UnknownCommandError", "find_command"]
+__all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"]
 
 COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
+
+_GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd zincrby".split())
+"""Commands that nodes without memory refuse."""
+
+_WRITING = _GROWING | frozenset(
+    b"del persist pexpire expire pexpireat hdel zrem zremrangebyscore zremrangebyrank zpopmin".split()
+)
+"""Commands that nodes refuse that can't write."""
 
 
 class UnknownCommandError(RedsyncError, LookupError):
@@ -51,6 +60,39 @@ def nobody_listens(_channel: bytes, _message: bytes) -> int:
     return 0
 
 
+class Refusal:
+    """Why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
+
+    Commands that need no memory are executed without any, and so is all that a script does once it has written.
+
+    Args:
+        text: The error.
+    """
+
+    __slots__ = ("_oom", "_text", "_written")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._oom = text.startswith("OOM")
+        self._written = False
+
+    def begin(self) -> None:
+        """Let a script begin."""
+        self._written = False
+
+    def look_at(self, name: bytes) -> None:
+        """Return if a script may execute a command.
+
+        Raises:
+            CommandError: It may not.
+        """
+        name = name.lower()
+        if name in _WRITING:
+            if not self._oom or (name in _GROWING and not self._written):
+                raise CommandError(self._text)
+            self._written = True
+
+
 class Store:
     """The keyspace of one node.
 
@@ -63,16 +105,20 @@ class Store:
 
     Attributes:
         publish: As given.
+        run_id: The identity of the process.
         now_us: The instant that commands see, in microseconds.
         now_ms: The same in whole milliseconds.
+        refusal: Why scripts can't write; None if they can.
     """
 
-    __slots__ = ("_clock", "_entries", "now_ms", "now_us", "publish")
+    __slots__ = ("_clock", "_entries", "now_ms", "now_us", "publish", "refusal", "run_id")
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = nobody_listens) -> None:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
         self.publish = publish
+        self.refusal: Refusal | None = None
+        self.run_id = b""
         self.read_clock()
 
     def read_clock(self) -> None:
@@ -113,6 +159,14 @@ class Store:
             for key in sorted(self._entries)
             if (entry := self.find(key)) is not None
         }
+
+    def copy(self) -> dict[bytes, Entry]:
+        """Return what `load` takes: all that is there now."""
+        return {key: Entry(copy.copy(entry.value), entry.expires) for key, entry in self._entries.items()}
+
+    def load(self, entries: dict[bytes, Entry]) -> None:
+        """Let all be as it was when that copy was made; what was due meanwhile expires."""
+        self._entries = {key: Entry(copy.copy(entry.value), entry.expires) for key, entry in entries.items()}
 
     # For the commands.
 

@@ -11,6 +11,7 @@ from redsync.testing.simulator.happenings import Happening
 __all__ = ["Trace"]
 
 _CLIENT_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_PROCESS = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 class Trace:
@@ -20,12 +21,19 @@ class Trace:
         happenings: All of it.
         add: Adds something that has happened.
         names: The clients' names by their UUIDs.
+        processes: The names of server processes by what birth records call them.
     """
 
     def __init__(self) -> None:
         self.happenings: Final[list[Happening]] = []
         self.add: Final = self.happenings.append
         self.names: Final[dict[str, str]] = {}
+        self.processes: Final[dict[str, str]] = {}
+
+    def name_process(self, process: bytes, node: str) -> None:
+        """Name a server process after its node, numbered."""
+        count = sum(name.startswith(f"{node}.") for name in self.processes.values())
+        self.processes[process.decode()] = f"{node}.{count + 1}"
 
     def lines(self, last: int | None = None) -> Iterator[str]:
         """Return one line per happening; only of the last ones if a number is given."""
@@ -33,8 +41,9 @@ class Trace:
             yield f"{happening.at:11.6f}  {self.named(str(happening))}"
 
     def named(self, text: str) -> str:
-        """Return a text with the clients' names in the place of their UUIDs."""
-        return _CLIENT_ID.sub(lambda match: self.names.get(match[0], match[0]), text)
+        """Return a text with the names of clients and server processes in the place of their identities."""
+        text = _CLIENT_ID.sub(lambda match: self.names.get(match[0], match[0]), text)
+        return _PROCESS.sub(lambda match: self.processes.get(match[0], match[0]), text)
 
     def text(self, last: int | None = None) -> str:
         """Return the lines as one text."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from redsync._core.memory import FIRST_USE
 from redsync._drivers.census import Census
 from redsync._drivers.maintenance import STRAGGLERS
 from redsync._drivers.nodes import Node, NodeInfo
@@ -34,7 +35,9 @@ class Upkeep:
             [self],
             runner.now,
             restart_guard=timing.restart_guard,
+            processes=runner.session.processes,
             tell=runner.tell,
+            wake=self.look,
             luck=runner.session.luck,
         )
         self._napping: asyncio.Future[None] | None = None
@@ -63,10 +66,16 @@ class Upkeep:
         if not census.may_be_first_use():
             deadline = min(deadline, runner.now() + STRAGGLERS)
         await self._nap_until(deadline, lambda: self._hurried or census.is_heard())
-        parcel = census.christen(runner.post)
-        if parcel is not None:
-            await runner.wait_for_round(parcel, runner.session.timing.node_timeout)
-            census.take_over(parcel)
+        timeout = runner.session.timing.node_timeout
+        end = runner.now() + FIRST_USE + timeout
+        while runner.now() < end and not self._hurried:
+            parcel = census.initialize(runner.post)
+            if parcel is not None:
+                await runner.wait_for_round(parcel, timeout)
+            elif census.initialize_at < end:
+                await self._nap_until(census.initialize_at, lambda: self._hurried)
+            else:
+                break
 
     async def sleep(self, until: float) -> None:
         """Keep house until that instant or an alarm."""
@@ -75,10 +84,10 @@ class Upkeep:
             now = runner.now()
             if self._news or now >= self._look_at:
                 self._news = False
-                census.christen(runner.post)
+                census.initialize(runner.post)
                 census.tell_changes()
                 self._connect_missing()
-                self._look_at = min(census.next_try(self._dialing()), self._next_change(now))
+                self._look_at = min(census.next_try(self._dialing()), self._next_change(now), census.initialize_at)
             if self._alarmed or now >= until:
                 self._alarmed = False
                 return

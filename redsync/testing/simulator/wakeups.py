@@ -1,4 +1,4 @@
-"""Sleeping in virtual time: the wake-ups of one simulated client, from nodes and from within.
+"""Sleeping in virtual time: the wake-ups of one simulated client, from nodes and from within, and turns to ask again.
 
 A mailbox is opened before the command is sent that may lead to a wake-up, so no signal falls between look and sleep.
 """
@@ -10,12 +10,30 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.effects import Wait
+from redsync._core.retries import RetryQueue
 from redsync.testing.simulator.nodes import Push
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimRunner
 
-__all__ = ["Wakeups"]
+__all__ = ["Retry", "Wakeups"]
+
+
+class Retry:
+    """A run of a protocol that found no quorum.
+
+    Attributes:
+        sleeper: What it sleeps on until it is to look whether it is its turn.
+    """
+
+    __slots__ = ("sleeper",)
+
+    def __init__(self) -> None:
+        self.sleeper: asyncio.Future[None] | None = None
+
+    def call(self) -> None:
+        """Let it look."""
+        _wake(self.sleeper)
 
 
 class _Mailbox:
@@ -26,14 +44,16 @@ class _Mailbox:
         marks: Which of them did with which mark.
         needed: How many of them end the sleep.
         sleeper: Who sleeps on it.
+        guard: For how many seconds a node must have remembered everything to hand the claim over.
     """
 
-    __slots__ = ("marks", "needed", "signals", "sleeper")
+    __slots__ = ("guard", "marks", "needed", "signals", "sleeper")
 
     def __init__(self) -> None:
         self.signals = 0
         self.marks: dict[bytes, int] = {}
         self.needed = 1
+        self.guard = 0.0
         self.sleeper: asyncio.Future[None] | None = None
 
     @property
@@ -56,26 +76,33 @@ class Wakeups:
         self._runner: Final = runner
         self._mailboxes: Final[dict[bytes, _Mailbox]] = {}
         self._bells: Final[dict[bytes, list[_Mailbox]]] = {}
+        self._retries: Final[RetryQueue[Retry]] = RetryQueue(Retry.call)
         self._sleepers: Final[dict[asyncio.Future[None], None]] = {}
         self._closed = False
 
-    def listen(self, key: bytes) -> None:
-        """Keep nodes' wake-ups for that key from now on; forget those of before."""
-        self._mailboxes[key] = _Mailbox()
+    def listen(self, key: bytes, guard: float = 0.0) -> None:
+        """Keep nodes' wake-ups for that key from now on; forget those of before; `guard` as for the other drivers."""
+        mailbox = self._mailboxes[key] = _Mailbox()
+        mailbox.guard = guard
 
-    def deafen(self, key: bytes) -> None:
-        """Forget the wake-ups for that key."""
-        self._mailboxes.pop(key, None)
+    def deafen(self, kept: bytes | Retry) -> None:
+        """Forget the wake-ups for that key, or let others take their turns."""
+        if isinstance(kept, bytes):
+            self._mailboxes.pop(kept, None)
+        else:
+            self._retries.end(kept, self._runner.now())
 
     def listens(self, key: bytes) -> bool:
         """Whether somebody waits, or is about to, for nodes' wake-ups for that key."""
         return key in self._mailboxes
 
-    def deliver(self, push: Push, bit: int) -> None:
+    def deliver(self, push: Push, bit: int, remembers_since: float) -> None:
         """Put a node's wake-up into its mailbox, if there is one."""
         mark, _, key = push.message.partition(b" ")
         mailbox = self._mailboxes.get(key)
         if mailbox is not None:
+            if mailbox.guard and remembers_since + mailbox.guard > self._runner.now():
+                mark = b"0"
             mailbox.signal(bit, mark)
 
     def ring(self, key: bytes) -> None:
@@ -83,8 +110,17 @@ class Wakeups:
         for bell in self._bells.get(key, ()):
             bell.signal(1)
 
-    async def sleep(self, wait: Wait) -> tuple[int, int]:
-        """Sleep as the effect says; return how many signals have come, and which nodes' had the mark."""
+    async def sleep(self, wait: Wait, retry: Retry | None) -> tuple[int, int]:
+        """Sleep as the effect says; return how many signals have come, and which nodes' had the mark.
+
+        `retry`: of the run, if it has found no quorum before or does now.
+        """
+        if wait.retry_at is not None:
+            assert retry is not None, "this run found no quorum"
+            await self._take_turn(retry, wait.retry_at, wait.until)
+            return 0, 0
+        if retry is not None:
+            self.deafen(retry)
         if wait.unless is not None and wait.key is not None:
             return await self._sleep_on_bell(wait), 0
         mailbox = self._mailboxes.get(wait.key) if wait.key is not None else None
@@ -113,7 +149,17 @@ class Wakeups:
                 del self._bells[wait.key]
         return bell.signals
 
-    async def _nap(self, mailbox: _Mailbox, until: float) -> None:
+    async def _take_turn(self, retry: Retry, ready_at: float, until: float) -> None:
+        """Sleep until it is this run's turn to ask again, or the instant has come; the turn lasts until `deafen`."""
+        now, retries = self._runner.now, self._retries
+        retries.join(retry, ready_at, now())
+        try:
+            while (look_at := retries.look(retry, now())) is not None and now() < until and not self._closed:
+                await self._nap(retry, min(look_at, until))
+        finally:
+            retries.give_up(retry, now())
+
+    async def _nap(self, mailbox: _Mailbox | Retry, until: float) -> None:
         if self._closed:
             return
         sleeper = mailbox.sleeper = asyncio.Future(loop=self._runner.sim.loop)

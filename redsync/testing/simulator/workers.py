@@ -1,5 +1,8 @@
 """What all workers of a run by seed have in common: they do one thing after the other, and some are cancelled in it.
 
+In some runs each worker is one task, so one owner, that takes the same things again and again; in the others it does
+each thing in a task of its own.
+
 Each worker tells what it does, see `Did`. The words of all, with what goes along:
 
 | word | means | about |
@@ -49,18 +52,40 @@ class Worker(ABC):
         """What it does."""
 
     async def work(self) -> None:
-        """Do something now and then, each time in another task."""
+        """Do something now and then."""
         luck, ways = self._luck, self.ways
         while not self._workload.over:
-            await asyncio.sleep(1.5 * luck.random() ** 2)
+            await asyncio.sleep(self._pause())
             name = self._workload.name(luck)
-            task = asyncio.get_running_loop().create_task(self._try(luck.choice(ways), name))
-            if luck.random() < 0.15:
-                await asyncio.wait([task], timeout=1.5 * luck.random() ** 2)
-                task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.result()
+            way = luck.choice(ways)
+            patience = self._pause() if luck.random() < 0.15 else None
+            do = self._do_as_ever if self._workload.reuses else self._do_as_another
+            await do(way, name, patience)
+
+    def _pause(self) -> float:
+        return self._workload.pace * 1.5 * self._luck.random() ** 2
+
+    async def _do_as_another(self, way: Way, name: str, patience: float | None) -> None:
+        """Do it in a task of its own, which gives back what it still holds when it ends; cancelled after `patience`."""
+        task = asyncio.get_running_loop().create_task(self._try(way, name))
+        if patience is not None:
+            await asyncio.wait([task], timeout=patience)
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    async def _do_as_ever(self, way: Way, name: str, patience: float | None) -> None:
+        """Do it in this task, so as the owner that the worker always is."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._try(way, name)
+        except TimeoutError:
+            pass
+        await self._give_back_rest(name)
+
+    async def _give_back_rest(self, name: str) -> None:  # noqa: B027  (most have nothing to give back)
+        """Give back what this task still holds of that name."""
 
     async def _try(self, way: Way, name: str) -> None:
         try:
@@ -78,11 +103,12 @@ class Worker(ABC):
 
     async def _hold(self) -> None:
         luck = self._luck
-        await asyncio.sleep(0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random())
+        pace = self._workload.pace
+        await asyncio.sleep(pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random()))
 
     def _patience(self) -> dict[str, Any]:
         """Return how to acquire: for as long as it takes, for one try, or for a while."""
-        return self._luck.choice([{}, {"blocking": False}, {"timeout": 2 * self._luck.random()}])
+        return self._luck.choice([{}, {"blocking": False}, {"timeout": 2 * self._workload.pace * self._luck.random()}])
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
         self._machine.tell(self._who, what, name=name, **about)

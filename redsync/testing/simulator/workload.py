@@ -33,11 +33,15 @@ class Workload:
         kind: What for.
         until: The instant of true time after which no worker begins anything new.
         lease: The longest lease that anybody asks for, in seconds.
+        pace: How many times longer than usual workers pause, hold and wait.
+        reuses: Whether each worker is one owner all the time.
 
     Attributes:
         kind: As given.
         until: As given.
         lease: As given.
+        pace: As given.
+        reuses: As given.
         permits: How many permits the programs believe each semaphore to have.
         resizes: Whether they change that.
         rate: How many successes a rate limiter allows in each window.
@@ -48,11 +52,22 @@ class Workload:
         losses: How often a worker was told that it lost something.
     """
 
-    def __init__(self, sim: Simulation, kind: Kind = "lock", *, until: float, lease: float) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        kind: Kind = "lock",
+        *,
+        until: float,
+        lease: float,
+        pace: float = 1.0,
+        reuses: bool = False,
+    ) -> None:
         self._sim: Final = sim
         self.kind: Final = kind
         self.until: Final = until
         self.lease: Final = lease
+        self.pace: Final = pace
+        self.reuses: Final = reuses
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
         # It is in long queues that the order matters, and where few have to share that a bound is put to the test.

@@ -1,9 +1,12 @@
 """`redsync doctor`: what it finds on real nodes, what it says, and how it ends."""
 
+import os
+
 import pytest
 import redis
 
-from redsync.cli.doctor_checks import Report, check_deployment, check_node
+from redsync.cli.doctor import _clients as clients_of
+from redsync.cli.doctor_checks import Heard, Report, check_deployment, check_node
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 
@@ -56,7 +59,7 @@ def test_doctor_finds_nodes_that_started_a_moment_ago(redsync, guarded):
 
 def test_doctor_finds_a_node_that_was_emptied(redsync, guarded, raw):
     seconds, _ = raw[0].time()
-    raw[0].set("redsync_birth", f"newborn {seconds * 1000 - 5000}")
+    raw[0].set("redsync_birth", f"newborn {seconds * 1000 - 5000} {raw[0].info('server')['run_id'][:16]}")
     done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="60")
     assert any("was emptied" in text or "started" in text for text in problems(done)[0])
 
@@ -266,3 +269,51 @@ def test_node_is_not_fine_before_clients_think_so():
     (text,) = texts(Report("a", info=info, policy="noeviction", latency=0.001))
     assert "takes no part in new grants for 1 s" in text
     assert texts(Report("a", info=info | {"uptime_in_seconds": 31}, policy="noeviction", latency=0.001)) == []
+
+
+# Clients that go on using a server which was replaced.
+
+
+def hearing(node, uptime=1000, newborn_age=None, **kept):
+    """Return what a node says that keeps the records of these clients for these seconds more."""
+    clients = {client: Heard(f"web-{client}:7", seconds) for client, seconds in kept.items()}
+    return Report(
+        node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, newborn_age=newborn_age, clients=clients
+    )
+
+
+def unheard(*reports):
+    check_deployment(reports)
+    return {report.node: each.text for report in reports for each in report.findings if "hear of" in each.text}
+
+
+def test_node_that_a_client_does_not_reach_is_found():
+    """Its address may have led to another server when the client connected: then one node votes twice."""
+    found = unheard(hearing("a", x=60, y=50), hearing("b", x=59, y=50), hearing("c", y=50))
+    assert found == {"c": "does not hear of 1 of 2 clients that other nodes hear of: web-x:7"}
+
+
+def test_node_that_has_not_heard_of_clients_for_long_is_found():
+    found = unheard(hearing("a", v=60, w=60, x=60, y=60), hearing("b", v=5, w=5, x=5, y=5))
+    assert found == {
+        "b": "does not hear of 4 of 4 clients that other nodes hear of: web-v:7, web-w:7, web-x:7 and others"
+    }
+
+
+def test_clients_that_have_ended_are_missed_by_nobody():
+    assert unheard(hearing("a", x=39), hearing("b"), hearing("c", x=10)) == {}
+
+
+@pytest.mark.parametrize("young", [{"uptime": 60}, {"newborn_age": 60.0}])
+def test_node_that_forgot_its_records_a_moment_ago_misses_nobody(young):
+    assert unheard(hearing("a", x=60), hearing("b", x=60), hearing("c", **young)) == {}
+
+
+def test_doctor_hears_of_the_clients_of_each_node(nodes, make_client):
+    with make_client().get_lock("x"):
+        pass
+    with redis.Redis(port=nodes.ports[0]) as node:
+        node.set("redsync:client:odd", "no record")
+        (heard,) = clients_of(node).values()
+    assert heard.who.endswith(f":{os.getpid()}")
+    assert 0 < heard.kept <= 65

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from redsync.cli.writing import cells, fitted, narrowed, short, shown, table, told
+from redsync.cli.output import shown
+from redsync.cli.writing import cells, fitted, narrowed, short, table, told
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 
@@ -151,6 +152,21 @@ def test_ls_without_nodes_ends_with_status_78(redsync):
     assert done.status == 78
     assert "--url" in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize("command", [["ls"], ["lock", "x", "--", "true"]])
+def test_text_with_several_urls_ends_with_status_78_for_it_would_be_one_node(redsync, command, nodes):
+    done = redsync(command[0], "--url", ",".join(nodes.urls), *command[1:])
+    assert done.status == 78
+    assert done.err == f"redsync {command[0]}: node 1 is several URLs: give --url once for each\n"
+
+
+def test_one_url_is_one_node(redsync, three, nodes):
+    with three.get_lock("x"):
+        done = redsync("ls", "--json", "--url", nodes.urls[0])
+        assert (done.status, done.json["quorum"]) == (0, 1)
+        done = redsync("ls", "--json", REDSYNC_URLS=nodes.urls[0])
+        assert (done.status, done.json["quorum"]) == (0, 1)
 
 
 @pytest.mark.parametrize("url", ["http://user:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x"])

@@ -47,3 +47,9 @@ def test_error_in_a_run_is_a_failure_of_its_seed(monkeypatch):
     monkeypatch.setattr(campaign, "simulate", fail)
     chunk = campaign._run_chunk(range(3, 4))
     assert [(failure.seed, "broken simulator" in failure.what) for failure in chunk.failures] == [(3, True)]
+
+
+def test_summary_tells_how_to_replay_a_long_run():
+    made = campaign.Campaign(range(2), kind="fair", long=True)
+    made.failures.append(campaign.Failure(41, "fairness: b before a"))
+    assert "python -m redsync.testing.simulator --seed 41 --kind fair --long" in made.summary()

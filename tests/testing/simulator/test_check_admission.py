@@ -21,11 +21,11 @@ class OneNode:
         self._node.store.execute(*(str(word).encode() for word in words))
 
     def claim(self, member):
-        self.do("zadd", "redsync:x", (self.now + 1000) * (-1 if member[0] == "w" else 1), member)
+        self.do("zadd", "redsync:x", (self.now + 1000) * (-1 if member[0] == "w" else 1), f"{member}:1")
 
     def queue(self, owner, came, *, writes):
         self.do("zadd", KEYS.queue.decode(), came - (2**52 if writes else 0), owner)
-        self.do("hset", KEYS.places.decode(), owner, f"{self.now + 3000} 0 0 channel")
+        self.do("hset", KEYS.places.decode(), owner, f"{self.now + 3000} 1 0 0 channel")
 
     def execute(self, script, *args, keys=KEYS.all):
         return self._checker.see(Executed(0.0, 0, "a", script, keys, args, None))
@@ -39,7 +39,7 @@ def node():
 
 def ask(mode, owner, waited=None):
     place = () if waited is None else (3000, waited, b"channel", b"1")
-    return f"{mode}_lock_acquire", owner, 1, 1000, 0, *place
+    return f"{mode}_lock_acquire", owner + b":1", 1, 1000, 0, *place
 
 
 @pytest.mark.parametrize(("waited", "fine"), [(None, False), (10, False), (11, True), (9, False)])
@@ -97,5 +97,5 @@ def test_writer_and_others_at_one_node_are_found(node):
     node.claim("w:me")
     node.claim("r:me")
     assert node.execute(*ask("write", b"me")) == "node-1 keeps me writing and also x reading: 'redsync:x'"
-    node.do("zrem", "redsync:x", "r:x")
+    node.do("zrem", "redsync:x", "r:x:1")
     assert node.execute(*ask("write", b"me")) is None

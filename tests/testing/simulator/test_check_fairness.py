@@ -14,10 +14,10 @@ from redsync.testing.simulator.checks.queues import DRAWN
 from tests.support.hunting import KEYS, break_script, hunt
 
 WAKE = "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) > 0 then break end"
-LEAVE = "redis.call('zrem', KEYS[2], ARGV[1])\nredis.call('hdel', KEYS[3], ARGV[1])\n"
-QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, ARGV[1])"
+LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
+QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
 
-GRANT_TO_ANYBODY = break_script("fair_lock_acquire", ("if head and head ~= ARGV[1] then", "if false then"))
+GRANT_TO_ANYBODY = break_script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
 POP_WHO_IS_WOKEN = break_script(
     "fair_lock_release",
     (WAKE, "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) < 0 then break end"),
@@ -58,7 +58,7 @@ def test_checker_finds_node_that_passes_over_the_head_because_a_script(scripts):
 
 
 def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
-    as_they_came = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, ARGV[1])"
+    as_they_came = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, waiter)"
     whole = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
     broken = break_script("fair_lock_acquire", (QUEUE_UP, as_they_came), whole)
     assert "when it was the turn of" in hunt(Turns, range(100), kind="fair", scripts=broken)

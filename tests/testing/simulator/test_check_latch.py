@@ -73,7 +73,8 @@ def test_checker_finds_repetitions_that_count_again():
         (maximum, "do"),
         ("redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1])", "redis.call('hincrby', KEYS[1], ARGV[i], ARGV[i + 1])"),
     )
-    complaint = hunt(LatchNeverEarly, range(40), kind="latch", scripts=broken)
+    # In some runs the latch's clients write back without end, of which the simulator itself complains first (seed 1).
+    complaint = hunt(LatchNeverEarly, range(2, 42), kind="latch", scripts=broken)
     assert "had begun to be counted down" in complaint or "are left of" in complaint
 
 
@@ -89,7 +90,7 @@ def test_checker_finds_latch_that_is_set_while_it_is_not_open(monkeypatch):
 
 
 def test_checker_finds_waiters_that_are_not_woken_and_do_not_look_again(monkeypatch):
-    monkeypatch.setattr(protocol, "_sleep", lambda caller, until: Wait(math.inf, caller.owner.lane, caller.wake_key))
+    monkeypatch.setattr(protocol, "Wait", lambda until, *words, **more: Wait(math.inf, *words, **more))
     assert "it has been open for more than" in hunt(LatchOpens, range(20), kind="latch", scripts=NO_WAKE_UPS)
 
 
@@ -155,21 +156,20 @@ def test_checker_finds_latch_that_believes_one_node(monkeypatch, not_written_bac
         tell(set_on_two_nodes_and_ask_the_third)
 
 
-def tells_a_count(happening):
-    return isinstance(happening, Sent) and happening.script == "latch_exchange" and len(happening.args) > 7
+def is_read(happening):
+    """Whether the second worker has asked what there is to be counted down; it tells its count next."""
+    asks = isinstance(happening, Sent) and happening.script == "latch_exchange" and happening.client == "b"
+    return asks and b"redsync_latch:{redsync:x}" in happening.keys
 
 
 def count_down_on_one_node_and_ask_different_ones(story):
     sim = story.sim
     story.do(story.a, story.a._set, "x", 1)
+    # What is lost breaks the connection, and is not executed.
     story.begin(story.b, story.b._count, "x", 1, 0.0)
-    while not any(map(tells_a_count, sim.trace.happenings)):
+    while not any(map(is_read, sim.trace.happenings)):
         sim.run(until=sim.now + 0.0001)
-    for node in sim.nodes[1:]:
-        node.crash()
-    sim.run(until=sim.now + 1.0)
-    for node in sim.nodes[1:]:
-        node.restart()
+    sim.lose(story.b._machine, 1, 2, there=1.0)
     sim.run(until=sim.now + 5.0)
     story.cut(story.c, 2)
     story.cut(story.d, 0)
@@ -230,7 +230,7 @@ def test_node_that_forgot_does_not_say_that_it_was_never_set():
 
 
 def test_checker_finds_nodes_that_forgot_and_are_believed():
-    broken = break_script("latch_exchange", ("if ARGV[4] ~= '0' then", "if false then"))
+    broken = break_script("latch_exchange", ("if guard ~= '0' then", "if false then"))
     with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
         tell(forget_one_after_the_other_and_ask_new_ones, scripts=broken)
 
@@ -258,7 +258,7 @@ def test_node_that_forgot_is_not_believed_what_it_was_told_since():
 
 
 def test_checker_finds_hearsay_that_is_believed():
-    broken = break_script("latch_exchange", ("local hearsay = life and (marked or generation == 0)", "local hearsay"))
+    broken = break_script("latch_exchange", ("local hearsay = life and told_in ~= life", "local hearsay"))
     with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
         tell(forget_and_hear_of_an_earlier_setting, scripts=broken)
 

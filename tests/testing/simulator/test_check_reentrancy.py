@@ -80,23 +80,23 @@ def test_node_that_keeps_what_it_was_told_is_right(sim):
 
 def test_release_carries_what_remains(sim, runner):
     checker, state = Reentrancy(sim), add_hold(runner, count=2)
-    assert checker.see(send(runner, "lock_release", state.owner.wire, 2, b"")) is None
-    assert "count 0 of 'redsync:x'" in checker.see(send(runner, "lock_release", state.owner.wire, 0, b""))
+    assert checker.see(send(runner, "lock_release", state.claim, 2, b"")) is None
+    assert "count 0 of 'redsync:x'" in checker.see(send(runner, "lock_release", state.claim, 0, b""))
 
 
 def test_acquire_of_who_holds_carries_more(sim, runner):
     checker, state = Reentrancy(sim), add_hold(runner, count=2)
-    assert checker.see(send(runner, "lock_acquire", state.owner.wire, 3, 1000, 0)) is None
-    assert "counts 2 already" in checker.see(send(runner, "lock_acquire", state.owner.wire, 2, 1000, 0))
+    assert checker.see(send(runner, "lock_acquire", state.claim, 3, 1000, 0)) is None
+    assert "counts 2 already" in checker.see(send(runner, "lock_acquire", state.claim, 2, 1000, 0))
     state.lost = "a reason"
-    assert "re-enters what it has lost" in checker.see(send(runner, "lock_acquire", state.owner.wire, 3, 1000, 0))
+    assert "re-enters what it has lost" in checker.see(send(runner, "lock_acquire", state.claim, 3, 1000, 0))
 
 
 @pytest.mark.parametrize(("replies", "fine"), [((2, 2, 1), True), ((2, 1, 1), False), ((1, 1, 1), False)])
 def test_count_grows_only_with_a_quorum_that_had_the_claim(sim, runner, replies, fine):
     checker, state, step = Reentrancy(sim), add_hold(runner), Stepped(0.0, runner.machine)
     assert checker.see(step) is None
-    checker.see(send(runner, "lock_acquire", state.owner.wire, 2, 1000, 0))
+    checker.see(send(runner, "lock_acquire", state.claim, 2, 1000, 0))
     checker.see(Decided(0.0, "a", 1, "won", (Choice.GRANTED,) * 3, replies))
     state.count = 2
     assert (checker.see(step) is None) is fine

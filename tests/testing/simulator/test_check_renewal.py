@@ -39,7 +39,7 @@ def runner(sim):
 
 
 def renew(runner, state, lease_ms=30_000):
-    args = (state.owner.wire, state.count, lease_ms)
+    args = (state.claim, state.count, lease_ms)
     return Sent(0.0, "a", 1, "lock_renew", (KEYS.lock,), args, 0b111, True)
 
 

@@ -90,7 +90,7 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
     def give_back(session, demand, pool, now):
         won = yield from acquire(session, demand, pool, now)
         if won:
-            release = Command(demand.kind.release, demand.keys.all, (demand.owner.wire, 0, b""))
+            release = Command(demand.kind.release, demand.keys.all, (demand.receipt.state.claim, 0, b""))
             yield from tell(Tell(release, demand.owner.lane, demand.owner))
         return won
 

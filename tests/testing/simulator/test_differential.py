@@ -69,6 +69,10 @@ class RealNode:
         self._send(self._command, words)
         return self._read(self._command, self._reader)
 
+    @property
+    def run_id(self):
+        return re.search(rb"run_id:(\w+)", self._ask(b"INFO", b"server"))[1]
+
     def ask_all(self, commands):
         for words in commands:
             self._send(self._command, words)
@@ -120,10 +124,11 @@ class RealNode:
 class VirtualNode:
     """The same of a virtual node."""
 
-    def __init__(self):
+    def __init__(self, run_id):
         self.now = 0.0
         self._messages = []
         self._store = Store(lambda: self.now, self._publish)
+        self._store.run_id = run_id
 
     def _publish(self, channel, message):
         if channel not in HEARD:
@@ -164,7 +169,7 @@ def pair(_one_node):
     _one_node.reset()
     with contextlib.closing(RealNode(_one_node.ports[0])) as real:
         real.listen(sorted(HEARD))
-        yield real, VirtualNode()
+        yield real, VirtualNode(real.run_id)
 
 
 # What counts as equal.
@@ -216,8 +221,9 @@ def compare(pair, steps, seed):
 class Chance:
     """Makes random steps from a seed."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, run_id=b"-"):
         self.rng = random.Random(seed)
+        self.process = run_id[:16]
         self.lock = LOCKS[0]
         self.since = b"18"
 
@@ -234,9 +240,12 @@ class Chance:
 
     # Scripts: name -> keys and arguments.
 
+    def guard(self):
+        return self.of([0, 0, b"3600000,-,%b," % self.process])
+
     def acquire(self):
         lock, owner = self.lock, self.of(OWNERS)
-        guard = self.of([0, 0, 3_600_000])
+        guard = self.guard()
         args = (owner, self.rng.randint(1, 3), self.of(LEASES), guard)
         if self.rng.random() < 0.4:
             return (lock.lock,), args
@@ -263,7 +272,7 @@ class Chance:
         who = self.of([b"", self.of(CHANNELS) + b" " + self.of(OWNERS[:3])])
         arrivals = [word for client in self.some([b"a0-f", b"b1-e"], 2) for word in (client, self.rng.randint(1, 3))]
         generation = self.of([0, 1, 2, self.rng.randint(3, 60), 2**52])
-        words = self.of([0, 0, 3_600_000]), self.of([b"", b"", b"17 " + self.since]), generation, self.rng.randint(0, 6)
+        words = self.guard(), self.of([b"", b"", b"17 " + self.since]), generation, self.rng.randint(0, 6)
         return LATCH.all, (self.of(LEASES), who, self.of(LEASES), *words, *(arrivals if generation else ()))
 
     def leave(self):
@@ -328,8 +337,12 @@ class Chance:
     def withdraw(self):
         return self.announce()[0], ()
 
-    def christen(self):
-        return (b"redsync_birth",), (self.of([b"original", b"newborn"]),)
+    def initialize(self):
+        step = self.of([b"look", b"newborn", b"original"])
+        return (b"redsync_birth",), (
+            step,
+            *([b" 17,- %b,%b " % (self.since, self.process)] if step == b"original" else []),
+        )
 
     # Slots of a small semaphore, so that they meet.
 
@@ -345,7 +358,7 @@ class Chance:
     def permit_acquire(self):
         exact = self.of([b"", b"", self.slots()])
         wanted = exact.count(b",") + 1 if exact else self.rng.randint(1, 3)
-        claim = self.of(OWNERS), wanted, self.of(LEASES), self.of([0, 0, 3_600_000])
+        claim = self.of(OWNERS), wanted, self.of(LEASES), self.guard()
         return POOL.all, (*claim, *self.place_in_line(), *self.limit(), self.rng.randint(0, 3), exact)
 
     def permit_release(self):
@@ -366,7 +379,7 @@ class Chance:
         return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
     def permit_inspect(self):
-        return POOL.all, (self.of([0, 1]), self.of([0, 1000]))
+        return POOL.all, (self.of([0, 1]), self.of([0, b"1000,-,%b," % self.process]))
 
     def permit_resize(self):
         return POOL.all, (*self.limit(), self.of([0, 1]))
@@ -398,7 +411,7 @@ class Chance:
                 *[(b"del", SHELF.lock), (b"del", SHELF.queue, SHELF.places)],
                 (b"hset", lock.places, owner, b"%d %s" % (self.of([1, now + hour_ms]), self.of(CHANNELS))),
                 (b"zadd", lock.queue, b"%d" % (now - hour_ms), owner),
-                (b"set", b"redsync_birth", b"newborn %d" % (now + self.of([-2 * hour_ms, -1000, hour_ms]))),
+                (b"set", b"redsync_birth", self.record(now + self.of([-2 * hour_ms, -1000, hour_ms]))),
                 (b"del", b"redsync_birth"),
                 (b"del", LATCH.latch),
             ]
@@ -406,6 +419,13 @@ class Chance:
         if words[:2] == (b"set", b"redsync_birth"):
             self.since = words[2].split()[1]
         return words[0].decode(), CALL, (), words
+
+    def record(self, since):
+        kind, process = (
+            self.of([b"newborn", b"newborn", b"original", b"blank"]),
+            self.of([self.process, b"-", b"another"]),
+        )
+        return self.of([b"%b %d %b" % (kind, since, process)] * 4 + [b"%b %d" % (kind, since), b"a lock"])
 
     def single(self):
         name = self.of(sorted(COMMANDS_TO_TRY))
@@ -434,7 +454,7 @@ ARGUMENTS = {
     "mutex_release": Chance.release,
     "mutex_renew": Chance.renew,
     "name_inspect": Chance.inspect_name,
-    "node_christen": Chance.christen,
+    "node_initialize": Chance.initialize,
     "read_lock_abandon": Chance.abandon,
     "read_lock_acquire": Chance.mode_acquire,
     "read_lock_release": Chance.release,
@@ -549,13 +569,13 @@ COMMANDS_TO_TRY = {
 
 def test_comparison_leaves_no_script_and_no_command_out():
     assert set(ARGUMENTS) == set(SHIPPED)
-    # Their replies are instants, or rounded from one: test_store.py has them.
-    assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {b"time", b"ttl"}
+    # Their replies are instants, rounded from one, or about the process: test_store.py has them.
+    assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {b"time", b"ttl", b"info"}
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_scripts_do_the_same_on_a_virtual_node(pair, seed):
-    chance = Chance(seed)
+    chance = Chance(seed, pair[0].run_id)
     steps = [chance.trouble() if chance.rng.random() < 0.2 else chance.shipped() for _ in range(400)]
     compare(pair, steps, seed)
 

@@ -18,7 +18,8 @@ def unleash(seed, **options):
 def test_all_kinds_of_faults_happen():
     kinds = {h.kind for h in unleash(1).trace.happenings if isinstance(h, Faulted)}
     network = {"partition", "delay", "loss", "heal"}
-    nodes = {f"node {kind}" for kind in ("crash", "restart", "hang", "resume", "flush", "drift", "jump")}
+    lives = "crash", "restart", "restart empty", "restart older", "hang", "resume", "refuse", "recover", "flush"
+    nodes = {f"node {kind}" for kind in (*lives, "drift", "jump")}
     machines = {f"machine {kind}" for kind in ("pause", "resume", "crash", "drift", "jump")}
     assert kinds == network | nodes | machines
 
@@ -35,3 +36,10 @@ def test_in_the_end_all_is_well():
 def test_exclusion_is_waived_only_by_faults_beyond():
     assert not any(unleash(seed).waived for seed in range(5))
     assert "exclusion" in unleash(1, beyond=True).waived
+
+
+def test_outlasting_faults_are_mostly_of_the_network():
+    happened = [h for h in unleash(1, outlasting=True).trace.happenings if isinstance(h, Faulted)]
+    network = sum(h.kind in {"partition", "delay"} for h in happened)
+    assert network > sum(h.kind in {"node crash", "node hang", "machine pause"} for h in happened)
+    assert any("up to 120.000 s" in h.text for h in happened)

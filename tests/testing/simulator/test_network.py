@@ -71,6 +71,22 @@ def test_held_messages_arrive_late_or_the_connection_breaks():
     assert ends == {((1, 2), ()), ((CLOSED,), (CLOSED,))}
 
 
+def test_held_messages_wait_for_the_next_retransmission_where_the_network_retransmits():
+    arrivals = []
+    for seed in range(40):
+        wire = Wire(seed)
+        wire.network.retransmits = wire.route.there.blocked = True
+        wire.connection.there.send("request")
+        wire.timeline.now = 30.0
+        wire.network.heal(wire.route)
+        wire.settle(until=100.0)
+        if wire.connection.open:
+            assert wire.node.messages == ["request"]
+            arrivals.append(wire.timeline.now)
+    assert 30.0 < min(arrivals) < 40.0
+    assert 50.0 < max(arrivals) < 60.1
+
+
 def test_lost_request_is_never_executed_and_ends_the_connection(wire):
     wire.route.there.loss = 1.0
     wire.connection.there.send("lost")
@@ -117,3 +133,34 @@ def test_silent_end_is_told_when_somebody_is_there_again(wire):
     wire.connection.lighten()
     wire.settle()
     assert wire.machine.messages == [CLOSED]
+
+
+def test_connection_that_is_given_up_drops_what_was_held(wire):
+    wire.connection.there.send("under way")
+    wire.route.there.blocked = True
+    wire.connection.there.send("held")
+    wire.connection.abort()
+    wire.network.heal(wire.route)
+    wire.settle()
+    assert "held" not in wire.node.messages
+    assert wire.node.messages[0] == "under way"
+
+
+def test_machine_may_go_on_sending_what_was_given_up(wire):
+    wire.network.kept = 1.0
+    wire.connection.there.send("under way")
+    wire.connection.abort()
+    wire.settle()
+    assert wire.node.messages == ["under way", CLOSED]
+
+
+def test_reset_that_a_partition_swallowed_is_noticed_when_the_node_sends(wire):
+    wire.route.there.blocked = True
+    wire.connection.abort()
+    wire.route.there.mend()
+    wire.settle()
+    assert wire.node.messages == []
+    wire.connection.back.send("wake-up")
+    wire.settle()
+    assert wire.machine.messages == [CLOSED]
+    assert wire.node.messages == [CLOSED]

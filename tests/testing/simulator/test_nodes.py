@@ -4,14 +4,16 @@ import asyncio
 
 import pytest
 
+from redsync._core.scripts import Script
 from redsync.exceptions import QuorumError
 from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.happenings import Disconnected, Executed, Told
+from redsync.testing.simulator.happenings import Disconnected, Executed, Refused, Told
+from redsync.testing.simulator.scripting import run_script
 
 
 @pytest.fixture
 def sim():
-    with Simulation(seed=5, lease=2.0, node_timeout=0.1) as sim:
+    with Simulation(seed=9, lease=2.0, node_timeout=0.1) as sim:
         yield sim
 
 
@@ -125,3 +127,62 @@ def test_clocks_further_apart_than_drift_factor_waive_exclusion(sim):
     assert not sim.waived
     sim.nodes[1].drift(0.994)
     assert "exclusion" in sim.waived
+
+
+def write(sim, node, *words):
+    """Execute a script that writes, tries to write, or only reads, on a node in trouble; return what it says."""
+    script = Script("words", " ".join(words).encode(), b"".join(word.encode() for word in words))
+    return run_script(script, sim.nodes[node].store, (b"key",), ())
+
+
+def test_node_that_can_not_write_refuses_scripts_that_do(sim):
+    sim.nodes[0].refuse("MISCONF")
+    reply = write(sim, 0, "redis.call('set', KEYS[1], 'x') return 1")
+    assert str(reply).startswith("MISCONF")
+    assert write(sim, 0, "return redis.call('exists', KEYS[1])") == 0
+    assert write(sim, 0, "return redis.pcall('del', KEYS[1]).err and 1 or 2") == 1
+    sim.nodes[0].recover()
+    assert write(sim, 0, "redis.call('set', KEYS[1], 'x') return 1") == 1
+
+
+def test_node_without_memory_refuses_what_needs_some_unless_the_script_has_written(sim):
+    sim.nodes[0].refuse("OOM")
+    assert str(write(sim, 0, "redis.call('set', KEYS[1], 'y') return 1")).startswith("OOM")
+    assert write(sim, 0, "redis.call('del', KEYS[1]) return 2") == 2
+    assert write(sim, 0, "redis.call('del', KEYS[1]) redis.call('set', KEYS[1], 'z') return 3") == 3
+
+
+@pytest.mark.parametrize("code", ["BUSY", "LOADING"])
+def test_node_that_is_busy_refuses_everything(sim, code):
+    task = start(sim, take)
+    sim.run(until=0.2)
+    sim.nodes[1].refuse(code)
+    sim.run()
+    assert executions(sim, 1, "lock_release") == []
+    refused = [h for h in sim.trace.happenings if isinstance(h, Refused) and h.script == "lock_release"]
+    assert {str(each.reply)[: len(code)] for each in refused} == {code}
+    assert [status.state for status in task.result().nodes()] == ["up"] * 3, "it answers"
+    late = start(sim, take, "b")
+    sim.run(until=sim.now + 1.0)
+    sim.nodes[1].recover()
+    sim.run(until=sim.now + 2.0)
+    assert [status.state for status in late.result().nodes()] == ["up"] * 3
+    assert 1 in [execution.reply for execution in executions(sim, 1, "lock_release") if execution.client == "a"]
+    assert sim.nodes[1].store.peek(b"redsync:x") is None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
+    sim.nodes[0].ends_former = ends
+    task = start(sim, take)
+    sim.run()
+    line = task.result().runner.upkeep.links[0]
+    former = line.connection
+    sim.partition(sim.machines[0], 0)
+    line.discard("a test")
+    sim.heal()
+    sim.run(until=sim.now + 2.0)
+    assert line.connection is not None
+    assert line.connection is not former
+    assert former.open is not ends
+    assert sim.nodes[0].listeners(task.result().runner.channel) == (1 if ends else 2)

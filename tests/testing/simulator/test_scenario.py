@@ -95,6 +95,8 @@ def test_every_fault_can_be_told():
         "0.8 node 2 restarts",
         "0.9 node 3 forgets",
         "0.9 node 3 jumps -0.5",
+        "0.9 node 1 answers OOM",
+        "1.0 node 1 recovers",
         "1.0 a is 0.05 seconds from 1 2 3",
         "1.1 a loses replies from 2",
         "1.2 a reaches 1 2 3",
@@ -115,11 +117,12 @@ def test_every_fault_can_be_told():
 
 def test_settings_are_those_of_the_simulation():
     scenario = Scenario(
-        "seed 7\nnodes 5\nlease 4\nguard 1\nclients a\n0.0 a acquires x\n0.5 expect nodes keep x: a a a a a"
+        "seed 7\nnodes 5\nlease 4\nguard 1\nkill no\nclients a\n0.0 a acquires x\n0.5 expect nodes keep x: a a a a a"
     )
     sim = scenario.run()
     assert (sim.seed, len(sim.nodes)) == (7, 5)
     assert sim.client_options == {"lease": 4.0, "restart_guard": 1.0}
+    assert not any(node.ends_former for node in sim.nodes)
 
 
 def test_story_in_a_file_is_called_by_its_path(tmp_path):

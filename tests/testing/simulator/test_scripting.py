@@ -194,10 +194,11 @@ def test_script_inside_a_script_is_refused(run, clock):
 def test_lock_is_claimed_refused_and_given_back(store, clock):
     keys = (b"lock", b"queue", b"places")
     acquire, release = Script.load("lock_acquire"), Script.load("lock_release")
-    assert run_script(acquire, store, keys[:1], (b"me", 1, 30_000, 0)) == 1
+    assert run_script(acquire, store, keys[:1], (b"me:1:1", 1, 30_000, 0)) == 1
     clock.advance_ms(1_000)
-    assert run_script(acquire, store, keys, (b"you", 1, 30_000, 0, 5_000, 0, b"wake", b"0")) == [29_000, b"me", 0]
-    assert run_script(release, store, keys, (b"me", 0, b"channel")) == 1
+    refusal = run_script(acquire, store, keys, (b"you:1:1", 1, 30_000, 0, 5_000, 0, b"wake", b"0"))
+    assert refusal == [29_000, b"me:1:1", 0]
+    assert run_script(release, store, keys, (b"me:1:1", 0, b"channel")) == 1
     assert store.snapshot() == {}
 
 

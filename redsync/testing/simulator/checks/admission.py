@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.kept import kept_claims, kept_places, now_ms
-from redsync.testing.simulator.checks.rounds import MODES, parse
+from redsync.testing.simulator.checks.rounds import MODES, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import SortedSet
 
@@ -81,7 +81,11 @@ class Admission(Checker):
         """Look at what a script has left behind."""
         if isinstance(happening, Faulted):
             if happening.kind == "node jump":
-                self._jumped[happening.text.partition(" ")[0]] = None
+                self._jumped[happening.who] = None
+            elif happening.loses_memory:
+                for node, key in list(self._books):
+                    if self.sim.nodes[node].name == happening.who:
+                        del self._books[node, key]
             return None
         noun, verb = parse(happening.script)
         if noun not in MODES and happening.script != _FORCE:
@@ -129,7 +133,7 @@ class Admission(Checker):
     def _rank(self, executed: Executed, before: _Book, owner: bytes, mode: bytes) -> _Rank:
         """Return as whom an owner was let in."""
         place = next((place for place in before.places if place.owner == owner), None)
-        if parse(executed.script)[1] != "acquire" or executed.args[0] != owner:
+        if parse(executed.script)[1] != "acquire" or owner_in(bytes(executed.args[0])) != owner:
             return _LAST if place is None else place.rank
         if mode == _WRITE:
             return _FIRST

@@ -45,20 +45,20 @@ class Checker:
         return next(runner for machine in self.sim.machines for runner in machine.runners if runner.name == client)
 
     @staticmethod
-    def hold(runner: SimRunner, key: bytes, owner: bytes, mode: bytes = b"") -> HoldState | None:
-        """Return what an owner, as nodes store it, believes to hold in that mode, lost or not."""
+    def hold(runner: SimRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:
+        """Return the hold that a claim is for, lost or not."""
         for state in runner.session.holds:
-            if state.keys.lock == key and state.owner.wire == owner and state.kind.mode == mode:
+            if state.keys.lock == key and state.claim == claim and state.kind.mode == mode:
                 return state
         return None
 
 
-def describe(key: bytes, owner: bytes, mode: bytes = b"") -> str:
+def describe(key: bytes, claim: bytes, mode: bytes = b"") -> str:
     """Return a text for a claim."""
     how = {b"r:": " to read", b"w:": " to write"}.get(mode, "")
-    return f"{key.decode(errors='replace')!r} held{how} by {owner.decode(errors='replace')}"
+    return f"{key.decode(errors='replace')!r} held{how} by {claim.decode(errors='replace')}"
 
 
 def whose(state: HoldState) -> tuple[bytes, bytes, bytes]:
-    """Return what tells a hold from all others, as `Claim.whose` does: key, owner, mode."""
-    return state.keys.lock, state.owner.wire, state.kind.mode
+    """Return what tells a hold from all others, as `Claim.whose` does: key, claim, mode."""
+    return state.keys.lock, state.claim, state.kind.mode

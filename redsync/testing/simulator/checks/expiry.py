@@ -61,8 +61,8 @@ class Expiry(Checker):
 
     def _look_at(self, node: int, key: bytes) -> str | None:
         for kept in kept_claims(self.sim.nodes[node], key):
-            allowed = self._allowed.get((node, key, kept.owner, kept.mode))
+            allowed = self._allowed.get((node, key, kept.id, kept.mode))
             if allowed is not None and kept.until_ms > allowed + _ROUNDING:
-                what = f"{self.sim.nodes[node].name} keeps {describe(key, kept.owner, kept.mode)}"
+                what = f"{self.sim.nodes[node].name} keeps {describe(key, kept.id, kept.mode)}"
                 return f"{what} for {kept.until_ms - allowed:g} ms longer than it has asked for"
         return None

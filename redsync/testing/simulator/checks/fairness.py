@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
-from redsync.testing.simulator.checks.rounds import claims, parse
+from redsync.testing.simulator.checks.rounds import claims, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ class Fairness(Checker):
         noun, verb = parse(sent.script)
         if noun != "fair_lock":
             return
-        key, owner = sent.keys[0], sent.args[0]
-        assert isinstance(owner, bytes), "an owner is text"
+        key, claim = sent.keys[0], sent.args[0]
+        assert isinstance(claim, bytes), "a claim is text"
+        owner = owner_in(claim)
         if asked_ticket(sent.script, sent.keys, sent.args) is not None:
             if (key, owner) not in self._attempts:
                 self._attempts[key, owner] = self._begin(key, owner, f"#{sent.number} at {sent.at:.6f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from redsync.testing.simulator.checks.rounds import MODES
+from redsync.testing.simulator.checks.rounds import MODES, owner_in
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
@@ -21,16 +21,21 @@ class Kept(NamedTuple):
     """One claim that a node keeps.
 
     Attributes:
-        owner: Its owner, as nodes store it.
+        id: What the node stores it as.
         mode: As that of `Claim`.
         holds: Its hold count; 1 for what does not count.
         until_ms: The first millisecond of the node's clock at which it is no longer kept; infinity if there is none.
     """
 
-    owner: bytes
+    id: bytes
     mode: bytes
     holds: int
     until_ms: float
+
+    @property
+    def owner(self) -> bytes:
+        """Its owner, as queues have it."""
+        return owner_in(self.id)
 
 
 def now_ms(node: VirtualNode) -> int:
@@ -48,10 +53,10 @@ def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
     if isinstance(value, SortedSet):
         claims = [_read(member, score) for member, score in value.items()]
         return [claim for claim in claims if claim.until_ms > now]
-    # A lock is a hash of owners, a mutex the owner itself. A key is there in its last millisecond too.
+    # A lock is a hash of claims, a mutex the claim itself. A key is there in its last millisecond too.
     until_ms = math.inf if left is None else now + left + 1
     counts = value.items() if isinstance(value, Hash) else [(value, b"1")]
-    return [Kept(owner, b"", int(count), until_ms) for owner, count in counts]
+    return [Kept(claim, b"", int(count), until_ms) for claim, count in counts]
 
 
 def kept_places(node: VirtualNode, queue: bytes, places: bytes) -> list[bytes]:

@@ -257,9 +257,9 @@ class Latches:
                 sent = self._rounds.pop((happening.client, happening.number), None)
                 if sent is not None and happening.verdict == "won":
                     self._note_won(sent, happening)
-            case Faulted() if happening.kind == "node flush" or happening.text.endswith("without its data"):
+            case Faulted() if happening.loses_memory:
                 for node in self._sim.nodes:
-                    if node.name == happening.text.partition(" ")[0]:
+                    if node.name == happening.who:
                         for past in self.pasts.values():
                             past.forget(node.index, happening.at)
             case _:

@@ -42,10 +42,11 @@ class Limits:
 
     def note(self, executed: Executed) -> None:
         """Take note of what a node has executed, if it concerns limits."""
-        if parse(executed.script)[0] == PERMIT and len(executed.keys) == _KEYS:
-            key = executed.keys[0]
+        # A renewal has the keys of several semaphores.
+        for i in range(0, len(executed.keys) if parse(executed.script)[0] == PERMIT else 0, _KEYS):
+            key = executed.keys[i]
             if key not in self._keys:
-                self._keys[key] = executed.keys[5]
+                self._keys[key] = executed.keys[i + _KEYS - 1]
                 self._known[key] = [None] * len(self._sim.nodes)
             before, now = self._known[key][executed.node], self._read(key, executed.node)
             if before != now:

@@ -99,7 +99,7 @@ class Liveness(Checker):
                 for outcome in self._rounds.decide(happening):
                     if happening.verdict == "won":
                         self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
-                        self._newcomers.pop((happening.client, *outcome.claim[:2]), None)
+                        self._newcomers.pop((happening.client, outcome.claim.key, outcome.claim.owner), None)
             case Did():
                 self._note_did(happening)
             case Executed():

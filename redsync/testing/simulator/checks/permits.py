@@ -1,25 +1,20 @@
 """The permit bound: at no instant do live machines believe to have more permits of a semaphore than there are.
 
-How many there are is the largest limit that has been possible at an instant since the oldest of the believed permits
-was asked for (see `limits`): a shrink takes nothing away from those who have something, and a permit that was asked for
-under a limit may be counted a little later. Without a resize that is the limit, exactly, at every instant and with
-whatever faults; see `docs/semaphores.md`.
+How many there are is the limit of the newest version under which any of the believed permits was granted: a shrink
+takes nothing away from those who have something, but nobody gets more before the new limit is kept. That holds at every
+instant and with whatever faults, even where nodes forget limits; see `docs/semaphores.md`.
 
 That no two believe in the same slot is `exclusion`.
-
-Not seen: that after a shrink nobody gets a permit before enough have come back. Nodes see to it each for itself, so
-while what is to come back is known to different ones it may be one too many, within the larger limit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.limits import Limits
-from redsync.testing.simulator.checks.rounds import PERMIT, claims, parse
-from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.checks.rounds import PERMIT, parse
+from redsync.testing.simulator.happenings import Sent, Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -27,35 +22,31 @@ if TYPE_CHECKING:
 
 __all__ = ["PermitBound"]
 
+_Limit: TypeAlias = tuple[int, int]
+"""The version and the number of permits under which something was asked for."""
+
 
 class PermitBound(Checker):
     """Never more permits than the limit."""
 
     name = "permit bound"
-    watches = (Stepped, Sent, Executed, Faulted)
+    watches = (Stepped, Sent)
     rests_on_clocks = True
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._limits: Final = Limits(sim)
-        self._asked: Final[dict[bytes, float]] = {}
-        self._held: Final[dict[HoldState, tuple[Machine, float]]] = {}
+        self._asked: Final[dict[bytes, _Limit]] = {}
+        self._held: Final[dict[HoldState, tuple[Machine, _Limit]]] = {}
 
-    def see(self, happening: Stepped | Sent | Executed | Faulted) -> str | None:
-        """Take note of who asks and of what nodes know, and count what is believed."""
-        match happening:
-            case Stepped():
-                self._take_up(happening.machine)
-                return self._count()
-            case Sent() if parse(happening.script) == (PERMIT, "acquire"):
-                for claim in claims(happening.script, happening.keys, happening.args):
-                    self._asked[claim.owner] = happening.at
-            case Executed():
-                self._limits.note(happening)
-            case Faulted():
-                self._limits.look()
-            case _:
-                pass
+    def see(self, happening: Stepped | Sent) -> str | None:
+        """Take note of who asks under which limit, and count what is believed."""
+        if isinstance(happening, Stepped):
+            self._take_up(happening.machine)
+            return self._count()
+        if parse(happening.script) == (PERMIT, "acquire"):
+            claim, version, permits = happening.args[0], happening.args[7], happening.args[8]
+            assert isinstance(claim, bytes), "a claim is text"
+            self._asked[claim] = int(version), int(permits)
         return None
 
     def _take_up(self, machine: Machine) -> None:
@@ -63,18 +54,18 @@ class PermitBound(Checker):
             for state in runner.session.holds:
                 if state.slots and state not in self._held:
                     # Votes count that were asked for last.
-                    self._held[state] = machine, self._asked[state.owner.wire]
+                    self._held[state] = machine, self._asked[state.claim]
 
     def _count(self) -> str | None:
-        believed: dict[bytes, list[tuple[float, Machine, HoldState]]] = {}
-        for state, (machine, asked_at) in list(self._held.items()):
+        believed: dict[bytes, list[tuple[_Limit, Machine, HoldState]]] = {}
+        for state, (machine, asked) in list(self._held.items()):
             if state.lost is not None or not state.live or machine.crashed:
                 del self._held[state]
             elif state.valid(machine.clock.now()):
-                believed.setdefault(state.keys.lock, []).append((asked_at, machine, state))
+                believed.setdefault(state.keys.lock, []).append((asked, machine, state))
         for key, permits in believed.items():
             count = sum(state.count for _, _, state in permits)
-            limit = self._limits.largest(key, min(asked_at for asked_at, _, _ in permits))
+            _, limit = max(asked for asked, _, _ in permits)
             if count > limit:
                 who = ", ".join(f"{state.count} by {state.owner} on {machine.name}" for _, machine, state in permits)
                 what = f"{count} permits of {key.decode(errors='replace')!r} are held where there are {limit}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.rounds import PERMIT, parse
+from redsync.testing.simulator.checks.rounds import PERMIT, owner_in, parse
 from redsync.testing.simulator.happenings import Did, Executed, Faulted
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Promised(Checker):
             case Did():
                 return self._see_did(happening)
             case Executed() if parse(happening.script) == (PERMIT, "acquire"):
-                name, owner = happening.keys[0].decode().rpartition(":")[2], happening.args[0]
-                assert isinstance(owner, bytes), "an owner is text"
-                self._asked.setdefault(name, {})[owner] = happening.at
+                name, claim = happening.keys[0].decode().rpartition(":")[2], happening.args[0]
+                assert isinstance(claim, bytes), "a claim is text"
+                self._asked.setdefault(name, {})[owner_in(claim)] = happening.at
             case Faulted():
                 self._calm.stir()
             case _:

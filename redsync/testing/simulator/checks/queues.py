@@ -6,7 +6,8 @@ A node that executes an ask with a ticket has to keep the asker's *place*, whate
 * it was silent for as long as it had asked for, by the node's clock, wherever that goes: a clock that jumps ahead ends
   places, one that jumps back lengthens them,
 * a release, or somebody who gives up, finds it while no connection of its client listens at the node,
-* the node loses its memory, or the lock is taken away by force.
+* the node loses its memory, or the lock is taken away from the owner by force,
+* it refuses to write while the attempt is undone.
 
 A place that goes on is the same object all the while. One with another ticket is another place.
 """
@@ -16,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
 
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import SortedSet
@@ -45,25 +48,32 @@ def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int
     return args[5] if script == _ACQUIRE and len(keys) > 1 else None
 
 
+def _parts(claim: Any) -> tuple[bytes, int]:
+    owner, _, number = claim.rpartition(b":")
+    return owner, int(number)
+
+
 class Place:
     """One owner's place in the queue of one node.
 
     Attributes:
         node: The node's index.
-        owner: The owner, as nodes store it.
+        owner: The owner, as queues have it.
         ticket: Its ticket.
         channel: Where it is woken.
+        number: That of the claim with which it was taken last.
         until_ms: Until when it lasts unless it is renewed, by the node's clock.
         over: It has ended.
     """
 
-    __slots__ = ("channel", "node", "over", "owner", "ticket", "until_ms")
+    __slots__ = ("channel", "node", "number", "over", "owner", "ticket", "until_ms")
 
     def __init__(self, node: int, owner: bytes, ticket: int, channel: bytes) -> None:
         self.node: Final = node
         self.owner: Final = owner
         self.ticket: Final = ticket
         self.channel: Final = channel
+        self.number = 0
         self.until_ms = 0
         self.over = False
 
@@ -109,6 +119,9 @@ class Queues:
         ticket = asked_ticket(script, keys, args)
         if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
             return
+        if isinstance(executed.reply, hiredis.ReplyError) and not str(executed.reply).startswith("FORGETFUL"):
+            # It was not executed; one that forgot too much takes places all the same.
+            return
         self.places(node, keys[0])
         if ticket is not None or script in (_RELEASE, _ABANDON):
             self._names[keys[0]] = keys[1]
@@ -117,17 +130,27 @@ class Queues:
             self._keep(kept, executed)
         if script == _FORCE:
             for place in list(kept.values()):
-                self._end(kept, place)
-        elif script in (_RELEASE, _ABANDON):
-            leaves = args[1] == (0 if script == _RELEASE else 1)
-            for place in list(kept.values()):
-                if (leaves and place.owner == args[0]) or not self._sim.nodes[node].listeners(place.channel):
+                if place.owner == _parts(args[0])[0]:
                     self._end(kept, place)
+        elif script in (_RELEASE, _ABANDON):
+            leaves, (owner, number) = args[1] == (0 if script == _RELEASE else 1), _parts(args[0])
+            for place in list(kept.values()):
+                left = place.owner == owner and place.number <= number and (leaves or self._is_unwritten(executed))
+                if left or not self._sim.nodes[node].listeners(place.channel):
+                    self._end(kept, place)
+
+    def _is_unwritten(self, executed: Executed) -> bool:
+        """Whether a node that refuses to write has ended a place, as it could not change it."""
+        script, node = executed.script, self._sim.nodes[executed.node]
+        return script == _ABANDON and node.store.refusal is not None
 
     def _keep(self, kept: dict[bytes, Place], executed: Executed) -> None:
         node = executed.node
         args: tuple[Any, ...] = executed.args
-        owner, (keep_ms, ticket, channel, _mark) = args[0], args[4:]
+        (owner, number), (keep_ms, ticket, channel, _mark) = _parts(args[0]), args[4:]
+        if owner in kept and kept[owner].number > number:
+            # A command that comes late, of an earlier attempt.
+            return
         if ticket == DRAWN:
             # Which it drew is its business, as long as it keeps to it.
             ticket = self.ticket(node, executed.keys[0], owner) or 0
@@ -136,12 +159,13 @@ class Queues:
             if place is not None:
                 self._end(kept, place)
             place = kept[owner] = Place(node, owner, ticket, channel)
+        place.number = number
         place.until_ms = math.floor(self._sim.nodes[node].clock.now() * 1000) + keep_ms
 
     def forget(self, faulted: Faulted) -> None:
         """Take note of nodes that lose their memory."""
-        if faulted.kind == "node flush" or faulted.text.endswith("without its data"):
-            name = faulted.text.partition(" ")[0]
+        if faulted.loses_memory:
+            name = faulted.who
             for (node, _), kept in self._places.items():
                 if self._sim.nodes[node].name == name:
                     for place in list(kept.values()):

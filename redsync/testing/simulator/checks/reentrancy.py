@@ -85,6 +85,9 @@ class Reentrancy(Checker):
         kept = next((kept for kept in kept_claims(node, claim.key) if kept[:2] == claim.whose[1:]), None)
         if kept is not None and kept.holds == claim.holds:
             return None
+        if not executed.script.endswith("_acquire") and kept is not None and node.store.refusal is not None:
+            # A node that can't write keeps the count as it was, until the next one is set.
+            return None
         return (
             f"{node.name} was told by {executed.script} that {describe(*claim.whose)} counts {claim.holds}, "
             f"and keeps {'nothing' if kept is None else kept.holds}"
@@ -94,7 +97,7 @@ class Reentrancy(Checker):
         node = self.sim.nodes[executed.node]
         for kept in kept_claims(node, claim.key):
             # Who reads must not write; but who writes may read.
-            if kept.owner == claim.owner and kept.mode in (claim.mode, _WRITE):
+            if kept[:2] == claim.whose[1:] or (kept.owner == claim.owner and kept.mode == _WRITE):
                 return f"{node.name} refused {describe(*claim.whose)}, who has it there already"
         return None
 

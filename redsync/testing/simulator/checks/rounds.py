@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["MODES", "PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "code_of", "parse"]
+__all__ = ["MODES", "PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "code_of", "is_granted", "owner_in", "parse"]
 
 MODES: Final = {"read_lock": b"r:", "write_lock": b"w:"}
 """The kinds of claim that share the keys of one read-write lock, and how nodes tell them apart."""
@@ -29,12 +29,17 @@ def parse(script: str) -> tuple[str, str]:
     return "", ""
 
 
+def owner_in(claim: bytes) -> bytes:
+    """Return whose claim it is: `<owner>:<number>`, as queues have the owner."""
+    return claim.rpartition(b":")[0]
+
+
 class Claim(NamedTuple):
     """What a command says of one claim.
 
     Attributes:
         key: The lock's key.
-        owner: Its owner, as nodes store it.
+        id: What nodes store it as.
         holds: The hold count that it carries; of a permit, how many slots.
         lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
         slots: Of a permit that is renewed, its slots.
@@ -42,16 +47,21 @@ class Claim(NamedTuple):
     """
 
     key: bytes
-    owner: bytes
+    id: bytes
     holds: int
     lease: float
     slots: bytes = b""
     mode: bytes = b""
 
     @property
+    def owner(self) -> bytes:
+        """Its owner, as queues have it."""
+        return owner_in(self.id)
+
+    @property
     def whose(self) -> tuple[bytes, bytes, bytes]:
-        """What tells it from all other claims: key, owner, mode."""
-        return self.key, self.owner, self.mode
+        """What tells it from all other claims."""
+        return self.key, self.id, self.mode
 
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
@@ -59,10 +69,10 @@ def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Itera
     noun, verb = parse(script)
     mode = MODES.get(noun, b"")
     if verb == "renew" and noun == PERMIT:
-        for i in range(0, len(args) - 3, 4):
-            # One semaphore has five keys, however many of its permits are renewed.
+        # One semaphore has six keys and a limit, however many of its permits are renewed.
+        for i in range(0, len(args) - len(keys) // 6 - 3, 4):
             number, permit, slots, lease_ms = args[i : i + 4]
-            yield Claim(keys[5 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
+            yield Claim(keys[6 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
     elif verb == "renew":
         for i, key in enumerate(keys):
             yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000, mode=mode)
@@ -72,6 +82,11 @@ def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Itera
         yield Claim(keys[0], args[0], args[1], 0.0, mode=mode)
     elif verb in {"abandon", "write_back"}:
         yield Claim(keys[0], args[0], 0, 0.0, mode=mode)
+
+
+def is_granted(reply: Any) -> bool:
+    """Whether a node has granted what a permit asked for."""
+    return isinstance(reply, bytes) or (isinstance(reply, list) and isinstance(reply[0], bytes))
 
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
@@ -126,11 +141,11 @@ class Rounds:
             outcomes.append(Outcome(sent_at, verb, claim, codes.count(1), codes.count(2)))
         return outcomes
 
-    def asks(self, client: str, key: bytes, owner: bytes, since: float) -> bool:
-        """Whether an owner waits for a vote about a lock that it asked for at `since` or later."""
+    def asks(self, client: str, key: bytes, claim: bytes, since: float) -> bool:
+        """Whether a client waits for a vote about a claim that it asked for at `since` or later."""
         return any(
             sent_at >= since
-            and any(claim.whose[:2] == (key, owner) for claim in claims(sent.script, sent.keys, sent.args))
+            and any(asked.whose[:2] == (key, claim) for asked in claims(sent.script, sent.keys, sent.args))
             for (name, _), (sent_at, sent) in self._open.items()
             if name == client
         )

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync._core.holds import read_slots
+from redsync._core.holds import granted_slots, read_slots
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.rounds import PERMIT, parse
+from redsync.testing.simulator.checks.rounds import PERMIT, is_granted, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash, SortedSet
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Slots"]
 
-_RENEWED = 5
-"""So many keys of each semaphore are in a renewal: claim, slots, taken, queue, places."""
+_RENEWED = 6
+"""So many keys of each semaphore are in a renewal: claim, slots, taken, queue, places, limit."""
 
 
 class Slots(Checker):
@@ -52,10 +52,10 @@ class Slots(Checker):
         noun, verb = parse(happening.script)
         if noun != PERMIT:
             return None
-        if verb == "acquire" and isinstance(happening.reply, bytes):
-            limit = int(happening.args[8])
-            if max(read_slots(happening.reply)) >= limit:
-                return f"{self._node(happening)} granted slots {happening.reply.decode()} of {limit}"
+        if verb == "acquire" and is_granted(happening.reply):
+            limit, slots = int(happening.args[8]), granted_slots(happening.reply)
+            if max(slots) >= limit:
+                return f"{self._node(happening)} granted slots {slots} of {limit}"
         keys = happening.keys
         if verb == "renew":
             books = [(keys[i], keys[i + 1], keys[i + 2]) for i in range(0, len(keys), _RENEWED)]

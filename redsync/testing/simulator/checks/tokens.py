@@ -73,7 +73,7 @@ class Tokens(Checker):
             return None
         highest, by = self._latest.get(key, (0, state))
         if token <= highest and key not in self._behind:
-            who, before = (describe(key, each.owner.wire) for each in (state, by))
+            who, before = (describe(key, each.claim) for each in (state, by))
             return f"{who} has token {token}, and {before} had {highest} earlier"
         self._latest[key] = max(token, highest), state
         return None
@@ -82,4 +82,4 @@ class Tokens(Checker):
         before, self._seen[state] = self._seen[state], state.fencing_token
         if before == state.fencing_token:
             return None
-        return f"{describe(state.keys.lock, state.owner.wire)} had token {before}, and now has {state.fencing_token}"
+        return f"{describe(state.keys.lock, state.claim)} had token {before}, and now has {state.fencing_token}"

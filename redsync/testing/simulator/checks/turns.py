@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
-from redsync.testing.simulator.checks.rounds import claims
+from redsync.testing.simulator.checks.rounds import claims, owner_in
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash
 
@@ -42,6 +42,11 @@ class Turns(Checker):
         """Look at whom a node grants."""
         if isinstance(happening, Faulted):
             self._queues.forget(happening)
+            if happening.kind == "node restart older":
+                # Who held the lock then has it again.
+                for node, key in self._holders:
+                    if self.sim.nodes[node].name == happening.who:
+                        self._holders[node, key] = self._holder(node, key)
             return None
         self._queues.note(happening)
         return next((text for key in self._keys(happening) if (text := self._look_at(happening, key))), None)
@@ -76,7 +81,8 @@ class Turns(Checker):
         ticket = self._queues.ticket(node, key, owner)
         return ticket is not None and (ticket, owner) < first.rank
 
-    def _judge(self, node: int, key: bytes, owner: bytes) -> str | None:
+    def _judge(self, node: int, key: bytes, claim: bytes) -> str | None:
+        owner = owner_in(claim)
         places = self._queues.places(node, key)
         # Asked without a ticket it may still have a place, of an attempt that it was called off from.
         ours = [place for place in places if place.owner == owner]
@@ -85,6 +91,6 @@ class Turns(Checker):
             return None
         ticket = f"with ticket {ours[0].ticket}" if ours else "without a ticket"
         return (
-            f"{self.sim.nodes[node].name} granted {describe(key, owner)} {ticket}, "
+            f"{self.sim.nodes[node].name} granted {describe(key, claim)} {ticket}, "
             f"when it was the turn of {first.owner.decode()} with ticket {first.ticket}"
         )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.checks.checker import Checker, whose
+from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.kept import kept_places
 from redsync.testing.simulator.checks.limits import Limits
 from redsync.testing.simulator.checks.rounds import MODES, Claim
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Vacancy", "Whose"]
 
 Whose: TypeAlias = tuple[bytes, bytes, bytes]
-"""As `Claim.whose`: key, owner, mode."""
+"""Key, owner, mode."""
 
 _READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
 
@@ -51,13 +51,14 @@ class Vacancy:
         self._wants[claim.owner] = claim.holds
         if claim.mode and len(sent.keys) > 1:
             self._queues[claim.key] = sent.keys[1], sent.keys[2]
-            writes = checker.hold(checker.runner(sent.client), claim.key, claim.owner, _WRITE)
+            holds = checker.runner(sent.client).session.holds
+            writes = any(_whose(state) == (claim.key, claim.owner, _WRITE) for state in holds)
             # Who writes does not queue to read.
-            self._asked_at.setdefault(claim.whose, sent.at if writes is None else -math.inf)
+            self._asked_at.setdefault((claim.key, claim.owner, claim.mode), -math.inf if writes else sent.at)
 
     def note_left(self, claim: Claim) -> None:
         """Take note of who gives up, or gives back."""
-        self._asked_at.pop(claim.whose, None)
+        self._asked_at.pop((claim.key, claim.owner, claim.mode), None)
 
     def note_executed(self, executed: Executed) -> None:
         """Take note of what a node has executed."""
@@ -95,7 +96,7 @@ class Vacancy:
         return believed + max(self._wants[owner] for owner, _ in waiters) > limit
 
     def _overtook(self, state: HoldState, since: float) -> bool:
-        return state.kind.mode == _READ and self._asked_at.get(whose(state), -math.inf) > since
+        return state.kind.mode == _READ and self._asked_at.get(_whose(state), -math.inf) > since
 
     def _believed(self, key: bytes) -> Iterator[HoldState]:
         """Return the holds of that key that are believed."""
@@ -105,3 +106,7 @@ class Vacancy:
                     for state in runner.session.holds:
                         if state.keys.lock == key and state.valid(machine.clock.now()):
                             yield state
+
+
+def _whose(state: HoldState) -> Whose:
+    return state.keys.lock, state.owner.wire, state.kind.mode

@@ -1,6 +1,7 @@
 """No zombies: no node keeps a claim, or a place in a queue, of an owner that neither holds nor waits.
 
-Whenever a node has answered all that a live client has sent it over a connection that is still in use:
+Whenever a node has answered all that a live client has sent it over a connection that is still in use, and the client
+is not about to send again what the node refused to execute:
 
 * each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
   still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it (who
@@ -21,8 +22,8 @@ Excused is what strays leave: commands that a node executed after the client had
 them, so perhaps later than their undoing. They expire, which the last point watches.
 
 Not seen: other slots than those of the success that a node keeps for a rate limiter's; nodes to which a client has no
-connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, for as
-long as a claim or a place may last.
+connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, and
+nodes that came back with data of before, for as long as a claim or a place may last.
 """
 
 from __future__ import annotations
@@ -54,10 +55,13 @@ _EVERY = 0.05
 _SETTLED = 0.3
 """Seconds for which something must have been left over."""
 
+_RETRY = 1.0
+"""Seconds within which what a node refused to execute is sent again."""
+
 _PLACE = 3.0
 """Seconds for which a place is kept."""
 
-_OF_LIMITER = 12
+_OF_LIMITER = 13
 """So many arguments has the acquire of a rate limiter, one more than that of a semaphore."""
 
 _UNDECIDED = 1.0
@@ -74,7 +78,7 @@ class Zombies(Checker):
         super().__init__(sim)
         self._rounds: Final = Rounds()
         self._calm: Final = Calm(sim)
-        self._strays: Final[dict[tuple[int, bytes, bytes], None]] = {}
+        self._strays: Final[dict[tuple[int, bytes, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._slots: Final[dict[bytes, bytes]] = {}
         self._latches: Final[dict[bytes, bytes]] = {}
@@ -99,8 +103,8 @@ class Zombies(Checker):
                 if happening.kind == "machine resume":
                     # Rounds are counted late there.
                     self._disturbed = happening.at
-                if happening.kind in {"machine jump", "node jump"}:
-                    self._jumped[happening.text.partition(" ")[0]] = happening.at
+                if happening.kind in {"machine jump", "node jump", "node restart older"}:
+                    self._jumped[happening.who] = happening.at
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
                 return next(iter(self.finish()), None)
@@ -115,19 +119,24 @@ class Zombies(Checker):
             if self._calm.lag(clock):
                 self._jumped[name] = self.sim.now
         before, self._left = self._left, {}
-        for text in self._look_at_clients():
+        for text, patience in self._look_at_clients():
             since = self._left[text] = before.get(text, self.sim.now)
-            if self.sim.now >= since + _SETTLED:
+            if self.sim.now >= since + patience:
                 yield text
         yield from self._look_at_expiries()
 
-    def _look_at_clients(self) -> Iterator[str]:
+    def _look_at_clients(self) -> Iterator[tuple[str, float]]:
+        """Return what is left, each with the seconds for which it may be."""
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.upkeep.links:
-                        if line is not None and not line.pending:
+                        if line is not None and not line.pending and not self._is_retrying(runner, line):
                             yield from self._look_at(runner, line)
+
+    @staticmethod
+    def _is_retrying(runner: SimRunner, line: Line) -> bool:
+        return bool(line.again) and 0.0 <= line.again.at - runner.now() < _RETRY
 
     def _note_sent(self, sent: Sent) -> None:
         if sent.script == EXCHANGE:
@@ -139,7 +148,7 @@ class Zombies(Checker):
                 if len(sent.args) == _OF_LIMITER:
                     self._limiters[claim.key] = None
             elif sent.script.endswith("_abandon"):
-                self._spent.pop((claim.key, claim.owner), None)
+                self._spent.pop((claim.key, claim.id), None)
             noun, verb = parse(sent.script)
             if noun == PERMIT and verb != "renew":
                 self._names[sent.keys[0]], self._slots[sent.keys[0]] = (sent.keys[1], sent.keys[2]), sent.keys[3]
@@ -151,47 +160,51 @@ class Zombies(Checker):
     def _note_decided(self, decided: Decided) -> None:
         for outcome in self._rounds.decide(decided):
             if decided.verdict == "won" and outcome.claim.key in self._limiters:
-                self._spent[outcome.claim.key, outcome.claim.owner] = None
+                self._spent[outcome.claim.key, outcome.claim.id] = None
 
     def _note_executed(self, executed: Executed) -> None:
         for claim in claims(executed.script, executed.keys, executed.args):
-            place = executed.node, claim.key, claim.owner
-            if executed.stray:
-                self._strays[place] = None
-            elif not executed.script.endswith("_renew"):
-                self._strays.pop(place, None)
+            for whose in (claim.id, claim.owner):
+                place = executed.node, claim.key, whose, claim.mode
+                if executed.stray:
+                    self._strays[place] = None
+                elif not executed.script.endswith("_renew"):
+                    self._strays.pop(place, None)
 
-    def _look_at(self, runner: SimRunner, line: Line) -> Iterator[str]:
+    def _look_at(self, runner: SimRunner, line: Line) -> Iterator[tuple[str, float]]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
         if self._is_confused(node.name):
             return
         for key, (queue, places) in self._names.items():
             waiting = kept_places(node, queue, places)
             for claim in kept_claims(node, key):
-                if claim.owner.startswith(prefix) and (node.index, key, claim.owner) not in self._strays:
+                if claim.id.startswith(prefix) and (node.index, key, *claim[:2]) not in self._strays:
                     yield from self._look_at_claim(runner, node, key, claim, claim.owner in waiting)
             for owner in waiting:
-                if owner.startswith(prefix) and (node.index, key, owner) not in self._strays:
-                    yield from self._look_at_place(runner, node, key, owner)
-        yield from self._look_at_latches(runner, node, prefix)
+                strays = ((node.index, key, owner, mode) in self._strays for mode in (b"", *MODES.values()))
+                if owner.startswith(prefix) and not any(strays):
+                    for text in self._look_at_place(runner, node, key, owner):
+                        yield text, _SETTLED
+        for text in self._look_at_latches(runner, node, prefix):
+            yield text, _SETTLED
 
     def _look_at_claim(
         self, runner: SimRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
-    ) -> Iterator[str]:
-        state = self.hold(runner, key, claim.owner, claim.mode)
+    ) -> Iterator[tuple[str, float]]:
+        state = self.hold(runner, key, claim.id, claim.mode)
         if state is not None and state.lost is None:
             if key in self._slots:
                 yield from self._look_at_slots(node.index, key, state)
             return
         # Who is handed a read-write lock loses its place with that.
         handed = runner.wakeups.listens(claim.owner + b" " + key) and (has_place or claim.mode)
-        spent = (key, claim.owner) in self._spent
-        if not handed and not spent and not self._may_be_won(runner, key, claim.owner):
-            yield f"{node.name} keeps a claim for nobody: {describe(key, claim.owner, claim.mode)}"
+        spent = (key, claim.id) in self._spent
+        if not handed and not spent and not self._may_be_won(runner, key, claim.id):
+            yield f"{node.name} keeps a claim for nobody: {describe(key, claim.id, claim.mode)}", _SETTLED
 
     def _look_at_place(self, runner: SimRunner, node: VirtualNode, key: bytes, owner: bytes) -> Iterator[str]:
-        held = [self.hold(runner, key, owner, mode) for mode in (b"", *MODES.values())]
-        if any(state is not None and state.lost is None for state in held):
+        holds = runner.session.holds
+        if any(state.keys.lock == key and state.owner.wire == owner and state.lost is None for state in holds):
             return
         if not runner.wakeups.listens(owner + b" " + key):
             yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
@@ -207,21 +220,21 @@ class Zombies(Checker):
                 if is_ours and not runner.wakeups.listens(owner + b" " + key):
                     yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
-    def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[str]:
+    def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[tuple[str, float]]:
         found = self.sim.nodes[index].store.peek(self._slots[key])
-        has = found[0].get(state.owner.wire) if found is not None and isinstance(found[0], Hash) else None
+        has = found[0].get(state.claim) if found is not None and isinstance(found[0], Hash) else None
         others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
         if others and self._calm.lasted() > self._longest:
-            what = f"slots {sorted(others)} besides those it has: {describe(key, state.owner.wire)}"
-            yield f"{self.sim.nodes[index].name} keeps for a permit {what}"
+            what = f"slots {sorted(others)} besides those it has: {describe(key, state.claim)}"
+            yield f"{self.sim.nodes[index].name} keeps for a permit {what}", self._longest
 
     def _is_confused(self, name: str) -> bool:
-        """Whether a clock has jumped, so that a client takes for expired what a node keeps for a while yet."""
+        """Whether a clock has jumped, or old data came back: a node keeps what its client takes for gone."""
         return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
 
-    def _may_be_won(self, runner: SimRunner, key: bytes, owner: bytes) -> bool:
+    def _may_be_won(self, runner: SimRunner, key: bytes, claim: bytes) -> bool:
         since = self.sim.now - _UNDECIDED
-        return self._disturbed > since or self._rounds.asks(runner.name, key, owner, since)
+        return self._disturbed > since or self._rounds.asks(runner.name, key, claim, since)
 
     def _look_at_expiries(self) -> Iterator[str]:
         for node in self.sim.nodes:

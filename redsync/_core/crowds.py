@@ -1,0 +1,85 @@
+"""Crowds: of the many waiters of one client for one lock, only the first stand in the nodes' queues.
+
+A waiter renews its place on the nodes every second or two. Ten thousand of one client would keep it, and the nodes,
+busy with that alone. So `FRONT` of them ask; the others wait inside the process, in the order in which they came, and
+each asks when one before it was served or has given up. On the nodes it has waited since then: if it told how long it
+has really waited, the nodes, which hear of it at slightly different instants, would order the waiters of one client
+differently, and hand the lock over to several of them.
+
+Where few wait, for whatever locks, nothing is noted but how many. So up to `FRONT` more of a lock may have begun then.
+
+Everything is done within one step of a protocol.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+__all__ = ["FRONT", "Crowds"]
+
+FRONT = 64
+"""Waiters of one client for one lock that ask: more than can be served before the next one has its place."""
+
+
+class Crowds:
+    """Who waits for what, of one client.
+
+    Attributes:
+        under_way: How many acquires that may wait are under way.
+        mute: For which crowds the latest round of one in front found no quorum; kept only while others are behind.
+    """
+
+    def __init__(self) -> None:
+        self._front: Final[dict[Hashable, set[bytes]]] = {}
+        self._behind: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
+        self.under_way = 0
+        self.mute: Final[set[Hashable]] = set()
+
+    def enter(self, crowd: Hashable, waiter: bytes) -> bool:
+        """Join a crowd; return whether the waiter is in front and may ask."""
+        front = self._front.get(crowd)
+        if front is None:
+            self._front[crowd] = {waiter}
+        elif len(front) < FRONT:
+            front.add(waiter)
+        else:
+            self._behind.setdefault(crowd, OrderedDict())[waiter] = None
+            return False
+        return True
+
+    def is_in_front(self, crowd: Hashable, waiter: bytes) -> bool:
+        """Whether the waiter may ask now."""
+        return waiter in self._front.get(crowd, ())
+
+    def note(self, crowd: Hashable, *, mute: bool) -> None:
+        """Take note of a round of one in front."""
+        if mute and crowd in self._behind:
+            self.mute.add(crowd)
+        else:
+            self.mute.discard(crowd)
+
+    def leave(self, crowd: Hashable, waiter: bytes) -> bytes | None:
+        """Leave a crowd; return who is in front now in its stead, to be woken. Nothing for one that is not in it."""
+        front, behind = self._front.get(crowd), self._behind.get(crowd)
+        if front is not None:
+            front.discard(waiter)
+            if not front:
+                del self._front[crowd]
+        return None if behind is None else self._follow(crowd, waiter, behind)
+
+    def _follow(self, crowd: Hashable, gone: bytes, behind: OrderedDict[bytes, None]) -> bytes | None:
+        behind.pop(gone, None)
+        front = self._front.setdefault(crowd, set())
+        follower = None
+        if behind and len(front) < FRONT:
+            follower = next(iter(behind))
+            front.add(follower)
+            del behind[follower]
+        if not behind:
+            del self._behind[crowd]
+            self.mute.discard(crowd)
+        if not front:
+            del self._front[crowd]
+        return follower

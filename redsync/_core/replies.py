@@ -1,0 +1,180 @@
+"""Replies: what a node's bytes may cost, judged before they are parsed.
+
+hiredis makes room for all elements of an array as soon as it has read their number. The twelve bytes `*2147483647` cost
+17 GB, and seconds in which no thread of the process runs: one broken node would stop everybody. So the headers are
+looked at before hiredis gets them. What always holds:
+
+* the arrays under way have room for no more than `MOST_ELEMENTS` elements that have not come, besides those that
+  announce fewer than a thousand; of these hiredis nests no more than 1,024;
+* a line has at most `MOST_IN_LINE` bytes, for an unfinished one is searched again with each piece that comes.
+
+Small pieces, and those without a large number behind a header's first byte, pass at once. The others are walked from
+header to header: where such a number is (it may as well be in somebody's name), and where a piece begins or ends within
+an element. A walk begins between two elements, hence it never takes a payload for a header.
+
+How many bytes may come without any complete reply (`MOST_BYTES`), and for how long, is not seen here: whoever takes
+the replies knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import hiredis
+
+__all__ = ["MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader"]
+
+MOST_BYTES: Final = 8 << 20
+"""Of one reply. Ten thousand permits, all with their holders, are less than half of it."""
+
+MOST_ELEMENTS: Final = 1_000_000
+
+MOST_IN_LINE: Final = 1 << 16
+
+NOTHING: Final = object()
+"""What our readers give when no reply is complete."""
+
+_SIMPLE: Final = bytes.maketrans(b"~>%|123456789", b"****000000000")
+_LARGE: Final = b"*0000"
+"""The beginning of a header with a large number, in bytes made simple."""
+
+_LINE_FEED: Final = ord("\n")
+
+_PAYLOAD, _ARRAY, _MAP = frozenset(b"$=!"), frozenset(b"*~>"), frozenset(b"%|")
+
+
+class ReplyReader:
+    """hiredis, behind the bounds.
+
+    Attributes:
+        feed: Takes what has come, one byte at least. Raises `hiredis.ProtocolError` where no node of ours answers like
+            that.
+        gets: Returns the next complete reply of what was fed, NOTHING if there is none.
+    """
+
+    __slots__ = ("feed", "gets")
+
+    def __init__(self, reader: hiredis.Reader | None = None) -> None:
+        """Read with that reader of hiredis's, or a new one."""
+        reader = reader or hiredis.Reader(notEnoughData=NOTHING)
+        self.feed: Final = _feed_of(reader)
+        self.gets: Final = reader.gets
+
+
+def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
+    # A function with variables of its own, for this is done for each piece that comes.
+    walk, feed, has_data = _Walk(), reader.feed, reader.has_data
+    walking = False
+    last = b""
+
+    def look(data: bytes) -> None:
+        nonlocal walking, last
+        if not walking and has_data():
+            # The piece before was not walked. It began between two elements, else it would have been.
+            walk.go_on(last)
+        last = b""
+        walk.go_on(data)
+        walking = not walk.is_between
+
+    def feed_bounded(data: bytes) -> None:
+        nonlocal last
+        # Of a piece that ends behind a header's first byte the reader says that it has no data left.
+        if (
+            walking
+            or data[-1] != _LINE_FEED
+            or has_data()
+            or (len(data) > 6 and data.translate(_SIMPLE).find(_LARGE) >= 0)
+        ):
+            look(data)
+        else:
+            last = data
+        feed(data)
+
+    return feed_bounded
+
+
+class _Walk:
+    """Where it is in what has come."""
+
+    __slots__ = ("_head", "_missing", "_payload")
+
+    def __init__(self) -> None:
+        self._payload = 0  # Bytes that are to come of the payload of an element.
+        self._missing = 0  # Elements that are to come.
+        self._head = b""  # The beginning of a header.
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it is between two replies."""
+        return not (self._payload or self._missing or self._head)
+
+    def go_on(self, data: bytes) -> None:
+        """Walk on, over what has come."""
+        data, place = self._head + data, 0
+        self._head = b""
+        while place < len(data):
+            if self._payload:
+                step = min(self._payload, len(data) - place)
+                self._payload -= step
+                place += step
+                continue
+            end = data.find(b"\r\n", place)
+            if (len(data) if end < 0 else end) - place > MOST_IN_LINE:
+                raise hiredis.ProtocolError(f"sent a line of more than {MOST_IN_LINE} bytes")
+            if end < 0:
+                self._head = data[place:]
+                return
+            self._take_header(data[place], data[place + 1 : end])
+            place = end + 2
+
+    def _take_header(self, kind: int, text: bytes) -> None:
+        self._missing = max(self._missing - 1, 0)
+        try:
+            if kind in _PAYLOAD:
+                self._payload = max(int(text) + 2, 0) if text != b"-1" else 0
+            elif kind in _ARRAY:
+                self._missing += max(int(text), 0)
+            elif kind in _MAP:
+                self._missing += 2 * max(int(text), 0)
+        except ValueError:
+            raise hiredis.ProtocolError(f"sent {text!r:.40} where a number belongs") from None
+        if self._missing > MOST_ELEMENTS:
+            raise hiredis.ProtocolError(f"announced {self._missing} elements, more than {MOST_ELEMENTS}")
+
+
+class BoundedReader:
+    """What redis-py needs of a reader, behind all bounds."""
+
+    __slots__ = ("_nothing", "_reader", "_replies", "_size")
+
+    def __init__(self, reader: hiredis.Reader) -> None:
+        """Read with that reader, which is new."""
+        # A new reader has nothing, and so tells what it says then.
+        self._nothing: Final = reader.gets()
+        self._reader: Final = reader
+        self._replies: Final = ReplyReader(reader)
+        self._size = 0
+
+    def feed(self, data: bytes | bytearray, begin: int = 0, length: int | None = None) -> None:
+        """Take what has come.
+
+        Raises:
+            hiredis.ProtocolError: No node of ours answers like that.
+        """
+        piece = bytes(data[begin:] if length is None else data[begin : begin + length])
+        self._size += len(piece)
+        if self._size > MOST_BYTES:
+            raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
+        self._replies.feed(piece)
+
+    def gets(self, *should_decode: bool) -> Any:
+        """Return the next complete reply of what was fed, or what tells that there is none."""
+        reply = self._reader.gets(*should_decode)
+        if reply is not self._nothing:
+            self._size = 0
+        return reply
+
+    def has_data(self) -> bool:
+        """Whether something has come that is not a complete reply yet."""
+        return self._reader.has_data()

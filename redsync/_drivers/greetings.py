@@ -1,0 +1,91 @@
+"""Greetings: what a client says on a new connection before anything else goes over it, whoever carries it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import hiredis
+
+from redsync._core.memory import BIRTH_KEY, LOOK, Birth
+from redsync._core.quorum import outline
+from redsync._core.scripts import Script
+from redsync._core.text import printable
+from redsync._drivers.nodes import Node, NodeInfo, Talk, pack
+
+__all__ = ["INITIALIZE", "end_former", "greet", "load_scripts", "subscribe"]
+
+log = logging.getLogger("redsync.node")
+
+INITIALIZE: Final = Script.load("node_initialize")
+
+
+def greet(*, raw: bool) -> Talk[NodeInfo]:
+    """Settle since when a node remembers, and ask it who it is.
+
+    No command may go over a connection that did not begin so: the server may be another process than the last one.
+
+    Args:
+        raw: There is a real connection; fakeredis tells nothing of itself.
+    """
+    version, uptime, run_id = "fakeredis", None, None
+    if raw:
+        (reply,) = yield from _ask("INFO", pack("INFO", "server"))
+        text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if "uptime_in_seconds" not in fields:
+            raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
+        server = fields.get("server_name", "redis")
+        number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
+        version = printable(f"{server} {number:.60}")
+        uptime, run_id = float(int(fields["uptime_in_seconds"])), fields.get("run_id")
+    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", INITIALIZE.sha, "1", BIRTH_KEY, LOOK)
+    _, reply = yield from _ask("the birth record", load, look)
+    process, birth = Birth.initialized(reply)
+    return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
+
+
+def end_former(node: Node) -> Talk[tuple[str, int] | None]:
+    """End the connections to a node that were given up, and ask for the number of this one; after `greet`.
+
+    What was sent over them and has not arrived, or was not read yet, is not executed any more then. A node or proxy may
+    refuse both, or know neither: no promise rests on them, see `docs/operate/settings.md`.
+
+    Returns what `Node.former` keeps; None if the node does not tell.
+    """
+    process, former = node.info.run_id if node.info is not None else None, node.former
+    if process is None:
+        return None
+    numbers = [str(number) for known, number in former if known == process]
+    reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
+    for number, answer in zip(numbers, ended, strict=True):
+        log.debug("node %s was asked to end the former connection %s: %s", node.address, number, answer)
+    node.former = tuple(tag for tag in node.former if tag not in former)
+    return (process, reply) if isinstance(reply, int) else None
+
+
+def load_scripts() -> Talk[None]:
+    """Give a node all scripts before their first use; one that refuses them gets them when they are needed."""
+    yield [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
+
+
+def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:
+    """Ask for the messages of a channel on this very connection; False if the node can't or does not allow it."""
+    if not raw:
+        return False
+    # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
+    (reply,) = yield [pack("SUBSCRIBE", channel) + pack("PING")]
+    if reply in (b"PONG", "PONG"):
+        return True
+    if not isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"answers SUBSCRIBE by {outline(reply)}: it does not speak RESP3")
+    yield [b""]  # The PING's reply follows the error.
+    return False
+
+
+def _ask(what: str, *commands: bytes) -> Talk[list[Any]]:
+    replies = yield list(commands)
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            raise ConnectionError(f"{what} was refused: {reply}")
+    return replies

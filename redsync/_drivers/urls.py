@@ -1,0 +1,112 @@
+"""URLs of nodes that were given as redis-py clients: how another process can reach them.
+
+A client pickles as the URLs of its nodes. A URL must connect exactly as the redis-py client does: one that leaves out a
+setting, or says a password wrongly, would take a worker to another server, or to none. So redis-py reads each URL
+again, and it counts only if the same settings come out. What no URL can say is refused, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+__all__ = ["url_of"]
+
+_MEANINGLESS: Final = frozenset(
+    {
+        # `Node.make_connection` replaces these,
+        *("protocol", "retry", "retry_on_error", "retry_on_timeout", "socket_timeout", "socket_connect_timeout"),
+        *("health_check_interval", "decode_responses", "maint_notifications_config", "parser_class"),
+        *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler"),
+        # and these do not change what is reached, or as whom.
+        *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
+        *("driver_info", "lib_name", "lib_version"),
+    }
+)
+_PLACED: Final = ("host", "port", "path", "db", "username", "password")
+"""Settings with a place of their own in a URL; all others go into its query."""
+
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
+
+
+def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
+    """Return a URL that connects as a pool of redis-py does; if there is none, None and what it could not say.
+
+    Args:
+        pool: The pool.
+        client_class: `redis.Redis` or `redis.asyncio.Redis`.
+    """
+    kind = pool.connection_class.__name__
+    usual = _usual(kind, client_class)
+    if usual is None:
+        return None, f"connections of the class {kind}"
+    settings = _settings(usual, pool)
+    url = _spelled(kind, settings, _settings(usual, usual))
+    try:
+        read = client_class.from_url(url).connection_pool
+    except ValueError:  # a value that redis-py reads as something else, such as a port that is none
+        return None, "its address"
+    if read.connection_class is not pool.connection_class:
+        return None, f"connections of the class {kind}"
+    told = _settings(usual, read)
+    unsaid = sorted(name for name in settings.keys() | told.keys() if not _same(settings.get(name), told.get(name)))
+    return (None, ", ".join(unsaid)) if unsaid else (url, "")
+
+
+def _usual(kind: str, client_class: type[Any]) -> Any:
+    """Return a pool of the same sort with nothing set; None if there is no such sort."""
+    given: dict[str, dict[str, Any]] = {
+        "Connection": {},
+        "SSLConnection": {"ssl": True},
+        "UnixDomainSocketConnection": {"unix_socket_path": "/"},
+    }
+    return client_class(**given[kind]).connection_pool if kind in given else None
+
+
+def _settings(usual: Any, pool: Any) -> dict[str, Any]:
+    """Return what decides where a pool connects and as whom; what is not set is set to what is usual."""
+    everything = {**usual.connection_kwargs, **pool.connection_kwargs}
+    return {
+        # Without a user or password it is the same whether they are empty or None.
+        name: value or None if name in ("username", "password") else value
+        for name, value in everything.items()
+        if name not in _MEANINGLESS
+    }
+
+
+def _spelled(kind: str, settings: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    login = ""
+    if settings.get("username") or settings.get("password"):
+        user, password = (_quoted(settings.get(name) or "") for name in ("username", "password"))
+        login = f"{user}:{password}@"
+    more = {
+        name: str(value)
+        for name, value in settings.items()
+        if name not in _PLACED and isinstance(value, str | int | float) and value != usual.get(name)
+    }
+    if kind == "UnixDomainSocketConnection":
+        place = f"unix://{login}{quote(settings.get('path', ''))}"
+        more["db"] = str(settings.get("db") or 0)
+    else:
+        scheme = "rediss" if kind == "SSLConnection" else "redis"
+        place = f"{scheme}://{login}{_host(settings.get('host'))}:{settings.get('port')}/{settings.get('db') or 0}"
+    return f"{place}?{urlencode(more)}" if more else place
+
+
+def _quoted(value: Any) -> str:
+    return quote(str(value), safe="")
+
+
+def _host(host: Any) -> str:
+    text = str(host)
+    if ":" in text:
+        return f"[{text}]"
+    # A URL's host is read as small letters, unless its capitals are quoted.
+    return "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode())
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Each pool has handlers of its own, which equal nothing but themselves.
+    compares: Any = type(one).__eq__
+    return type(one) is type(other) if compares is object.__eq__ else bool(one == other)

@@ -1,0 +1,6 @@
+-- Purpose: refuse to grant if this node has not remembered everything for long enough. Uses guard, and what _memory.lua sets.
+if remembered ~= math.huge then
+  local needed = tonumber(string.match(guard, '^%d+'))
+  if needed > 0 and foreign then return foreign end
+  if needed > 0 and remembered < needed then return redis.error_reply(string.format('FORGETFUL %.0f', remembered)) end
+end

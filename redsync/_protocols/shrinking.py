@@ -1,0 +1,76 @@
+"""Shrinking: after a limit was lowered, how a new permit leaves room for those whose slots lie beyond the new limit.
+
+What is promised: *the permits believed at an instant are no more than the limit of the newest version under which any
+of them was granted.* So a shrink takes nothing away, and yet nobody gets a permit that would make them too many.
+
+Slots below the limit P are no danger, for each of them has one permit at most. A permit with a slot from P on, granted
+under an older version, counts besides. It is not enough that each node counts what it knows: three permits may live on
+nodes A and B, B and C, C and A. Each node knows two of them and sees room for a third of three.
+
+So the node that grants also tells what is taken there. Let U be all slots that the granting nodes tell, but for those
+of the asker. For each slot in U from P on, one slot below P is *reserved*: the highest that is free in U. A permit wins
+no reserved slot. If all that is free is reserved, there is no room.
+
+Proof. Let X be believed when Y is granted. A node of Y's quorum told X's slot: else the same quorum could have granted
+that very slot to Y, and then two would believe in one slot. So U holds the slots of all permits believed then. Call
+D(U) the slots of U below P and those reserved. One more slot in U puts one more slot into D(U) and takes none out: a
+slot from P on reserves the next free one; a slot below P is in D itself, and if it was reserved, the next free one is
+reserved in its place. So D(U) contains D(V) for any V within U.
+At an instant let v be the newest version of all that is believed, with limit P; N the slots granted under v, O those
+granted under older versions. A node that has granted under v grants under no older version any more, so on a node that
+two of them share, O came first. Hence whatever of O is believed now was there when each of N was granted, and none of N
+lies in D(O). D(O) has as many slots below P as O has slots, or is all of them. In the first case N has at most P less
+these; in the second N is empty, and v is not the newest version. So N and O together have no more than P. Memory that
+is lost changes nothing: a node that forgot takes part in no grant until what it forgot is no longer believed.
+
+As nothing is granted from P on any more, a round in which no node told such a slot is the last that had to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from redsync._core.limits import MAX_PERMITS
+
+__all__ = ["MOST_BYTES", "Taken"]
+
+MOST_BYTES = -(-MAX_PERMITS // 8)
+"""The length of the longest bit map of slots."""
+
+
+class Taken:
+    """What nodes tell that others have taken: one bit for each slot, in the order in which nodes keep them."""
+
+    def __init__(self, told: Iterable[tuple[bytes, Iterable[int]]], own: Container[int] = ()) -> None:
+        """Join what nodes told.
+
+        Args:
+            told: Each node's bit map, and the slots that it has given to the asker.
+            own: Slots in which nobody else can believe, as a quorum has given them to the asker.
+        """
+        told = list(told)
+        self._width = 8 * max((len(bits) for bits, _ in told), default=0)
+        self._bits = 0
+        for bits, slots in told:
+            number = int.from_bytes(bits, "big") << (self._width - 8 * len(bits))
+            self._bits |= number & ~sum(1 << (self._width - 1 - slot) for slot in slots if slot < self._width)
+        self._own = own
+
+    def __contains__(self, slot: int) -> bool:
+        return slot < self._width and slot not in self._own and bool(self._bits >> (self._width - 1 - slot) & 1)
+
+    def beyond(self, permits: int) -> int:
+        """Return how many slots are taken beyond a limit."""
+        return (self._bits & ((1 << max(self._width - permits, 0)) - 1)).bit_count()
+
+    def reserved(self, permits: int) -> frozenset[int]:
+        """Return the slots below a limit that make up for those beyond it."""
+        missing = self.beyond(permits)
+        found = set()
+        slot = permits
+        while missing and slot:
+            slot -= 1
+            if slot not in self:
+                found.add(slot)
+                missing -= 1
+        return frozenset(found)

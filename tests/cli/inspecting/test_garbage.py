@@ -1,0 +1,206 @@
+"""A node that answers nonsense: the commands say which, and go on with the others."""
+
+import contextlib
+import json
+
+import msgpack
+import pytest
+
+from redsync import LeaseLostError
+from redsync._core.presence import Claim, ClientRecord
+from redsync._protocols.lock_survey import Look
+from redsync._protocols.name_survey import NameLook
+from redsync.cli import asking, main
+from redsync.cli.doctor_checks import checked
+from tests.support.fake_server import GARBAGE, ODD_ANSWERS, FakeServer, answering
+from tests.support.hostile import Hostile, dribble, greeting
+
+SCAN = b"*2\r\n$1\r\n0\r\n*1\r\n$9\r\nredsync:x\r\n"
+
+
+def replying(look):
+    """Answer as a node that knows one name, and this of it."""
+    return answering(scan=SCAN, evalsha=look, eval=look)
+
+
+def listed(*fields):
+    return b"*%d\r\n%b" % (len(fields), b"".join(fields))
+
+
+NOTHING, NONE = b"*0\r\n", b"$4\r\nnone\r\n"
+NUMBER, WORD = b":5\r\n", b"$1\r\nx\r\n"
+
+GARBLED = {
+    **ODD_ANSWERS,
+    "number": replying(NUMBER),
+    "null": replying(b"$-1\r\n"),
+    "text": replying(WORD),
+    "list": replying(listed(NUMBER, NUMBER)),
+    "nothing": replying(NOTHING),
+    "words for numbers": replying(listed(NONE, NOTHING, WORD, NOTHING, WORD, WORD, WORD, NOTHING)),
+    "numbers for lists": replying(listed(NONE, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER)),
+    "number for a kind": replying(listed(NUMBER, NOTHING, NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)),
+    "short latch": replying(listed(NONE, NOTHING, NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, listed(NUMBER, NUMBER))),
+    "claim of numbers": replying(
+        listed(NONE, listed(listed(*[NUMBER] * 5)), NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)
+    ),
+    "claim of words": replying(
+        listed(NONE, listed(listed(*[WORD] * 5)), NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)
+    ),
+    "twelve bytes": replying(b"*2147483647\r\n"),
+    "twelve bytes for info": answering(info=b"*2147483647\r\n", evalsha=NUMBER, eval=NUMBER),
+    "endless text": replying(b"$2000000000\r\n" + b"x" * (9 << 20)),
+    "deep": replying(b"*1\r\n" * 1000 + NUMBER),
+    "scan of numbers": answering(scan=listed(NUMBER, listed(NUMBER)), evalsha=NUMBER),
+    "scan without end": answering(scan=GARBAGE, evalsha=NUMBER),
+    "info of words": answering(
+        info=b"$76\r\nredis_version:7.0.0\r\nuptime_in_seconds:soon\r\nconnected_slaves:many\r\nrole:x\r\n    \r\n",
+        evalsha=NUMBER,
+        eval=NUMBER,
+    ),
+}
+
+
+@pytest.fixture
+def garbled(request):
+    """The URL of a node that answers nonsense."""
+    with contextlib.closing(FakeServer(GARBLED[request.param])) as server:
+        yield server.url
+
+
+@pytest.fixture
+def run(nodes, capsys, monkeypatch):
+    """Run a command on two good nodes and another."""
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
+
+    def run(word, *arguments, url):
+        urls = [*nodes.urls[:2], url]
+        status = main([word, *(f"--url={each}" for each in urls), "--timeout", "0.1", *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+@pytest.mark.parametrize("garbled", GARBLED, indirect=True)
+def test_commands_say_which_node_can_not_be_read_and_go_on_with_the_others(garbled, run, make_client):
+    with pytest.raises(LeaseLostError), make_client(n=2).get_lock("x") as hold:  # noqa: PT012  (taken away at the end)
+        status, out, err = run("ls", url=garbled)
+        assert (status, "Traceback" in err) == (0, False), err
+        assert "2/3" in out
+        status, out, err = run("show", "x", url=garbled)
+        assert (status, "Traceback" in err) == (0, False), err
+        assert out.count(hold.owner) == 1
+        status, out, err = run("show", "x", "--json", url=garbled)
+        assert [node["error"] for node in json.loads(out)["nodes"][:2]] == [None, None]
+        status, out, err = run("doctor", url=garbled)
+        assert (status in (0, 1), "Traceback" in err) == (True, False), err
+        status, out, err = run("break", "x", "--owner", hold.owner, "--yes", url=garbled)
+        assert (status, "Traceback" in err) == (0, False), err
+        assert out.startswith("taken away on 2 of 3")
+
+
+@pytest.mark.parametrize(
+    "garbled", ["number", "claim of words", "garbage_for_evalsha", "scan of numbers"], indirect=True
+)
+def test_node_that_can_not_be_read_is_told_as_such(garbled, run):
+    address = garbled.removeprefix("redis://").removesuffix("/0")
+    _, out, err = run("show", "x", url=garbled)
+    assert f"node {address}: answered what can't be read: " in err
+    assert f"{address}  unreadable" in out
+    assert "too few" not in err
+
+
+@pytest.mark.parametrize("garbled", ["number"], indirect=True)
+def test_node_that_can_not_be_read_is_none_of_a_quorum(garbled, nodes, run):
+    nodes.kill(0)
+    status, _, err = run("ls", url=garbled)
+    assert status == 69
+    assert "too few nodes answer: 1 of 3" in err
+
+
+@pytest.mark.parametrize("garbled", ["number"], indirect=True)
+def test_watch_and_top_go_on(garbled, nodes, start, make_client):
+    urls = [f"--url={url}" for url in [*nodes.urls[:2], garbled]]
+    watching = start("watch", "--interval", "0.05", *urls)
+    assert "answered what can't be read: 5" in watching.read_until("node down") + watching.read_until("\n")
+    with make_client(n=2).get_lock("x"):
+        watching.read_until("acquired  x")
+    top = start("top", "--json", "--interval", "0.05", *urls)
+    assert "answered what can't be read" in top.read_until("\n")
+    for command in (watching, top):
+        command.interrupt()
+        assert command.end() == 0
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        5,
+        b"x",
+        [],
+        [b"a", 1, b"", 1],
+        [b"a", b"1", b"", 1, b""],
+        [b"a", 1, b"", b"1", b""],
+        [1, 1, b"", 1, b""],
+        [b"a", 1, b"z", 1, b""],
+        [b"a", 1, [], 1, b""],
+    ],
+    ids=repr,
+)
+def test_claim_of_another_form_is_refused(words):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Claim.read(words)
+    with pytest.raises(ValueError, match="lock"):
+        NameLook.read([b"lock", [words], 1, [], 0, 0, 0, []])
+
+
+@pytest.mark.parametrize("reply", [5, [], [b"hash", b"5", [b"a", b"1"], []], [b"hash", None, [], []]], ids=repr)
+def test_look_of_another_form_is_refused(reply):
+    with pytest.raises((ValueError, TypeError)):
+        Look.read(reply)
+
+
+@pytest.mark.parametrize("field", [{"since": float("nan")}, {"since": float("inf")}, {"pid": -1}, {"pid": 2**63}])
+def test_record_with_numbers_that_can_not_be_is_none(field):
+    record = ClientRecord("h", 1, "p", 1.0)._replace(**field)
+    try:
+        packed = record.pack()
+    except OverflowError:
+        packed = msgpack.packb({**record._asdict(), "pid": str(record.pid)})
+    assert ClientRecord.unpack(packed) is None
+
+
+def test_name_in_a_record_is_cut():
+    record = ClientRecord.unpack(ClientRecord("h" * 10_000, 1, "p" * 10_000, 1.0).pack())
+    assert (len(record.host), len(record.program)) == (500, 500)
+
+
+@pytest.mark.parametrize(
+    "field", [{"uptime_in_seconds": "soon"}, {"aof_enabled": 1.5}, {"run_id": {"a": 1}}, {"role": ["master"]}]
+)
+def test_info_with_fields_that_can_not_be_is_refused(field):
+    with pytest.raises(ValueError, match="INFO says"):
+        checked({"redis_version": "7.0.0", **field})
+
+
+def test_node_that_never_ends_its_answer_is_left_behind(run, monkeypatch):
+    """It sends a byte now and then, so that no timeout of a socket ends it."""
+    monkeypatch.setattr(asking, "LONGEST_ANSWER", 1.0)
+
+    def answer(words):
+        return dribble(b"$1000\r\n", every=0.02) if words[0].upper() == b"SCAN" else [greeting(words) or b"+OK\r\n"]
+
+    with Hostile(answer) as hostile:
+        status, _, err = run("ls", url=hostile.url)
+    assert status == 0
+    assert "did not end its answer within 1 s" in err
+
+
+@pytest.mark.parametrize("garbled", ["twelve bytes"], indirect=True)
+def test_answer_that_is_too_large_is_told_as_such(garbled, run):
+    _, _, err = run("show", "x", url=garbled)
+    assert "announced 2147483647 elements, more than 1000000" in err

@@ -1,0 +1,257 @@
+"""Nothing reaches a terminal but through `redsync.cli.output`, and there each line is one line and nothing else."""
+
+import ast
+import contextlib
+import io
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from redsync.cli import main, output
+from tests.cli.commands import ROOT, Terminal
+from tests.cli.test_main import run_python
+from tests.support.fake_server import FakeServer, answering
+
+HOSTILE = "h\x1b]0;OWNED\x07\x1b[2J\x9b31m\u202eevil\u2066\x7f\r\nnode 1: a line of ours?\u2028\x85."
+ESCAPED = "h\\x1b]0;OWNED\\x07\\x1b[2J\\x9b31m\\u202eevil\\u2066\\x7f\\r\\nnode 1: a line of ours?\\u2028\\x85."
+
+
+def tricks(text):
+    """Return what of a text would do more than be seen; each line of it is a line of ours."""
+    return {c for c in text if not c.isprintable() and c != "\n"}
+
+
+# The one place
+
+
+def touches(tree):
+    """Yield where a module prints, or touches the streams."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield node.lineno, "print"
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stderr", "sys.__stdout__", "sys.__stderr__"):
+            yield node.lineno, node.attr
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "stdout"
+            and node.attr not in ("isatty", "fileno", "flush")
+        ):
+            yield node.lineno, f"stdout.{node.attr}"
+
+
+def test_no_command_writes_past_the_one_place():
+    found = {
+        path.name: list(touches(ast.parse(path.read_text())))
+        for path in Path(output.__file__).parent.glob("*.py")
+        if path.name != "output.py"
+    }
+    assert {name: places for name, places in found.items() if places} == {
+        # argparse's own usage, which holds nothing that others chose.
+        "__init__.py": [(next(line for line, _ in found["__init__.py"]), "stderr")],
+    }
+
+
+def test_search_for_what_writes_past_it_can_find_it():
+    program = "print(1)\nsys.stderr.write('x')\nsys.stdout.write('x')\nfile = sys.stderr\nsys.stdout.isatty()"
+    assert sorted(touches(ast.parse(program))) == [
+        (1, "print"),
+        (2, "stderr"),
+        (3, "stdout.write"),
+        (4, "stderr"),
+    ]
+
+
+# What it does
+
+
+def test_line_is_one_line_and_does_nothing_else(capsys):
+    output.put(HOSTILE, "second")
+    output.warn(HOSTILE)
+    output.prompt(HOSTILE, "sure?")
+    out, err = capsys.readouterr()
+    assert out == f"{ESCAPED}\nsecond\n"
+    assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
+
+
+def test_screen_is_drawn_in_our_styles_alone(capsys, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    output.draw([output.Line(HOSTILE, "bad"), output.Line("plain")])
+    drawn = capsys.readouterr().out
+    assert drawn == f"\x1b[H\x1b[31m{ESCAPED}\x1b[0m\x1b[K\r\nplain\x1b[K\x1b[J"
+
+
+def test_json_is_ascii_and_one_line(capsys):
+    output.write_json({"name": HOSTILE})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert out.count("\n") == 1
+    assert tricks(out) == set()
+
+
+def test_what_the_stream_can_not_encode_is_escaped(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stdout", stream)
+    output.put("naïve 名")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"na\\xefve \\u540d\n"
+
+
+def test_nothing_is_written_to_a_stream_that_was_closed_at_the_start():
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "redsync.cli", "ls", "--url", "redis://127.0.0.1:1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (69, "", "")
+
+
+def test_log_lines_and_ends_of_threads_come_there_too(capsys, monkeypatch):
+    monkeypatch.setattr(logging, "lastResort", None)
+    monkeypatch.setattr("threading.excepthook", None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    output.take_over()
+    logger = logging.getLogger("some.library")
+    logger.warning("node %s", HOSTILE)
+    logger.info("not worth it")
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        logger.exception("failed: %s", HOSTILE)
+    err = capsys.readouterr().err
+    assert tricks(err) == set()
+    assert err.splitlines()[0] == f"node {ESCAPED}"
+    assert err.splitlines()[1] == f"failed: {ESCAPED}"
+    assert err.splitlines()[2] == "Traceback (most recent call last):"
+    assert "not worth it" not in err
+
+
+def test_command_that_fails_by_a_mistake_of_ours_ends_with_125_and_shows_it(capsys, monkeypatch):
+    def fail(options):
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr("redsync.cli.lock_command.run", fail)
+    assert main(["lock", "x", "--", "true"]) == 125
+    err = capsys.readouterr().err
+    assert tricks(err) == set()
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "redsync lock: failed, which is a mistake of ours: please report it"
+
+
+def test_thread_that_dies_is_told_without_tricks():
+    done = run_python(
+        "import threading\n"
+        "from redsync.cli import output\n"
+        "output.take_over()\n"
+        "def fail(): raise RuntimeError('\\x1b[2J\\nfake')\n"
+        "def leave(): raise SystemExit(3)\n"
+        "for target in (fail, leave):\n"
+        "    thread = threading.Thread(target=target, name='one'); thread.start(); thread.join()\n"
+    )
+    assert tricks(done.stderr) == set()
+    assert done.stderr.splitlines()[0] == "in a thread, one:"
+    assert done.stderr.count("in a thread") == 1
+    assert done.returncode == 0
+
+
+# From the nodes to the terminal
+
+
+@pytest.fixture
+def hostile_holder(client, raw, eventually):
+    """A lock whose holder's record, waiters and name are chosen by somebody who may write to the nodes."""
+    name = f"x{HOSTILE}".encode()
+    with client.get_fenced_lock(name) as hold:
+        record = {"host": HOSTILE, "pid": 1, "program": HOSTILE, "since": 1.0}
+        for node in raw:
+            eventually(lambda node=node: node.exists(b"redsync:" + name))
+            node.set(f"redsync:client:{client.id}", msgpack.packb(record))
+            node.hset("redsync:y", HOSTILE, 1)
+            node.pexpire("redsync:y", 60_000)
+            node.set(f"redsync:z{HOSTILE}", HOSTILE, px=60_000)
+        yield name.decode(), hold.owner
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "show", "show --json", "ls --json", "lock", "break", "watch", "top", "bench"]
+)
+def test_nothing_that_others_wrote_plays_tricks(hostile_holder, command, redsync, start, environment):
+    name, owner = hostile_holder
+    word, *more = command.split()
+    if word in ("watch", "top"):
+        ran = start(word, terminal=Terminal(200, 40) if word == "top" else False)
+        seen = ran.read_until("h\\x1b]0;OWNED")
+        ran.interrupt()
+        assert "OWNED\x07" not in seen
+        assert "\x1b[2J" not in seen
+        assert ran.end() in (0, 130)
+        return
+    arguments = {
+        "show": [name, *more],
+        "ls": more,
+        "lock": ["-v", "-w", "0.2", name, "--", "true"],
+        "break": [name, "--owner", f"{owner}{HOSTILE}", "--yes"],
+        "bench": ["--seconds", "0.05"],
+    }[word]
+    done = redsync(word, *arguments)
+    assert done.status == {"lock": 75, "break": 1}.get(word, 0), done.err
+    assert tricks(done.out + done.err) == set()
+    if word != "bench" and "--json" not in more:
+        assert "\\x1b]0;OWNED" in done.out + done.err
+
+
+@pytest.fixture
+def fake():
+    """Start a node that answers as it is told."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**answers):
+            server = FakeServer(answering(**answers))
+            stack.callback(server.close)
+            return server.url
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    "arguments", [["lock", "x", "-n", "--", "true"], ["lock", "x", "-v", "-w", "0.3", "--", "true"], ["ls"], ["doctor"]]
+)
+def test_error_of_a_node_plays_no_tricks(redsync, arguments, fake):
+    error = f"-ERR {HOSTILE}".replace("\r\n", " ").encode() + b"\r\n"
+    url = fake(evalsha=error, script=error, scan=error, ping=error, info=error, time=error, get=error)
+    done = redsync(*arguments[:2], "--url", url, *arguments[2:])
+    assert done.status == 69, done.err
+    assert tricks(done.out + done.err) == set()
+    assert "\\x1b]0;OWNED" in done.out + done.err
+
+
+def bulk(text):
+    return b"$%d\r\n%b\r\n" % (len(text.encode()), text.encode())
+
+
+def test_doctor_shows_what_a_node_says_of_itself_without_tricks(redsync, fake, nodes):
+    info = (
+        f"redis_version:7.2.0{HOSTILE}\r\nserver_name:redis\r\nuptime_in_seconds:100000\r\nrun_id:{'e' * 40}\r\n"
+        f"role:master\x1b[2J\r\nmaxmemory_policy:noeviction\x1b[1m\r\naof_enabled:1\r\n"
+    )
+    empty = {"dbsize": b":0\r\n", "scan": b"*2\r\n$1\r\n0\r\n*0\r\n", "time": b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n"}
+    done = redsync("doctor", *(f"--url={url}" for url in [*nodes.urls[:2], fake(info=bulk(info), **empty)]))
+    assert tricks(done.out + done.err) == set()
+    assert "redis 7.2.0h\\x1b]0;OWNED" in done.out
+    assert "master\\x1b[2J" in done.out
+
+
+def test_lock_that_logs_a_nodes_trouble_plays_no_tricks(redsync, nodes, fake):
+    info = bulk(f"redis_version:{HOSTILE}\r\n")
+    done = redsync(
+        "lock", "x", "-v", *(f"--url={url}" for url in [*nodes.urls[:2], fake(info=info)]), "--", "sleep", "0.3"
+    )
+    assert done.status == 0
+    assert tricks(done.err) == set()
+    assert "is down: does not tell its uptime" in done.err

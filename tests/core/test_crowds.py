@@ -1,0 +1,93 @@
+"""Crowds: only the first ask; the others follow in their order, one for each that leaves."""
+
+import pytest
+
+from redsync._core.crowds import FRONT, Crowds
+
+X, Y = b"redsync:x", b"redsync:y"
+
+
+def names(*numbers):
+    return [b"%d" % number for number in numbers]
+
+
+@pytest.fixture
+def crowds():
+    return Crowds()
+
+
+@pytest.fixture
+def full(crowds):
+    """A crowd whose front is full, with three behind."""
+    for waiter in names(*range(FRONT + 3)):
+        crowds.enter(X, waiter)
+    return crowds
+
+
+def test_the_first_are_in_front_and_the_others_behind(crowds):
+    entered = [crowds.enter(X, waiter) for waiter in names(*range(FRONT + 3))]
+    assert entered == [True] * FRONT + [False] * 3
+    assert crowds.is_in_front(X, b"0")
+    assert not crowds.is_in_front(X, b"%d" % FRONT)
+
+
+def test_each_that_leaves_the_front_lets_the_next_in(full):
+    followers = [full.leave(X, waiter) for waiter in names(5, 0, 7, 3)]
+    assert followers == [*names(FRONT, FRONT + 1, FRONT + 2), None]
+    assert all(full.is_in_front(X, follower) for follower in followers[:3])
+
+
+def test_one_that_leaves_from_behind_lets_nobody_in(full):
+    assert full.leave(X, b"%d" % (FRONT + 1)) is None
+    assert [full.leave(X, waiter) for waiter in names(0, 1, 2)] == [*names(FRONT, FRONT + 2), None]
+
+
+def test_newcomer_is_behind_those_who_wait(full):
+    full.leave(X, b"0")
+    assert not full.enter(X, b"new")
+    assert [full.leave(X, waiter) for waiter in names(1, 2, 3)] == [*names(FRONT + 1, FRONT + 2), b"new"]
+
+
+def test_crowds_for_other_locks_are_others(full):
+    assert full.enter(Y, b"0")
+    assert full.leave(Y, b"0") is None
+
+
+def test_leaving_twice_or_without_having_entered_does_nothing(full):
+    assert full.leave(X, b"0") == b"%d" % FRONT
+    assert full.leave(X, b"0") is None
+    assert full.leave(Y, b"never") is None
+
+
+def test_entering_twice_counts_once(crowds):
+    for waiter in [b"a"] * 2 + names(*range(FRONT)):
+        crowds.enter(X, waiter)
+    assert crowds.leave(X, b"a") == b"%d" % (FRONT - 1)
+    assert crowds.leave(X, b"0") is None
+
+
+def test_nothing_is_kept_of_a_crowd_that_is_gone(full):
+    full.note(X, mute=True)
+    for waiter in names(*range(FRONT + 3)):
+        full.leave(X, waiter)
+    assert (full._front, full._behind, full.mute) == ({}, {}, set())
+
+
+def test_whether_the_front_finds_a_quorum_is_known_to_those_behind(full):
+    full.note(X, mute=True)
+    assert X in full.mute
+    full.note(X, mute=False)
+    assert X not in full.mute
+
+
+def test_whether_the_front_finds_a_quorum_is_not_kept_where_nobody_is_behind(crowds):
+    crowds.enter(X, b"a")
+    crowds.note(X, mute=True)
+    assert not crowds.mute
+
+
+def test_one_that_was_half_let_in_by_an_interrupted_leave_is_in_front_and_leaves_as_any(full):
+    full._front[X].discard(b"0")
+    full._front[X].add(b"%d" % FRONT)
+    assert full.is_in_front(X, b"%d" % FRONT)
+    assert full.leave(X, b"%d" % FRONT) == b"%d" % (FRONT + 1)

@@ -1,0 +1,199 @@
+"""What replies may cost: what is refused, and that nothing else is, however the bytes are cut into pieces."""
+
+import os
+import random
+
+import hiredis
+import pytest
+
+from redsync._core.replies import MOST_BYTES, MOST_ELEMENTS, MOST_IN_LINE, NOTHING, BoundedReader, ReplyReader
+
+SEEDS = 300
+HUGE = b"*2147483647\r\n"
+TOO_MANY = f"announced 2147483647 elements, more than {MOST_ELEMENTS}"
+
+
+def read(*pieces, reader=None):
+    """Return the replies in these pieces; PushNotification and set come as lists."""
+    reader = reader or ReplyReader()
+    replies = []
+    for piece in pieces:
+        reader.feed(piece)
+        while (reply := reader.gets()) is not NOTHING:
+            replies.append(reply)
+    return replies
+
+
+def refusal(*pieces):
+    with pytest.raises(hiredis.ProtocolError) as caught:
+        read(*pieces)
+    return str(caught.value)
+
+
+def cut(data, luck, most):
+    """Cut bytes into pieces of random sizes."""
+    pieces = []
+    while data:
+        size = luck.randint(1, most)
+        pieces.append(data[:size])
+        data = data[size:]
+    return pieces
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b":1\r\n",
+        b"*2\r\n:1\r\n",
+        b"$5\r\nab\r\nc\r\n",
+        b"$12\r\n*2147483647\r\r\n",
+        b"*2\r\n$-1\r\n",
+        b"=8\r\ntxt:abcd\r\n",
+        b"%1\r\n:1\r\n",
+        b"+OK\r\n" * 4000,
+    ],
+    ids=repr,
+)
+def test_announcement_of_too_many_elements_is_refused_wherever_the_pieces_are_cut(before):
+    data = before + HUGE
+    assert refusal(data) == TOO_MANY or before.startswith((b"*", b"%"))
+    for place in range(max(len(data) - 40, 1), len(data)):
+        assert "more than 1000000" in refusal(data[:place], data[place:])
+    assert "more than 1000000" in refusal(*(data[i : i + 1] for i in range(len(data))))
+
+
+@pytest.mark.parametrize("kind", [b"*", b"~", b">", b"%", b"|"])
+def test_every_kind_of_collection_is_bounded(kind):
+    assert "more than 1000000" in refusal(kind + b"1000001\r\n")
+
+
+def test_elements_of_nested_collections_are_counted_together():
+    assert refusal(b"*300000\r\n" * 4) == f"announced 1199997 elements, more than {MOST_ELEMENTS}"
+
+
+def test_elements_that_have_come_are_not_counted():
+    reader = ReplyReader()
+    for _ in range(3):
+        assert read(b"*2000\r\n" + b":1\r\n" * 2000, reader=reader) == [[1] * 2000]
+    assert len(read(b"*999999\r\n" + b"_\r\n" * 999_999, reader=reader)[0]) == 999_999
+
+
+@pytest.mark.parametrize("line", [b"+", b":", b"*", b"$", b"("], ids=repr)
+def test_line_without_an_end_is_refused(line):
+    """Whether it comes as a whole, or without any hurry."""
+    assert refusal(line + b"1" * MOST_IN_LINE, b"1\r\n") == f"sent a line of more than {MOST_IN_LINE} bytes"
+    assert refusal(line, *[b"1" * 1000] * 70) == f"sent a line of more than {MOST_IN_LINE} bytes"
+
+
+@pytest.mark.parametrize("header", [b"*12x4\r\n", b"$99 9\r\nabc", b"%" + b"9" * 5000 + b"\r\n"], ids=lambda it: it[:9])
+def test_number_that_is_none_is_refused(header):
+    assert "where a number belongs" in refusal(header[:3], header[3:])
+
+
+# What is not.
+
+
+@pytest.mark.parametrize("name", [HUGE, b"*99999", b"batch>20261122", b"%50000000\r\n"])
+def test_names_that_look_like_headers_are_no_headers(name):
+    reply = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%s\r\n" % (len(name), name)
+    for place in range(1, len(reply)):
+        assert read(reply[:place], reply[place:]) == [[b"message", b"c", name]]
+    assert read(reply * 3) == [[b"message", b"c", name]] * 3
+
+
+def test_missing_values_are_no_payloads():
+    assert read(b"*3\r\n$-1\r\n*-1\r\n", b"_\r\n", b"$0\r", b"\n\r\n") == [[None, None, None], b""]
+
+
+def test_pieces_may_come_before_the_replies_in_them_were_taken():
+    """As they do on an event loop: what was walked once is not walked again from amid an element."""
+    reader = ReplyReader()
+    for piece in (b":1\r\n", b"$6\r\nab\r\n", b"cd\r\n:2\r\n", b"$3\r\n>99", b"\r\n"):
+        reader.feed(piece)
+    assert [reader.gets() for _ in range(5)] == [1, b"ab\r\ncd", 2, b">99", NOTHING]
+
+
+def make_reply(luck, depth=0):
+    """Return a random reply as bytes; some text in it looks like headers."""
+    kind = luck.choice("::+-$$$$_(,#=" if depth > 3 else "::+-$$$_*****~%>(,#=")
+    texts = (b"", b"abc", b"\r\n", b"*5000\r\n", b">12345", HUGE, b"x" * luck.randint(0, 300))
+    match kind:
+        case ":" | "(":
+            return f"{kind}{luck.randint(-(10**12), 10**12)}\r\n".encode()
+        case "+" | "-":
+            return kind.encode() + luck.choice([b"OK", b"ERR no", b"*1234567", b""]) + b"\r\n"
+        case "$":
+            text = luck.choice(texts)
+            return b"$-1\r\n" if luck.random() < 0.1 else b"$%d\r\n%s\r\n" % (len(text), text)
+        case "=":
+            text = b"txt:" + luck.choice(texts)
+            return b"=%d\r\n%s\r\n" % (len(text), text)
+        case "_" | "#" | ",":
+            return {"_": b"_\r\n", "#": b"#t\r\n", ",": b",1.5\r\n"}[kind]
+        case "%":
+            n = luck.randint(0, 3)
+            return b"%%%d\r\n" % n + b"".join(b"+%d\r\n" % i + make_reply(luck, depth + 1) for i in range(n))
+    n = luck.choice([0, 1, 2, 3, 5]) if depth or luck.random() < 0.9 else luck.choice([1000, 1500])
+    items = [make_reply(luck, depth + 1 if n < 1000 else 4) for _ in range(n)]
+    return f"{kind}{n}\r\n".encode() + b"".join(items)
+
+
+def test_replies_are_those_of_hiredis_and_what_follows_them_is_bounded_however_they_are_cut():
+    first = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
+    for seed in range(first, first + SEEDS):
+        print(f"REDSYNC_TEST_SEED={seed}")
+        luck = random.Random(seed)
+        data = b"".join(make_reply(luck) for _ in range(luck.randint(1, 8)))
+        plain = hiredis.Reader(notEnoughData=NOTHING)
+        plain.feed(data)
+        expected = [repr(reply) for reply in iter(plain.gets, NOTHING)]
+        reader = ReplyReader()
+        pieces = cut(data, luck, luck.choice([1, 10, 100, 5000]))
+        assert [repr(reply) for reply in read(*pieces, reader=reader)] == expected
+        with pytest.raises(hiredis.ProtocolError, match="announced"):
+            read(*cut(luck.choice([HUGE, b"*1\r\n%2000000000\r\n", b">3000000\r\n"]), luck, 20), reader=reader)
+
+
+# For redis-py.
+
+
+def make_bounded():
+    return BoundedReader(hiredis.Reader(notEnoughData=NOTHING))
+
+
+def test_bounded_reader_reads_as_the_one_of_hiredis():
+    reader = make_bounded()
+    buffer = bytearray(b"..$3\r\nabc..")
+    reader.feed(buffer, 2, 7)
+    assert reader.gets() is NOTHING
+    assert reader.has_data()
+    reader.feed(b"\r\n")
+    assert reader.gets(False) == b"abc"
+    assert not reader.has_data()
+
+
+def test_bounded_reader_refuses_what_is_too_large():
+    with pytest.raises(hiredis.ProtocolError, match="announced"):
+        make_bounded().feed(HUGE)
+
+
+def test_bounded_reader_counts_the_bytes_of_each_reply():
+    reader = make_bounded()
+    piece = b"x" * (1 << 20)
+    for _ in range(3):
+        reader.feed(b"$7340032\r\n")
+        for _ in range(7):
+            reader.feed(piece)
+            assert reader.gets() is NOTHING
+        reader.feed(b"\r\n")
+        assert len(reader.gets()) == 7 << 20
+    reader.feed(b"$999999999\r\n")
+    for _ in range(7):
+        reader.feed(piece)
+        assert reader.gets() is NOTHING
+    with pytest.raises(hiredis.ProtocolError, match=f"more than {MOST_BYTES} bytes"):
+        reader.feed(piece)

@@ -1,0 +1,110 @@
+"""What a client knows of its nodes: whether two of them are one server, and when not to take them for that."""
+
+from types import SimpleNamespace
+
+import pytest
+import redis
+
+from redsync import ConfigurationError
+from redsync._core.memory import Processes
+from redsync._drivers.census import Census
+from redsync._drivers.nodes import NodeInfo, make_nodes
+
+URLS = [f"redis://node-{i}" for i in range(3)]
+
+
+class Net:
+    """Three addresses, the server behind each, and a client's connections to them."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.servers = ["s0", "s1", "s2"]
+        self.links = [None] * 3
+        self.nodes = make_nodes(URLS, redis.Redis)
+        self.census = Census(
+            self.nodes,
+            [self],
+            lambda: self.now,
+            restart_guard=0.0,
+            processes=Processes(),
+            tell=lambda _: None,
+            wake=lambda: None,
+        )
+
+    def reconsider(self):
+        pass
+
+    def meet(self, i):
+        """Hear who is there; True if it is accepted."""
+        node = self.nodes[i]
+        try:
+            self.census.meet(node, NodeInfo(self.servers[i], "valkey 9", 1000.0, pushes=True))
+        except ConfigurationError as error:
+            self.census.note_tried(node, str(error))
+            return False
+        return True
+
+    def connect(self, *indices):
+        """Try these nodes, one after the other; return which are accepted."""
+        accepted = []
+        for i in indices:
+            if self.meet(i):
+                self.links[i] = SimpleNamespace(suspect=False)
+                self.census.note_tried(self.nodes[i], None)
+                accepted.append(i)
+        return accepted
+
+    def cut(self, *indices):
+        for i in indices:
+            self.links[i] = None
+            self.census.note_broken(self.nodes[i], "cut")
+
+
+@pytest.fixture
+def net():
+    net = Net()
+    assert net.connect(0, 1, 2) == [0, 1, 2]
+    return net
+
+
+def test_servers_that_exchange_their_addresses_are_accepted(net):
+    net.cut(0, 1)
+    net.servers[:2] = "s1", "s0"
+    assert net.connect(0, 1) == [0, 1]
+
+
+def test_servers_that_move_in_a_circle_are_accepted_in_any_order(net):
+    net.cut(0, 1, 2)
+    net.servers[:] = "s1", "s2", "s0"
+    assert net.connect(2, 0, 1) == [2, 0, 1]
+
+
+def test_server_whose_old_connection_lasts_is_refused_at_its_new_address_until_that_ends(net):
+    net.cut(1)
+    net.servers[:2] = "s1", "s0"
+    assert net.connect(1) == []
+    assert "node-0:6379 and node-1:6379 are the same server" in net.nodes[1].excuse
+    net.cut(0)
+    assert net.connect(1, 0) == [1, 0]
+
+
+def test_same_server_at_two_addresses_is_refused_while_the_first_is_only_about_to_be_connected(net):
+    net.cut(0, 1)
+    net.servers[1] = "s0"
+    assert net.meet(0)
+    assert net.connect(1) == []
+
+
+def test_address_counts_again_when_the_try_that_was_in_its_way_has_failed(net):
+    net.cut(0, 1)
+    net.servers[:2] = "s1", "s1"
+    assert net.meet(0)
+    assert net.connect(1) == []
+    net.census.note_tried(net.nodes[0], "closed the connection during the handshake")
+    assert net.connect(1) == [1]
+
+
+def test_servers_that_tell_no_identity_are_not_taken_for_one(net):
+    net.cut(0, 1)
+    net.servers[:2] = None, None
+    assert net.connect(0, 1) == [0, 1]

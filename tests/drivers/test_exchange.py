@@ -1,0 +1,254 @@
+"""What one node sends, and what it may not: step by step, on a clock of the test's own."""
+
+import threading
+
+import pytest
+import redis
+
+from redsync._core.effects import Broadcast, Command
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.replies import MOST_BYTES, ReplyReader
+from redsync._drivers.exchange import Exchange
+from redsync._drivers.links import Link
+from redsync._drivers.nodes import make_nodes
+from redsync._drivers.parcels import Parcel
+from tests.support.ours import of_ours
+
+NODE_TIMEOUT = 0.25
+GIVEN_UP = 10.5
+"""Seconds, with room for the looks that are taken now and then."""
+
+
+class Wire(Link):
+    """A link without a network: what the test says has come is read."""
+
+    swift = True
+
+    def __init__(self, node):
+        super().__init__(node)
+        reader = ReplyReader()
+        self.feed, self.gets = reader.feed, reader.gets
+        self.sent = []
+        self.come = b""
+        self.is_shut = False
+
+    def read(self):
+        data, self.come = self.come, b""
+        return data or None
+
+    def send(self, data):
+        self.sent.append(data)
+        return len(data)
+
+    def write(self, data):
+        self.send(data)
+
+    def keep(self, data):
+        self.send(data)
+
+    def flush(self):
+        pass
+
+    def shut(self):
+        self.is_shut = True
+
+    def forget(self):
+        pass
+
+
+class Rig:
+    """One node, its link, and what the lanes of all drivers have in common."""
+
+    def __init__(self, script):
+        self.now = 100.0
+        self.script = script
+        self.broken = []
+        self.nodes = make_nodes(["redis://a"], redis.Redis)
+        self.exchange = Exchange(
+            self.nodes,
+            lambda: self.now,
+            NODE_TIMEOUT,
+            mutex=threading.Lock(),
+            poller=None,
+            awaken=lambda _: None,
+            receive_at_once=lambda *_: None,
+            on_broken=lambda _, reason: self.broken.append(reason),
+            on_change=lambda: None,
+        )
+        self.link = Wire(self.nodes[0])
+        self.exchange._board.install(self.link)
+
+    def ask(self):
+        """Send a command that grants at the answer 1."""
+        effect = Broadcast(Command(self.script, (b"k",), ()), 0, Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
+        parcel = Parcel(effect, Tally(["a"], effect.judge))
+        self.exchange._outbox.send(parcel)
+        return parcel
+
+    def hear(self, data):
+        self.link.come = data
+        self.exchange._receive(self.link, self.now)
+
+    def pass_time(self, seconds, step=0.05, hear=b""):
+        """Let time pass, in which this comes at each step."""
+        for _ in range(round(seconds / step)):
+            self.now += step
+            if hear and not self.broken:
+                self.hear(hear)
+            self.exchange._look_for_suspects()
+
+
+@pytest.fixture
+def rig(make_script):
+    return Rig(make_script("ask", "return 1"))
+
+
+# A node is well if it answers.
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(b"", b""), (b"$1000000\r\n", b"x"), (b"*500000\r\n", b":1\r\n"), (b"", b">2\r\n+pong\r\n+x\r\n")],
+    ids=["silent", "dribbled text", "dribbled list", "messages only"],
+)
+def test_node_that_gives_no_whole_answer_is_suspect_and_given_up_in_the_end(rig, first, then):
+    parcel = rig.ask()
+    if first:
+        rig.hear(first)
+    rig.pass_time(NODE_TIMEOUT + 0.1, hear=then)
+    assert rig.link.suspect
+    assert rig.ask().tally.verdict is Verdict.LOST
+    rig.pass_time(GIVEN_UP, hear=then)
+    assert rig.broken == ["no answer for 10 s"]
+    assert rig.link.is_shut
+    assert parcel.tally.verdict is Verdict.LOST
+
+
+def test_node_that_answers_in_single_bytes_but_in_time_is_well(rig):
+    for _ in range(100):
+        parcel = rig.ask()
+        for byte in b"$3\r\nabc\r\n":
+            rig.now += NODE_TIMEOUT / 10
+            rig.hear(bytes([byte]))
+            rig.exchange._look_for_suspects()
+        assert parcel.done
+        assert not rig.link.suspect
+    assert rig.broken == []
+
+
+def test_suspect_node_is_trusted_again_when_it_has_caught_up(rig):
+    """A node that answers one of many commands now and then would else be sent all that come."""
+    parcels = [rig.ask() for _ in range(3)]
+    rig.pass_time(0.5)
+    assert rig.link.suspect
+    rig.hear(b":1\r\n:1\r\n")
+    assert rig.link.suspect
+    assert rig.ask().tally.verdict is Verdict.LOST
+    rig.pass_time(9.0)
+    assert rig.broken == []
+    rig.hear(b":1\r\n")
+    assert not rig.link.suspect
+    assert all(parcel.done for parcel in parcels)
+    last = rig.ask()
+    rig.hear(b":1\r\n")
+    assert last.tally.won
+
+
+def test_messages_to_an_idle_client_are_no_answers_that_are_missing(rig):
+    """However many bytes come in the end."""
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4000\r\n" + b"x" * 4000 + b"\r\n"
+    for _ in range(MOST_BYTES // 4000 + 100):
+        rig.hear(message[:2000])
+        rig.hear(message[2000:])
+    assert rig.broken == []
+    assert rig.link.unfinished == 0
+
+
+# What breaks the link of that node, and nothing else.
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"*2147483647\r\n", "announced 2147483647 elements, more than 1000000"),
+        (b":1\r\n*2147483647\r\n", "announced 2147483647 elements, more than 1000000"),
+        (b"+" + b"x" * 70_000, "sent a line of more than 65536 bytes"),
+        (b":1\r\n:1\r\n", "sent a reply to no command"),
+        (b">0\r\n", "sent a reply to no command"),
+        (b"%1\r\n*0\r\n:1\r\n", "unhashable type: 'list'"),
+        (b">3\r\n$7\r\nmessage\r\n:1\r\n:2\r\n", "a message is text, not 2"),
+        (b"*1\r\n" * 2000 + b":1\r\n", "Max nesting depth exceeded"),
+        (b">3\r\n$7\r\nmessage\r\n:1\r\n" + b"*1\r\n" * 1000 + b":1\r\n", "a message is text, not [[[[...]]]]"),
+        (b"\x1b]0;owned\x07\r\n", r'Protocol error, got "\x1b" as reply type byte'),
+    ],
+    ids=lambda it: it[:12] if isinstance(it, bytes) else "",
+)
+def test_answer_that_no_node_of_ours_gives_breaks_the_link(rig, answer, reason):
+    parcel = rig.ask()
+    rig.hear(answer)
+    assert rig.broken == [reason]
+    assert rig.link.is_shut
+    assert parcel.done
+
+
+@pytest.mark.parametrize("header", [b"$2000000000\r\n", b"*900000\r\n$100000000\r\n", b"=100000000\r\n"])
+def test_answer_without_an_end_breaks_the_link(rig, header):
+    rig.ask()
+    rig.hear(header)
+    piece = b"x" * 16384
+    for _ in range(MOST_BYTES // len(piece) - 1):
+        rig.hear(piece)
+    assert rig.broken == []
+    rig.hear(piece)
+    rig.hear(piece)
+    assert rig.broken == [f"sent a reply of more than {MOST_BYTES} bytes"]
+
+
+def test_flood_of_messages_breaks_the_link(rig):
+    messages = b">3\r\n+message\r\n+c\r\n$7\r\n0 a key\r\n" * 400
+    for _ in range(300):
+        rig.now += 0.1
+        rig.hear(messages)
+    assert rig.broken == []
+    for _ in range(100):
+        rig.hear(messages)
+        if rig.broken:
+            break
+    assert rig.broken == ["sent more than 20000 messages in a second"]
+
+
+def test_error_is_shown_without_what_commands_a_terminal(rig):
+    parcel = rig.ask()
+    rig.hear(b"-ERR \x1b]0;owned\x07 " + b"x" * 1000 + b"\r\n")
+    assert rig.nodes[0].last_error.startswith(r"ERR \x1b]0;owned\x07 xxx")
+    assert len(rig.nodes[0].last_error) < 210
+    assert parcel.tally.replies == [rig.nodes[0].last_error]
+
+
+# What is only a vote that fails.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"(" + b"9" * 5000 + b"\r\n",
+        b",nan\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b"=8\r\ntxt:\xff\xfe\xfd1\r\n",
+        b"*1\r\n" * 1000 + b":1\r\n",
+        b"$4000000\r\n" + b"\xff" * 4_000_000 + b"\r\n",
+    ],
+    ids=lambda answer: answer[:8],
+)
+def test_odd_answer_is_a_vote(make_script, answer):
+    rig = Rig(make_script("ask", "return 1"))
+    effect = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply[0] + 1 == 2), 1.0)
+    parcel = Parcel(effect, Tally(["a"], effect.judge))
+    rig.exchange._outbox.send(parcel)
+    rig.hear(answer)
+    assert rig.broken == []
+    assert parcel.done
+    assert not parcel.tally.won
+    assert all(len(str(vote)) < 300 for vote in parcel.tally.votes)

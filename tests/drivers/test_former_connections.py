@@ -1,0 +1,176 @@
+"""What was written to a connection that was given up is dead: at this end, and where it is known at the other one."""
+
+import math
+import os
+import socket
+import struct
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import redis
+
+from redsync import Client
+from redsync._drivers.greetings import end_former, greet
+from redsync._drivers.links import GIVE_UP, make_link
+from redsync._drivers.nodes import Channel, make_nodes
+from tests.aio_support import both_loops, run, until
+
+WORDS = b"words that the node has not read"
+
+
+@pytest.fixture
+def ends():
+    """Both ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    far.settimeout(30)
+    with near, far:
+        yield near, far
+
+
+def link_over(sock):
+    (node,) = make_nodes(["redis://127.0.0.1:1"], redis.Redis)
+    return make_link(node, Channel(SimpleNamespace(_sock=sock), 5.0, math.inf))
+
+
+def read_to_the_end(sock):
+    parts = []
+    while part := sock.recv(1000):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_connection_that_is_given_up_is_reset(ends):
+    near, far = ends
+    link = link_over(near)
+    link.write(WORDS)
+    link.reset()
+    read_to_the_end(far)
+    with pytest.raises(OSError, match=r"reset|Broken pipe"):
+        far.send(b"a reply")
+
+
+def test_descriptor_of_a_reset_connection_is_nobody_elses(ends):
+    """Another thread may be about to read or write."""
+    link = link_over(ends[0])
+    link.reset()
+    os.fstat(link.fileno)
+    with pytest.raises(OSError, match="not connected"):
+        link.read()
+    with pytest.raises(OSError, match=r"not connected|Broken pipe"):
+        link.send(b"more")
+    link.reset()  # several threads may come to the same conclusion
+
+
+def test_connection_of_a_closed_client_ends_in_an_orderly_way(ends):
+    near, far = ends
+    link = link_over(near)
+    link.write(WORDS)
+    link.shut()
+    assert read_to_the_end(far) == WORDS
+    far.send(b"a reply")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")
+def test_kernel_gives_up_what_is_not_acknowledged(ends):
+    near, _ = ends
+    link = link_over(near)
+    assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GIVE_UP * 1000
+    link.shut()
+
+
+def test_discarded_link_is_reset_and_that_of_a_closed_lane_is_not(rig):
+    board, (first, second, _) = rig.lane._board, rig.lane.links
+    peers = {link: link._sock.getpeername() for link in (first, second)}
+    assert all(peers.values())
+    board.discard(first, "a test")
+    with pytest.raises(OSError, match="not connected"):
+        first._sock.getpeername()
+    rig.lane._discard_all()
+    linger = second._sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+    assert struct.unpack("ii", linger) == (0, 0)
+
+
+def test_new_connection_ends_the_former_ones(nodes):
+    """Before anything that is owed is sent: what the former ones still carry is not executed any more."""
+    url = nodes.urls[0]
+    with redis.Redis.from_url(url).client() as former, redis.Redis.from_url(url).client() as other:
+        (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+        channel = node.open(5.0)
+        node.meet(channel.talk(greet(raw=True)), 0.0)
+        process = node.info.run_id
+        node.former = (process, former.client_id()), ("another process", other.client_id())
+        tag = channel.talk(end_former(node))
+        assert tag == (process, channel.ask(b"CLIENT ID\r\n")[0])
+        assert node.former == ()
+        with pytest.raises(redis.ConnectionError, match="closed by server"):
+            former.connection.can_read(60)
+        assert other.ping()
+        channel.close()
+
+
+def test_node_that_refuses_to_tell_or_to_end_connections_is_used_all_the_same(nodes, raw):
+    raw[0].execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", "-client")
+    try:
+        (node,) = make_nodes([nodes.urls[0].replace("//", "//app:secret@")], redis.Redis)
+        channel = node.open(5.0)
+        node.meet(channel.talk(greet(raw=True)), 0.0)
+        node.former = ((node.info.run_id, 1),)
+        assert channel.talk(end_former(node)) is None
+        assert node.former == ()
+        assert channel.ask(b"PING\r\n") == [b"PONG"]
+        channel.close()
+    finally:
+        raw[0].execute_command("ACL", "DELUSER", "app")
+
+
+def ids(admin):
+    return {int(client["id"]) for client in admin.client_list()}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_client_remembers_the_number_of_each_connection_and_ends_it(nodes, raw):
+    with Client(nodes.urls, restart_guard=0) as client:
+        wait_until(lambda: all(status.state == "up" for status in client.nodes()))
+        lane = client._runner._maintenance.lanes[0]
+        process, number = lane.links[0].tag
+        assert process == raw[0].info("server")["run_id"]
+        assert number in ids(raw[0])
+        lane._board.discard(lane.links[0], "a test")
+        wait_until(lambda: lane.links[0] is not None)
+        assert number not in ids(raw[0])
+        assert raw[0].info("commandstats")["cmdstat_client|kill"]["calls"] >= 1
+        assert lane.links[0].node.former == ()
+
+
+@both_loops
+def test_async_client_resets_and_ends_what_it_gives_up(nodes, raw, loop):
+    from redsync import AsyncClient
+
+    async def main():
+        async with AsyncClient(nodes.urls, restart_guard=0) as client:
+            async with client.get_lock("x"):
+                pass
+            lane = client._runner._maintenance.lane
+            await until(lambda: all(lane.links))
+            link = lane.links[0]
+            process, number = link.tag
+            assert process == raw[0].info("server")["run_id"]
+            sock = link._transport.get_extra_info("socket")
+            before = raw[0].info("commandstats").get("cmdstat_client|kill", {"calls": 0})["calls"]
+            lane._board.discard(link, "a test")
+            assert struct.unpack("ii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
+            await until(lambda: lane.links[0] is not None)
+            assert number not in ids(raw[0])
+            assert raw[0].info("commandstats")["cmdstat_client|kill"]["calls"] == before + 1
+
+    run(main, loop)

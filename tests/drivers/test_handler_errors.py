@@ -1,0 +1,135 @@
+"""What a signal's handler raises comes out, whatever it is: nobody takes it for a failure of a node, or for his own."""
+
+import itertools
+from contextlib import suppress
+
+import pytest
+
+from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError
+from redsync._core.effects import Wait, wait
+from redsync._drivers.threads import clock
+
+STRIDE = 5
+"""Of some 300 points a run tries each fifth; the seed says which."""
+
+PATIENCE = 60.0
+
+RECORDS = ("redsync:client:", "redsync_birth")
+
+KINDS = {
+    "TimeoutError": (TimeoutError, "time limit"),  # what a handler of SIGALRM raises; an OSError
+    "BlockingIOError": (BlockingIOError, "busy"),  # what a socket raises that takes nothing now
+    "ValueError": (ValueError, "odd"),  # what we raise ourselves for an odd reply
+    "IndexError": (IndexError, "none"),  # what a reply to no command comes to
+    "LeaseLostError": (LeaseLostError, "other", "it was lost"),  # as by `check()` of another lock
+}
+
+
+@pytest.fixture(params=KINDS)
+def error(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def downs():
+    return []
+
+
+@pytest.fixture
+def client(nodes, downs):
+    """A client whose lease is a minute: whatever is left is left by mistake."""
+
+    def listen(event):
+        if isinstance(event, NodeChanged) and event.state == "down":
+            downs.append(event)
+
+    with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[listen]) as client:
+        yield client
+
+
+@pytest.fixture
+def come_out(inject, error, raw, downs, eventually, seed):  # noqa: PLR0917  (fixtures)
+    """Return a function that has an error raised at each point of a function, and sees that it comes out."""
+
+    def held():
+        return {key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)}
+
+    def strike():
+        # A new one each time: it keeps the frames that it came through.
+        raise error[0](*error[1:])
+
+    def come_out(prepare):
+        swallowed = []
+        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+            function, clean_up = prepare(point)
+            try:
+                where = inject(point, function, strike)
+            except error[0]:
+                pass
+            else:
+                if where is None:
+                    clean_up()
+                    break
+                swallowed.append(where)
+            clean_up()
+            eventually(lambda: not held(), within=PATIENCE)
+        assert swallowed == []
+        assert downs == []
+        assert point > 50
+
+    return come_out
+
+
+def nothing():
+    """There is nothing to clean up."""
+
+
+def test_error_in_a_with_statement_comes_out(come_out, client):
+    def prepare(point):
+        lock = client.get_lock(f"x {point}", timeout=PATIENCE)
+
+        def use():
+            with lock:
+                pass
+
+        return use, nothing
+
+    come_out(prepare)
+
+
+def test_error_in_acquire_and_release_comes_out(come_out, client):
+    def prepare(point):
+        lock = client.get_lock(f"x {point}")
+
+        def use():
+            assert lock.acquire(timeout=PATIENCE)
+            lock.release()
+
+        def clean_up():
+            with suppress(NotOwnedError):
+                lock.release()
+
+        return use, clean_up
+
+    come_out(prepare)
+
+
+def test_error_in_a_sleep_comes_out(come_out, client):
+    def sleep():
+        for _ in range(5):
+            yield from wait(Wait(clock() + 0.001, 0))
+
+    come_out(lambda point: (lambda: client.runner.run(sleep()), nothing))
+
+
+def test_error_that_looks_like_the_end_of_a_protocol_is_none(client):
+    def end(effect):
+        raise StopIteration("not the result")
+
+    runner = client.runner
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        runner._drive(asleep(), set(), lambda *_: end(None))
+
+
+def asleep():
+    yield from wait(Wait(clock(), 0))

@@ -1,0 +1,451 @@
+"""Handlers of signals, finalizers and callbacks that use the client in whose code they come in between."""
+
+import gc
+import itertools
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pytest
+
+from redsync import Client, ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
+
+STRIDE = 7
+"""Of some 300 points a run tries each seventh; the seed says which."""
+
+PATIENCE = 60.0
+"""Seconds; what has not ended by then never will."""
+
+RECORDS = ("redsync:client:", "redsync_birth")
+
+
+@pytest.fixture
+def make_client(nodes):
+    """Make clients; their lease is a minute: whatever is left is left by mistake."""
+    clients = []
+
+    def make(**options):
+        clients.append(Client(nodes.urls, **{"lease": 60.0, "restart_guard": 0.0, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+def held(raw):
+    return sorted({key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)})
+
+
+def compose(outer, inner):
+    return lambda: outer(inner())
+
+
+def aside(function):
+    """Call a function in a thread of its own, which must end; return what it returns, or raise what it raises."""
+    results, errors = [], []
+
+    def body():
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        frame = sys._current_frames()[thread.ident]
+        pytest.fail(f"hangs in {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@pytest.fixture
+def at_any_point(inject, seed):
+    """Return a function that calls a handler at each point of another function, one after the other."""
+
+    def at_any_point(prepare):
+        """`prepare(point)` returns the function, the handler, and what to check afterwards."""
+        refused = 0
+        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+            function, handler, check = prepare(point)
+            outcome = []
+            note = compose(outcome.append, handler)
+            where = aside(partial(inject, point, function, note))
+            if where is None:
+                break
+            refused += outcome == [ReentrantCallError]
+            assert outcome, where
+            check()
+        assert point > 50
+        return refused, point // STRIDE
+
+    return at_any_point
+
+
+# At every point at which a handler can be called.
+
+
+def test_lock_released_by_a_handler_at_any_point_is_given_back(at_any_point, client, raw, eventually):
+    """If not at once, then a moment later."""
+
+    def prepare(point):
+        lock, mutex = client.get_lock(f"x {point}"), client.get_mutex(f"other {point}")
+        hold = mutex.__enter__()
+
+        def use():
+            assert lock.acquire(timeout=5.0)
+            lock.release()
+
+        return use, hold.release, lambda: eventually(lambda: mutex and not held(raw), within=PATIENCE)
+
+    at_any_point(prepare)
+
+
+def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point, client, raw, eventually):
+    def prepare(point):
+        lock, other = client.get_lock(f"x {point}"), client.get_lock(f"other {point}")
+
+        def use():
+            assert lock.acquire(timeout=5.0)
+            lock.release()
+
+        def handler():
+            try:
+                assert other.acquire(timeout=5.0)
+            except ReentrantCallError:
+                return ReentrantCallError
+            other.release()
+            return None
+
+        return use, handler, lambda: eventually(lambda: not held(raw), within=PATIENCE)
+
+    refused, points = at_any_point(prepare)
+    assert 0 < refused < points
+
+
+def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_point, make_client, raw, eventually):
+    def prepare(point):
+        client = make_client()
+        kept, lock = client.get_lock("kept"), client.get_lock("x")
+
+        def use():
+            with suppress(ClientClosedError):
+                kept.acquire()
+                lock.acquire()
+                lock.release()
+
+        def check():
+            eventually(lambda: not held(raw), within=PATIENCE)
+            eventually(lambda: not client.runner._maintenance._thread.is_alive(), within=PATIENCE)
+            with pytest.raises(ClientClosedError):
+                lock.acquire()
+
+        return use, client.close, check
+
+    at_any_point(prepare)
+
+
+def test_closed_client_says_so_also_in_the_middle_of_a_call(client):
+    """Not that it was called at the wrong moment: that would be tried again."""
+    doing = client.runner._doing
+    with doing.busy():
+        client.close()
+        with pytest.raises(ClientClosedError):
+            client.get_lock("x").acquire()
+        with pytest.raises(ClientClosedError):
+            client.runner.give_back(iter(()))
+
+
+def test_looks_never_wait_in_the_middle_of_a_call(client):
+    lock = client.get_lock("x")
+    with lock as hold, client.runner._doing.busy():
+        assert lock.owned()
+        assert lock.remaining() > 0
+        assert not hold.lost
+        with pytest.raises(ReentrantCallError, match="set a flag"):
+            hold.check()
+    assert len(client.nodes()) == 3
+
+
+def test_release_that_was_left_to_the_maintenance_and_fails_is_logged(client, caplog, eventually):
+    lock = client.get_lock("x")
+    with lock as hold:
+        with client.runner._doing.busy():
+            hold.release()
+            hold.release()
+        eventually(lambda: hold.lost or hold._released)
+        eventually(lambda: caplog.records)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("redsync", "WARNING")
+    assert "was released already" in record.getMessage()
+
+
+# Handlers of signals, in a thread that sleeps.
+
+
+@contextmanager
+def alarm(handler, seconds=0.2):
+    """Call a handler once, after some time, in the main thread."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(params=["alone", "while another thread reads for it"])
+def company(request, client):
+    """Whether another thread of the client waits too, and was there first."""
+    if request.param == "alone":
+        yield None
+        return
+    mutex = client.get_mutex("company")
+    hold = mutex.__enter__()
+
+    def keep_company():
+        with suppress(ClientClosedError):
+            hold.wait_lost()
+
+    thread = threading.Thread(target=keep_company)
+    thread.start()
+    while not client.runner._lanes[0]._turns._leading:
+        time.sleep(0.001)
+    yield
+    with suppress(ClientClosedError):
+        mutex.release()
+    thread.join()
+
+
+@pytest.mark.usefixtures("company")
+def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_client, raw, eventually):
+    holder, done = make_client().get_lock("x"), []
+    hold = holder.__enter__()
+
+    def handler():
+        for i in range(3):
+            with client.get_lock(f"other {i}", timeout=5.0) as other:
+                other.check()
+        mine.release()
+        done.append(held(raw))
+        hold.release()
+
+    mine = client.get_mutex("mine")
+    mine.acquire()
+    with alarm(handler):
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
+    assert "redsync:mine" not in done[0]
+    assert client.get_lock("x").owned()
+    client.get_lock("x").release()
+
+
+@pytest.mark.usefixtures("company")
+def test_handler_that_waits_itself_is_served(client, make_client):
+    """By its own thread, or by the one that reads for all; and the interrupted wait goes on."""
+    other = make_client()
+    first, second = other.get_mutex("first"), other.get_mutex("second")
+    first.acquire()
+    second.acquire()
+
+    def handler():
+        threading.Timer(0.1, second.release).start()
+        with client.get_mutex("second", timeout=PATIENCE):
+            first.release()
+
+    with alarm(handler), client.get_mutex("first", timeout=PATIENCE) as hold:
+        hold.check()
+
+
+@pytest.mark.usefixtures("company")
+def test_client_closed_by_a_handler_in_a_sleeping_thread_has_given_back_what_it_held(
+    client, make_client, raw, eventually
+):
+    """When `close` returns; what the interrupted call has asked for is undone when that goes on."""
+    blocker = make_client().get_lock("x")
+    blocker.acquire()
+    client.get_lock("mine").acquire()
+    left = []
+
+    def handler():
+        client.close()
+        left.append("redsync:mine" in held(raw))
+
+    with alarm(handler), pytest.raises(ClientClosedError):
+        client.get_lock("x").acquire()
+    assert left == [False]
+    eventually(lambda: held(raw) == ["redsync:x"], within=PATIENCE)
+    eventually(lambda: not client.runner._maintenance._thread.is_alive(), within=PATIENCE)
+    blocker.release()
+
+
+PROGRAM = """
+import signal, sys
+from redsync import Client
+
+client = Client(sys.argv[1:], lease=600, restart_guard=0)
+kept, lock = client.get_lock("kept"), client.get_lock("x")
+
+
+def end(number, frame):
+    client.close()
+    raise SystemExit(7)
+
+
+signal.signal(signal.SIGTERM, end)
+kept.acquire()
+print("ready", flush=True)
+while True:
+    with lock:
+        pass
+"""
+
+
+def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, eventually):
+    """What people write. Ten times, for it matters what the signal interrupts."""
+    crew = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM.replace('"kept"', f'"kept {i}"'), *nodes.urls], stdout=-1)
+        for i in range(10)
+    ]
+    try:
+        for process in crew:
+            assert process.stdout.readline() == b"ready\n"
+        for process in crew:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(PATIENCE) for process in crew] == [7] * 10
+        # What was handed over to one that had gone already is taken back after three seconds.
+        eventually(lambda: not held(raw), within=PATIENCE)
+    finally:
+        for process in crew:
+            process.kill()
+            process.communicate()
+
+
+# Finalizers.
+
+
+def test_object_that_releases_a_lock_when_it_is_collected_blocks_nobody(client, raw, eventually):
+    """Collected wherever Python collects garbage: also by the client's own thread, and in the middle of a step."""
+
+    class Job:
+        def __init__(self, number):
+            self.me = self  # a cycle, as many objects have
+            self.mutex = client.get_mutex(f"job {number}")
+            self.mutex.acquire()
+
+        def __del__(self):
+            self.mutex.release()
+
+    def work():
+        lock = client.get_lock("x")
+        for i in range(200):
+            if i % 5 == 0:
+                Job(i)
+            assert lock.acquire(timeout=5.0)
+            lock.release()
+
+    before = gc.get_threshold()
+    gc.set_threshold(20, 2, 2)
+    try:
+        aside(work)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    eventually(lambda: not held(raw), within=PATIENCE)
+
+
+# Callbacks.
+
+
+@pytest.fixture
+def lose(raw):
+    """Return a function that takes a lock with a callback, and has it lost."""
+
+    def lose(client, on_lost, name="x"):
+        client.get_lock(name, on_lost=on_lost).acquire()
+        for node in raw:
+            node.delete(f"redsync:{name}")
+
+    return lose
+
+
+def test_callback_may_close_the_client(make_client, raw, lose, caplog, eventually):
+    client = make_client(lease=1.0)
+    client.get_lock("other").acquire()
+    lose(client, lambda hold: client.close())
+    thread = client.runner._maintenance._thread
+    eventually(lambda: not thread.is_alive(), within=PATIENCE)
+    assert held(raw) == []
+    assert [record.getMessage()[:16] for record in caplog.records] == ["lost the hold of"]
+    with pytest.raises(ClientClosedError):
+        client.get_lock("y").acquire()
+    client.close()
+
+
+def test_callback_that_exits_ends_nothing(make_client, raw, lose, caplog, eventually):
+    told = []
+    client = make_client(lease=1.0, listeners=[told.append])
+    lose(client, lambda hold: sys.exit(1))
+    eventually(lambda: told, within=PATIENCE)
+    assert "SystemExit(1)" in caplog.records[-1].getMessage()
+    with client.get_lock("y") as hold:
+        state = hold._state
+        until = state.valid_until
+        eventually(lambda: state.valid_until > until, within=PATIENCE)
+
+
+def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_client, lose):
+    """As any function does that the thread calls."""
+    client = make_client(lease=60.0)
+
+    def work():
+        lose(client, lambda hold: sys.exit(1))
+        with suppress(LeaseLostError, QuorumError):
+            client.get_lock("x").extend()
+
+    with pytest.raises(SystemExit):
+        aside(work)
+
+
+def test_callback_uses_the_client(make_client, lose, eventually):
+    client, done = make_client(lease=1.0), []
+
+    def on_lost(hold):
+        with client.get_lock("y", timeout=5.0) as other:
+            other.check()
+        done.append(hold)
+
+    lose(client, on_lost)
+    eventually(lambda: done, within=PATIENCE)
+
+
+def test_logger_of_a_nodes_trouble_uses_the_client(client, nodes, eventually):
+    done = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            done.append(client.get_lock("log").acquire(timeout=5.0))
+            client.get_lock("log").release()
+
+    handler, log = Handler(), logging.getLogger("redsync.node")
+    log.addHandler(handler)
+    try:
+        nodes.kill(0)
+        eventually(lambda: done, within=PATIENCE)
+    finally:
+        log.removeHandler(handler)
+        nodes.restart(0)
+    assert done[0]

@@ -1,0 +1,126 @@
+import math
+
+import pytest
+
+from redsync._core.effects import Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.scripts import Script
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.retries import Retries, is_refused
+
+UNDO = Script("undo", b"return 1", b"0" * 40)
+ANNA = Owner.of("client", 1)
+
+
+def parcel(number, claim=b"anna", *, until=1000.0):
+    made = Parcel(Tell(Command(UNDO, (b"key",), (claim, number)), 0, ANNA, 1, until), None)
+    assert made.make(number)
+    return made
+
+
+def several(count):
+    return [parcel(number, b"%d" % number) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("BUSY Redis is busy running a script", True),
+        ("MISCONF Redis is configured to save RDB snapshots", True),
+        ("LOADING Redis is loading the dataset in memory", True),
+        ("OOM command not allowed when used memory > 'maxmemory'", True),
+        ("ERR Error running script (call to f_0): @user_script:9: -MISCONF Redis is configured", True),
+        ("NOSCRIPT No matching script", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("ERR unknown command 'EVALSHA'", False),
+        ("ERR Error running script (call to f_0): @user_script:9: WRONGTYPE Operation against a key", False),
+    ],
+)
+def test_is_refused_tells_what_may_be_executed_later(text, expected):
+    assert is_refused(text) is expected
+
+
+def test_retries_pause_longer_and_longer_while_the_node_refuses():
+    retries, now, pauses = Retries(), 0.0, []
+    undo = parcel(1)
+    for _ in range(12):
+        retries.add(undo, now)
+        pauses.append(retries.at - now)
+        now = retries.at
+        assert retries.due(now, []) == [undo]
+        retries.remove([undo])
+        assert retries.at == math.inf, "it is under way"
+        assert retries
+    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 6])
+
+
+def test_retries_ask_with_one_and_send_the_others_when_that_is_executed():
+    retries = Retries()
+    made = several(700)
+    for each in made:
+        retries.add(each, 0.0)
+    sizes = []
+    while retries:
+        batch = retries.due(1.0, [])
+        sizes.append(len(batch))
+        retries.remove(batch)
+        for each in batch:
+            retries.settle(each, 1.0)
+    assert sizes == [1, 8, 64, 512, 115]
+    assert retries.at == math.inf
+
+
+def test_retries_ask_with_another_one_each_time():
+    """One that a node will never execute holds nobody up."""
+    retries = Retries()
+    made = several(3)
+    for each in made:
+        retries.add(each, 0.0)
+    tried = []
+    for now in range(1, 4):
+        (batch,) = retries.due(now, [])
+        tried.append(batch)
+        retries.remove([batch])
+        retries.add(batch, now)
+    assert tried == made
+
+
+def test_retries_keep_the_latest_about_a_claim():
+    retries = Retries()
+    nested, last = parcel(1), parcel(2)
+    retries.add(nested, 0.0)
+    retries.add(last, 0.0)
+    assert retries.due(1.0, []) == [last]
+
+
+def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
+    retries = Retries()
+    undo, other, later = parcel(1), parcel(2, b"bert"), parcel(3)
+    retries.add(undo, 0.0)
+    retries.add(other, 0.0)
+    assert retries.due(1.0, [later]) == [other]
+    retries.remove([other])
+    retries.settle(other, 1.0)
+    assert retries.due(1.0, [later]) == []
+    assert 1.0 < retries.at < 1.1
+    retries.settle(later, 1.05)
+    assert not retries, "what was executed settles what came before it"
+
+
+def test_retries_drop_what_is_pointless():
+    retries = Retries()
+    retries.add(parcel(1, b"anna", until=5.0), 0.0)
+    lasting = parcel(3, b"cleo")
+    retries.add(lasting, 0.0)
+    assert retries.due(5.0, []) == [lasting]
+    retries.remove([lasting])
+    retries.settle(lasting, 5.0)
+    assert not retries
+
+
+def test_retries_have_nothing_to_do_when_all_of_it_is_pointless():
+    retries = Retries()
+    retries.add(parcel(1, until=5.0), 0.0)
+    assert retries.due(5.0, []) == []
+    assert retries.at == math.inf
+    assert not retries

@@ -1,0 +1,256 @@
+"""One of three nodes is hostile: it costs clients of the others neither time nor memory, and raises nothing in them.
+
+Once with threads and once with asyncio. `tests/drivers/test_exchange.py` tests step by step what single pieces do.
+"""
+
+import contextlib
+import itertools
+import random
+import time
+
+import pytest
+
+from redsync import Client
+from redsync.testing import FaultProxy, LocalNodes
+from tests.bridge import Bridge
+from tests.support.hostile import Hostile, bulk, dribble, greeting
+
+WITHIN = 60.0
+"""Seconds; what is waited for happens within a few, on a machine that has time."""
+
+GUARD = 1.0
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two nodes that are as they should be, and are older than the guard."""
+    with LocalNodes(2) as nodes:
+        time.sleep(GUARD + 1)  # Their uptime is told in whole seconds, up to one too many.
+        yield nodes
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def connect(request, pair):
+    """Make clients of the two nodes and another, of either flavour."""
+    pair.reset()
+    with contextlib.ExitStack() as stack:
+        bridge = Bridge() if request.param == "asyncio" else None
+        if bridge is not None:
+            stack.callback(bridge.end)
+
+        def connect(url, *, delay=0.0, **options):
+            urls = pair.urls
+            if delay:
+                proxies = [stack.enter_context(FaultProxy(port)) for port in pair.ports]
+                urls = [proxy.url for proxy in proxies]
+                for proxy in proxies:
+                    proxy.delay = delay
+            client = (Client if bridge is None else bridge.connect)([*urls, url], **{"lease": 30.0, **options})
+            stack.callback(client.close)
+            return client
+
+        yield connect
+
+
+@pytest.fixture
+def serve():
+    """Start a hostile server that answers by these pieces."""
+    with contextlib.ExitStack() as stack:
+        yield lambda answer: stack.enter_context(Hostile(answer))
+
+
+def in_use(pieces):
+    """Return an `answer` that greets as a node does, and answers everything else by these pieces."""
+
+    def answer(words):
+        greeted = greeting(words)
+        return pieces() if greeted is None else [greeted]
+
+    return answer
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+
+# In use.
+
+
+MESSAGES = b">3\r\n+message\r\n+c\r\n$7\r\n0 a key\r\n" * 1000
+
+ENDLESS = {
+    "twelve bytes": lambda: [b"*2147483647\r\n"],
+    "a list of lists": lambda: [b"*999\r\n" * 200_000],
+    "a deep list": lambda: [b"*1\r\n" * 900 + b":1\r\n"],
+    "a text": lambda: itertools.chain([b"$2000000000\r\n"], itertools.repeat(b"x" * 65536)),
+    "a line": lambda: itertools.chain([b"+"], itertools.repeat(b"x" * 65536)),
+    "a dribble": lambda: dribble(b"$1000000000\r\n"),
+    # With pauses, for it shares this process.
+    "messages": lambda: dribble(MESSAGES, MESSAGES, every=0.005),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_endless_answers_of_a_minority_cost_nothing(kind, connect, serve):
+    hostile = serve(in_use(ENDLESS[kind]))
+    client = connect(hostile.url, restart_guard=0)
+    before = resident()
+    for i in range(20):
+        lock = client.get_lock(f"x {i}")
+        assert lock.acquire(timeout=WITHIN)
+        lock.release()
+    assert resident() - before < 100
+    assert [status.state for status in client.nodes()[:2]] == ["up", "up"]
+
+
+# At the beginning.
+
+
+@pytest.mark.parametrize(
+    "hello", ["*2147483647\r\n", "$2000000000\r\n" + "x" * 9_000_000], ids=["twelve bytes", "text"]
+)
+def test_answer_to_the_first_word_is_bounded(hello, connect, serve, eventually):
+    hostile = serve(lambda words: [hello.encode()])
+    before = resident()
+    client = connect(hostile.url, restart_guard=0)
+    assert client.get_lock("x").acquire(timeout=WITHIN)
+    assert resident() - before < 100
+    reason = eventually(lambda: client.nodes()[2].last_error, WITHIN)
+    assert "announced" in reason or "more than 8388608 bytes" in reason
+
+
+TARPITS = {
+    "at hello": lambda words: dribble(b"%1\r\n$10\r\n"),
+    "at info": lambda words: dribble(b"$1000\r\n") if words[0] == b"INFO" else [greeting(words)],
+    "with messages": lambda words: dribble(b">1\r\n+x\r\n", b">1\r\n+x\r\n", 0.001),
+}
+
+
+@pytest.mark.parametrize("where", TARPITS)
+def test_node_that_never_ends_its_handshake_keeps_nobody_from_the_first_use_of_the_others(where, connect, serve):
+    client = connect(serve(TARPITS[where]).url, lease=GUARD)
+    assert client.get_lock("x").acquire(timeout=WITHIN)
+    assert [status.state for status in client.nodes()] == ["up", "up", "down"]
+
+
+class TlsTarpit(Hostile):
+    """Begins a TLS record of 16 kB, and sends it a byte at a time."""
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(b"\x16\x03\x03\x40\x00\x02")
+            while not self._closed.wait(0.05):
+                connection.sendall(b"\x00")
+
+
+def test_node_that_never_ends_its_tls_handshake_keeps_nobody_from_the_first_use_of_the_others(connect):
+    with TlsTarpit(None) as tarpit:
+        client = connect(f"rediss://127.0.0.1:{tarpit.port}/0?ssl_cert_reqs=none", lease=GUARD)
+        assert client.get_lock("x").acquire(timeout=WITHIN)
+        assert [status.state for status in client.nodes()] == ["up", "up", "down"]
+
+
+# Whatever it answers.
+
+NUMBERS = (0, 1, 2, 3, -1, -2, 1000, 29_999, 10**9, 2**53, 2**63 - 1, -(2**63))
+TEXTS = (
+    b"",
+    b"1",
+    b"0 1",
+    b"7 3",
+    b"3,17",
+    b"-5",
+    b"nan",
+    b"1e999",
+    b"client:1",
+    b"9" * 40,
+    b"\xff\xfe",
+    b"\x1b]0;x\x07",
+    b"r:a:1",
+)
+
+
+def make_answer(luck, depth=0):
+    """Return a random reply."""
+    kind = luck.choice("::::$$$$****_,(#%~=+-" if depth < 4 else "::$$_")
+    match kind:
+        case ":":
+            return b":%d\r\n" % luck.choice(NUMBERS)
+        case "$":
+            return bulk(luck.choice(TEXTS))
+        case "=":
+            return b"=%d\r\ntxt:%b\r\n" % (len(text := luck.choice(TEXTS)) + 4, text)
+        case "_" | "#":
+            return {"_": b"_\r\n", "#": b"#t\r\n"}[kind]
+        case ",":
+            return luck.choice([b",nan\r\n", b",inf\r\n", b",-inf\r\n", b",1.5\r\n"])
+        case "(":
+            return b"(" + b"9" * luck.choice([1, 20, 400, 5000]) + b"\r\n"
+        case "%":
+            n = luck.randint(0, 3)
+            return b"%%%d\r\n" % n + b"".join(bulk(b"%d" % i) + make_answer(luck, depth + 1) for i in range(n))
+        case "+" | "-":
+            words = luck.choice(
+                ["OK", "ERR \x1b[31m", "FORGETFUL 5", "FORGETFUL -1", "NOSCRIPT", "BUSY x", "MOVED 1 a:1"]
+            )
+            return f"{kind}{words}\r\n".encode()
+    n = luck.choice([0, 1, 2, 3, 4, 5, 6])
+    return f"{kind}{n}\r\n".encode() + b"".join(make_answer(luck, depth + 1) for _ in range(n))
+
+
+def use_lock(lock):
+    assert lock.acquire(timeout=WITHIN)
+    lock.locked()
+    lock.extend()
+    lock.release()
+
+
+def use_semaphore(semaphore):
+    permit = semaphore.acquire(timeout=WITHIN, n=2)
+    assert permit
+    semaphore.available()
+    semaphore.permits()
+    semaphore.holders()
+    permit.extend()
+    permit.release()
+
+
+def use_limiter(limiter):
+    assert limiter.acquire(timeout=WITHIN)
+    limiter.available()
+    limiter.retry_after()
+
+
+def use_latch(latch):
+    latch.try_set_count(2)
+    latch.count_down()
+    latch.count()
+    latch.wait(0.01)
+    latch.count_down()
+    latch.delete()
+
+
+USES = {
+    "lock": lambda client, name: use_lock(client.get_lock(name)),
+    "mutex": lambda client, name: use_lock(client.get_mutex(name)),
+    "fair lock": lambda client, name: use_lock(client.get_fair_lock(name)),
+    "fenced lock": lambda client, name: use_lock(client.get_fenced_lock(name)),
+    "spin lock": lambda client, name: use_lock(client.get_spin_lock(name)),
+    "read lock": lambda client, name: use_lock(client.get_read_write_lock(name).read_lock),
+    "write lock": lambda client, name: use_lock(client.get_read_write_lock(name).write_lock),
+    "semaphore": lambda client, name: use_semaphore(client.get_semaphore(name, 5)),
+    "rate limiter": lambda client, name: use_limiter(client.get_rate_limiter(name, 100, 1.0)),
+    "latch": lambda client, name: use_latch(client.get_count_down_latch(name)),
+    "inspect": lambda client, name: client.inspect(name),
+    "force_release": lambda client, name: client.get_lock(name).force_release(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_whatever_one_node_answers_the_others_serve(use, connect, serve, seed):
+    """It answers before the others do, so that its votes count."""
+    luck = random.Random(seed)
+    client = connect(serve(in_use(lambda: [make_answer(luck)])).url, restart_guard=0, delay=0.003)
+    for i in range(25):
+        USES[use](client, f"x {i}")

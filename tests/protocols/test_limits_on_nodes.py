@@ -1,0 +1,232 @@
+"""Limits of semaphores on virtual nodes: what a shrink promises, what nodes forget, and one that tells nonsense."""
+
+import pytest
+
+from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
+from redsync._protocols.bids import Bid
+from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.holding import release
+from redsync._protocols.renewal import renew
+from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
+from redsync._protocols.shrinking import Taken
+from tests.support.virtual import World
+
+pytest.importorskip("lupa")
+
+KEYS = SlotKeys.of(b"redsync:", b"x")
+VOID = b"%d 9" % (1 << 60)
+
+
+class Program:
+    """A client with one semaphore object, of 10 permits for all that it knows."""
+
+    def __init__(self, world):
+        self.world = world
+        self.session, self.owner = world.session(restart_guard=0.0)
+        self.pool = Pool("x", KEYS, Limit(10))
+        self.had = []
+
+    def take(self, *reach, start=0.0, timeout=0.0):
+        """Take a permit whose rounds reach these nodes; the slots from a share `start` of the limit on come first."""
+        owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
+        limit = self.pool.limit
+        bid = Bid("x", owner, 1, limit, lambda: start, waits=timeout != 0)
+        demand = Demand("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout, bid=bid)
+        state = self.world.run(acquire(self.session, demand, limit, self.world.now), *reach)
+        self.had += [state] if state else []
+        return state
+
+    def resize(self, permits):
+        self.world.run(resize(self.session, self.pool, self.owner, permits))
+
+    def renew(self):
+        for state in self.had:
+            confirmed, _ = self.world.run(renew(self.session, [state]))
+            assert confirmed == [state]
+
+    def release(self, state):
+        self.had.remove(state)
+        self.world.run(release(self.session, state, self.world.now))
+
+    @property
+    def limit(self):
+        return self.world.run(limit_of(self.session, self.pool, self.owner))
+
+
+@pytest.fixture
+def world():
+    return World(3)
+
+
+def limits(world):
+    """Return how many permits each node knows."""
+    found = [store.peek(KEYS.limit) for store in world.stores]
+    return [int(value[0].split()[1]) if value else None for value in found]
+
+
+# After a shrink.
+
+
+def hold_beyond(world):
+    """Let three have slots 6, 7 and 8, each on another two of three nodes, and somebody lower the limit to 3."""
+    olds = [Program(world) for _ in range(3)]
+    for old, start, nodes in zip(olds, (0.6, 0.7, 0.8), [(0, 1), (1, 2), (0, 2)], strict=True):
+        assert old.take(nodes, start=start).slots == (round(10 * start),)
+    Program(world).resize(3)
+    return olds
+
+
+def test_nobody_is_granted_one_too_many_though_each_node_sees_room(world):
+    hold_beyond(world)
+    newcomer = Program(world)
+    for start in (0.0, 0.4, 0.9):
+        assert newcomer.take(start=start) is None
+
+
+def test_one_too_many_is_granted_where_nothing_is_reserved(world, monkeypatch):
+    """That this schedule puts the promise to the test."""
+    monkeypatch.setattr(Taken, "reserved", lambda *_: frozenset())
+    hold_beyond(world)
+    assert Program(world).take() is not None
+
+
+def test_what_comes_back_after_a_shrink_can_be_had_one_for_one(world):
+    olds = hold_beyond(world)
+    newcomer = Program(world)
+    for out, old in enumerate(olds):
+        assert newcomer.take(start=0.9) is None
+        old.release(old.had[0])
+        assert newcomer.take(start=0.9) is not None
+        assert len(newcomer.had) == out + 1
+    assert newcomer.take() is None
+    assert not newcomer.pool.limit.lowered, "nothing is beyond the limit any more"
+
+
+def test_permit_beyond_the_limit_keeps_one_from_being_granted_for_as_long_as_it_is_held(world):
+    old = Program(world)
+    old.take(start=0.9)
+    Program(world).resize(3)
+    newcomers = [Program(world) for _ in range(3)]
+    assert [bool(program.take(start=start)) for program, start in zip(newcomers, (0.9, 0.9, 0.0), strict=True)] == [
+        True,
+        True,
+        False,
+    ]
+    assert world.run(available(old.session, old.pool, old.owner)) == 0
+
+
+# What nodes forget.
+
+
+def forget_one_by_one(world, *programs):
+    """Let each node forget everything, one after the other, with a renewal between them."""
+    for store in world.stores:
+        store.flush()
+        for program in programs:
+            program.renew()
+
+
+def test_limit_outlives_a_rolling_restart_as_permits_do(world):
+    holder = Program(world)
+    holder.resize(2)
+    assert holder.take()
+    assert holder.take()
+    forget_one_by_one(world, holder)
+    assert limits(world) == [2, 2, 2]
+    newcomer = Program(world)
+    assert newcomer.take() is None
+    assert newcomer.pool.limit.permits == 2
+
+
+def test_limit_outlives_a_rolling_restart_though_it_was_lowered_after_the_permits_were_had(world):
+    holder = Program(world)
+    holder.take()
+    Program(world).resize(2)
+    holder.renew()
+    forget_one_by_one(world, holder)
+    assert limits(world) == [2, 2, 2]
+    assert [bool(Program(world).take()) for _ in range(2)] == [True, False]
+
+
+def test_limit_that_some_node_still_knows_is_restored_by_a_look(world):
+    Program(world).resize(2)
+    world.stores[0].flush()
+    world.stores[1].flush()
+    assert Program(world).limit == 2
+    assert limits(world) == [2, 2, 2]
+
+
+def test_limit_that_some_node_still_knows_is_restored_by_an_ask_that_is_refused(world):
+    Program(world).resize(1)
+    assert Program(world).take((0, 1, 2), (0, 1, 2))
+    waiter = Program(world)
+    assert waiter.take() is None
+    world.stores[2].execute(b"DEL", KEYS.limit)
+    assert waiter.take() is None
+    assert limits(world) == [1, 1, 1]
+
+
+def test_later_resize_is_not_undone_by_an_object_that_remembers_an_earlier_one(world):
+    old = Program(world)
+    old.resize(9)
+    for store in world.stores:
+        store.flush()
+    world.now += 0.02
+    Program(world).resize(2)
+    old.take()
+    assert limits(world) == [2, 2, 2]
+    assert old.pool.limit.permits == 2
+
+
+def test_resize_back_is_how_the_number_of_the_programs_comes_back(world):
+    running = Program(world)
+    running.resize(2)
+    Program(world).resize(10)
+    assert running.take()
+    assert running.pool.limit.permits == 10
+    assert limits(world) == [10, 10, 10]
+
+
+# One node that tells nonsense.
+
+
+@pytest.mark.parametrize("text", [VOID, b"1 0", b"1 10001", b"99999999999999999999999999 3", b"nonsense"])
+def test_limit_of_absurd_size_does_not_spread_from_one_node(world, text):
+    holder = Program(world)
+    holder.take()
+    world.stores[0].execute(b"SET", KEYS.limit, text)
+    holder.renew()
+    for program in (holder, Program(world)):
+        assert program.limit == 10
+        assert program.take()
+    assert limits(world) == [10, 10, 10]
+    Program(world).resize(3)
+    assert limits(world) == [3, 3, 3]
+
+
+def test_client_that_believed_an_absurd_limit_is_set_right_by_the_nodes(world):
+    program = Program(world)
+    program.pool.limit.learn(1 << 60, 9999)
+    assert program.take()
+    assert (program.pool.limit.version, program.pool.limit.permits) == (0, 10)
+    program.pool.limit.learn((1 << 60) + 1, 9999)
+    program.resize(3)
+    assert limits(world) == [3, 3, 3]
+    assert program.take()
+    assert program.pool.limit.permits == 3
+
+
+def test_nodes_that_all_believe_in_the_same_absurd_limit_are_set_right(world):
+    for store in world.stores:
+        store.execute(b"SET", KEYS.limit, VOID)
+    assert Program(world).take()
+    assert limits(world) == [10, 10, 10]
+
+
+def test_node_whose_clock_is_years_behind_hinders_nobody(world):
+    world.offsets[0] = -3 * 366 * 86_400
+    program = Program(world)
+    program.resize(2)
+    assert [bool(program.take()) for _ in range(3)] == [True, True, False]
+    assert limits(world) == [None, 2, 2]

@@ -1,0 +1,108 @@
+"""A server that is none of ours: greets as a node does, and then sends whatever a test makes up."""
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+
+__all__ = ["Hostile", "dribble", "greeting"]
+
+HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
+INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
+
+
+class Hostile:
+    """Answers each command by the pieces that `answer` makes of its words, one after the other, for as long as it can.
+
+    Attributes:
+        url: Where it is.
+        tries: How many connections there have been.
+    """
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.tries = 0
+        self._closed = threading.Event()
+        self._connections = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.tries += 1
+            self._connections.append(connection)
+            self._threads.append(threading.Thread(target=self._serve, args=(connection,), daemon=True))
+            self._threads[-1].start()
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rb") as incoming:
+            while line := incoming.readline():
+                words = [line]
+                if line.startswith(b"*"):
+                    words = []
+                    for _ in range(int(line[1:])):
+                        size = int(incoming.readline()[1:])
+                        words.append(incoming.read(size + 2)[:-2])
+                for piece in self._answer(words):
+                    if self._closed.is_set():
+                        return
+                    connection.sendall(piece)
+
+    def close(self):
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def bulk(text):
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def greeting(words):
+    """Return what a node answers to the commands of a handshake, None to all others."""
+    match words[0].upper():
+        case b"HELLO":
+            return HELLO
+        case b"INFO":
+            return bulk(INFO % str(time.time_ns()).encode())
+        case b"GET":
+            return bulk(b"original 1000000000000")
+        case b"TIME":
+            return b"*2\r\n+%d\r\n+0\r\n" % time.time()
+        case b"SCRIPT":
+            return bulk(b"a" * 40)
+        case b"SUBSCRIBE":
+            return b">3\r\n+subscribe\r\n" + bulk(words[1]) + b":1\r\n"
+        case b"PING":
+            return b"+PONG\r\n"
+        case b"CLIENT" | b"SELECT":
+            return b"+OK\r\n"
+    return None
+
+
+def dribble(first, then=b"x", every=0.05):
+    """Begin with something, and never end."""
+    yield first
+    for _ in itertools.count():
+        time.sleep(every)
+        yield then

@@ -1,0 +1,94 @@
+"""What a client gives back while nodes answer by errors is free as soon as the nodes execute commands again."""
+
+import contextlib
+import threading
+
+import pytest
+import redis
+
+from redsync import QuorumError
+
+pytestmark = pytest.mark.usefixtures("both_flavours")
+
+LEASE = 600.0
+MAJORITY = [0, 1, 3]
+
+
+@contextlib.contextmanager
+def without_replicas(admins):
+    """Let nodes refuse scripts that write, as they do that can't save their data (MISCONF)."""
+    for admin in admins:
+        admin.config_set("min-replicas-to-write", 1)
+    try:
+        yield "NOREPLICAS"
+    finally:
+        for admin in admins:
+            admin.config_set("min-replicas-to-write", 0)
+
+
+def is_busy(admin):
+    try:
+        return not admin.ping()
+    except redis.RedisError as error:
+        return "busy" in str(error)
+
+
+@contextlib.contextmanager
+def busy(admins):
+    """Let nodes run a script that does not end: after a while they answer everything by errors."""
+
+    def run(admin):
+        with admin.client() as connection, contextlib.suppress(redis.RedisError):
+            connection.eval("while true do end", 0)
+
+    for admin in admins:
+        admin.config_set("lua-time-limit", 5)
+    threads = [threading.Thread(target=run, args=(admin,)) for admin in admins]
+    for thread in threads:
+        thread.start()
+    try:
+        for admin in admins:
+            while not is_busy(admin):
+                pass
+        yield "BUSY"
+    finally:
+        for admin in admins:
+            admin.script_kill()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def admins(nodes):
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in MAJORITY]
+
+
+@pytest.mark.parametrize("trouble", [without_replicas, busy])
+@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "semaphore"])
+def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
+    mine, yours = make_client(), make_client()
+    assert yours.get_lock("warm up").acquire(timeout=60)
+    more = (1,) if kind == "semaphore" else ()
+    held = getattr(mine, f"get_{kind}")("x", *more)
+    held.acquire(timeout=60, lease=LEASE)
+    with trouble(admins) as code:
+        held.release()
+        eventually(lambda: any(code in (node.last_error or "") for node in mine.nodes()), within=60)
+        with contextlib.suppress(QuorumError):  # or they can say at least that it is held
+            assert not getattr(yours, f"get_{kind}")("x", *more).acquire(timeout=0.1)
+    assert getattr(yours, f"get_{kind}")("x", *more).acquire(timeout=60)
+
+
+def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_client, admins, eventually):
+    """Closing waits for the nodes as long as for an answer."""
+    client = make_client(node_timeout=30.0)
+    lock = client.get_lock("x", lease=LEASE)
+    assert lock.acquire(timeout=60)
+    closing = threading.Thread(target=client.close)
+    with without_replicas(admins):
+        lock.release()
+        eventually(lambda: any("NOREPLICAS" in (node.last_error or "") for node in client.nodes()), within=60)
+        closing.start()
+    closing.join()
+    assert not any(admin.exists("redsync:x") for admin in admins)

@@ -1,0 +1,41 @@
+"""Runs by seed: what the seed decides of their shape, and that long ones attack what short ones can't."""
+
+import re
+
+import pytest
+
+from redsync.testing.simulator.client import KINDS
+from redsync.testing.simulator.runs import simulate
+
+
+def owners(trace: str, who: str) -> set[str]:
+    """Return as which owners a worker acquired, by the trace."""
+    return set(re.findall(rf"{who} acquired .* owner=(\S+)", trace))
+
+
+def test_first_seeds_take_another_owner_for_each_turn():
+    assert len(owners(simulate(4, traced=True).trace, "worker-1 on a")) > 3
+
+
+def test_half_of_other_seeds_have_owners_that_are_reused():
+    counts = [len(owners(simulate(seed, traced=True).trace, "worker-1 on a")) for seed in range(1000, 1020)]
+    reused = sum(count == 1 for count in counts)
+    assert 4 <= reused <= 16, counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_run_keeps_every_promise(kind):
+    trace = simulate(1001, kind=kind, traced=True, long=True).trace
+    assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"
+
+
+def test_long_runs_have_commands_that_arrive_after_their_connection_was_given_up():
+    trace = "".join(simulate(seed, traced=True, long=True).trace for seed in range(1000, 1004))
+    assert re.search(r"\(a stray\): lock_(release|abandon)", trace)
+    assert re.search(r"take up to (30|60|120)\.000 s longer", trace)
+
+
+def test_same_seed_gives_same_long_trace():
+    first, second = (simulate(1002, traced=True, long=True).trace for _ in range(2))
+    assert first == second
+    assert first != simulate(1002, traced=True).trace
