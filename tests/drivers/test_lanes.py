@@ -319,14 +319,21 @@ def test_resent_commands_of_an_owner_keep_their_order(forgetful, nodes, raw):
     assert raw[2].lrange("list", 0, -1) in (["release 0"], ["release 1", "release 0"])
 
 
-def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, nodes, raw, make_script):
+@pytest.fixture
+def scripts(forgetful, nodes, raw, make_script):
+    """Two scripts that append, of which the forgetful node knows only the second."""
     forgotten = make_script("forgotten", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
     known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[2]) return 2")
-    owner = forgetful.owner()
     nodes.resume(2)
     for node in raw:
         node.script_load(known.source)
     nodes.pause(2)
+    return forgotten, known
+
+
+def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, nodes, raw, scripts):
+    forgotten, known = scripts
+    owner = forgetful.owner()
     assert forgetful.ask(forgotten, owner, "claim", "first", owed_to=0b111, owed_until=LATER).won
     assert forgetful.ask(known, owner, "claim", "second", owed_to=0b111, owed_until=LATER).won
     nodes.resume(2)
@@ -335,15 +342,10 @@ def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, n
     assert raw[0].lrange("list", 0, -1) == ["first", "second"]
 
 
-def test_release_is_sent_again_behind_what_its_owner_sent_about_a_later_claim(forgetful, nodes, raw, make_script):
+def test_release_is_sent_again_behind_what_its_owner_sent_about_a_later_claim(forgetful, nodes, raw, scripts):
     """Nobody else gives that hold back, so it must not be dropped for the next one of the same owner and key."""
-    forgotten = make_script("forgotten", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
-    known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[2]) return 2")
+    forgotten, known = scripts
     owner = forgetful.owner()
-    nodes.resume(2)
-    for node in raw:
-        node.script_load(known.source)
-    nodes.pause(2)
     assert forgetful.ask(forgotten, owner, "hold 1", "release", owed_to=0b111, owed_until=LATER).won
     assert forgetful.ask(known, owner, "hold 2", "acquire").won
     nodes.resume(2)

@@ -1,63 +1,23 @@
 """A server that speaks RESP and says whatever a test wants: errors, nonsense, silence."""
 
-import contextlib
-import socket
-import threading
-import time
+from tests.support.hostile import HELLO, Hostile, information
 
-__all__ = ["GARBAGE", "HELLO", "INFO", "LOADING", "ODD_ANSWERS", "FakeServer", "answering"]
+__all__ = ["GARBAGE", "LOADING", "ODD_ANSWERS", "FakeServer", "answering"]
 
 
-class FakeServer:
+class FakeServer(Hostile):
     """Answers each command by what `answer` makes of its words; None closes the connection."""
 
     def __init__(self, answer):
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._connections = []
-        self.port = self._listener.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    @property
-    def url(self):
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def _accept(self):
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-            self._threads[-1].start()
-
-    def _serve(self, connection):
-        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rb") as incoming:
-            while line := incoming.readline():
-                words = []
-                for _ in range(int(line[1:])):
-                    size = int(incoming.readline()[1:])
-                    words.append(incoming.read(size + 2)[:-2])
-                reply = self._answer(words)
-                if reply is None:
-                    return
-                connection.sendall(reply)
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
+        super().__init__(lambda words: [_sendable(answer(words))])
 
 
-HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
-INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:1000\r\n"
+def _sendable(reply):
+    if reply is None:
+        raise ConnectionAbortedError
+    return reply
+
+
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 
@@ -70,8 +30,7 @@ def answering(**answers):
         if command in answers:
             return answers[command]
         if command == "info":
-            text = INFO % str(time.time_ns()).encode()
-            return b"$%d\r\n%b\r\n" % (len(text), text)
+            return information()
         return b"+OK\r\n"
 
     return answer

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-__all__ = ["Hostile", "dribble", "greeting"]
+__all__ = ["HELLO", "Hostile", "bulk", "dribble", "greeting", "information"]
 
 HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
 INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
@@ -78,13 +78,18 @@ def bulk(text):
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
+def information():
+    """Return what a node that was never asked before answers to INFO."""
+    return bulk(INFO % str(time.time_ns()).encode())
+
+
 def greeting(words):
     """Return what a node answers to the commands of a handshake, None to all others."""
     match words[0].upper():
         case b"HELLO":
             return HELLO
         case b"INFO":
-            return bulk(INFO % str(time.time_ns()).encode())
+            return information()
         case b"GET":
             return bulk(b"original 1000000000000")
         case b"TIME":
