@@ -15,6 +15,7 @@ from redsync.cli.doctor_checks import (
     Heard,
     Report,
     check_deployment,
+    check_lives,
     check_node,
     checked,
     is_loopback,
@@ -47,6 +48,7 @@ def doctor(options: Any) -> int:
         is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
         for report in reports:
             report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
+        check_lives(reports, guard)
         general = check_deployment(reports)
         if options.json:
             write_json(_as_json(reports, general, nodes.quorum, guard))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Finding", "Heard", "Report", "check_deployment", "check_node", "checked", "is_loopback"]
+__all__ = ["Finding", "Heard", "Report", "check_deployment", "check_lives", "check_node", "checked", "is_loopback"]
 
 NOT_ALLOWED: Final = "not allowed to look"
 
@@ -153,7 +153,6 @@ def check_node(report: Report, *, guard: float, node_timeout: float, is_serious:
     found += _check_server(report)
     found += _check_memory(report)
     found += _check_disk(report, guard, is_serious=is_serious)
-    found += _check_life(report, guard)
     if report.latency is not None and report.latency > min(LATENCY_MAX, node_timeout / 2):
         text = f"a round trip takes {report.latency * 1000:.0f} ms"
         advice = f"move it nearer, or raise node_timeout ({node_timeout:g} s): who is slower has no vote"
@@ -211,15 +210,25 @@ def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Findi
     return found
 
 
-def _check_life(report: Report, guard: float) -> list[Finding]:
+def check_lives(reports: Sequence[Report], guard: float) -> None:
+    """Find nodes that take no part in new grants yet; of those that began together the same is said."""
+    for what in ("started", "was emptied"):
+        young = [report for report in reports if _life(report)[0] == what and _life(report)[1] < guard]
+        left = max((guard - _life(report)[1] for report in young), default=0.0)
+        text = (
+            f"{what} less than {guard:.0f} s ago: takes no part in new grants for at most {left:.0f} s (restart guard)"
+        )
+        for report in young:
+            report.findings.append(Finding(text, "wait; if nobody restarted it, see its log"))
+
+
+def _life(report: Report) -> tuple[str, float]:
+    """Return what a node's memory began with, and how many seconds ago."""
     # Both instants that a node subtracts are whole seconds: its uptime may be one too high, and clients allow for that.
-    uptime = None if report.uptime is None else max(report.uptime - 1.0, 0.0)
-    ages = [age for age in (uptime, report.newborn_age) if age is not None]
-    if not ages or min(ages) >= guard:
-        return []
-    what = "was emptied" if report.newborn_age == min(ages) else "started"
-    text = f"{what} {min(ages):.0f} s ago: takes no part in new grants for {guard - min(ages):.0f} s (restart guard)"
-    return [Finding(text, "wait; if nobody restarted it, see its log")]
+    started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
+    if report.newborn_age is not None and report.newborn_age <= started:
+        return "was emptied", report.newborn_age
+    return "started", started
 
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from redsync.cli.doctor import _clients as clients_of
-from redsync.cli.doctor_checks import Heard, Report, check_deployment, check_node
+from redsync.cli.doctor_checks import Heard, Report, check_deployment, check_lives, check_node
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 
@@ -186,7 +186,6 @@ def texts(report):
         ({"maxmemory": 100, "used_memory": 95}, "95% of maxmemory"),
         ({"aof_last_write_status": "err"}, "append-only file failed"),
         ({"rdb_last_bgsave_status": "err"}, "snapshot failed"),
-        ({"uptime_in_seconds": 12}, "for 19 s"),
     ],
 )
 def test_finding_of_a_node_is_told(change, said):
@@ -263,12 +262,25 @@ def test_doctor_is_a_list_where_the_terminal_is_narrow(start):
     assert command.end() == 0
 
 
+def waits(guard, *reports):
+    check_lives(reports, guard)
+    return [[finding.text for finding in report.findings] for report in reports]
+
+
 def test_node_is_not_fine_before_clients_think_so():
     """Servers tell their uptime in whole seconds, and it may be one too high."""
-    info = INFO | {"uptime_in_seconds": 30}
-    (text,) = texts(Report("a", info=info, policy="noeviction", latency=0.001))
-    assert "takes no part in new grants for 1 s" in text
-    assert texts(Report("a", info=info | {"uptime_in_seconds": 31}, policy="noeviction", latency=0.001)) == []
+    ((text,),) = waits(30.0, Report("a", info=INFO | {"uptime_in_seconds": 30}))
+    assert "takes no part in new grants for at most 1 s" in text
+    assert waits(30.0, Report("a", info=INFO | {"uptime_in_seconds": 31})) == [[]]
+
+
+def test_nodes_that_started_one_after_the_other_are_told_of_together():
+    ages = (4, 5, 40)
+    first, second, old = waits(30.0, *(Report(str(age), info=INFO | {"uptime_in_seconds": age}) for age in ages))
+    assert (
+        first == second == ["started less than 30 s ago: takes no part in new grants for at most 27 s (restart guard)"]
+    )
+    assert old == []
 
 
 # Clients that go on using a server which was replaced.
