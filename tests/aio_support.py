@@ -12,8 +12,7 @@ import time
 import pytest
 
 from redsync import AsyncClient
-
-RECORDS = (b"redsync:client:", b"redsync_birth")
+from tests.support import leftovers
 
 try:
     import uvloop
@@ -113,12 +112,8 @@ def client_of(nodes, **options):
 
 
 def claims(raw):
-    """Return what is on the nodes but for records: claims, and places in queues."""
-    found = []
-    for i, node in enumerate(raw):
-        keys = [key if isinstance(key, bytes) else key.encode() for key in node.keys("*")]
-        found += [(i, key) for key in keys if not key.startswith(RECORDS)]
-    return sorted(found)
+    """Return what is on the nodes but for records, each with its node's index."""
+    return [(i, key) for i, node in enumerate(raw) for key in leftovers.claims(node)]
 
 
 def count(raw, key):

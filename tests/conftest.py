@@ -19,9 +19,7 @@ from redsync import Client, Lock, Mutex
 from redsync.testing import LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
-from tests.support.leftovers import open_sockets, redsync_threads
-
-RECORDS = (b"redsync:client:", b"redsync_birth")
+from tests.support.leftovers import claims, open_sockets, redsync_threads
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
@@ -207,7 +205,7 @@ class Raw(list[redis.Redis]):
 
     def keys(self, pattern: str = "*") -> list[set[bytes]]:
         """Return the keys on each node, without the records of clients and of the node's birth."""
-        return [{key for key in node.keys(pattern) if not key.startswith(RECORDS)} for node in self]
+        return [set(claims(node, pattern)) for node in self]
 
     def count(self, key: str | bytes) -> int:
         """Return how many nodes have the key."""

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 import redsync
+from redsync import Client
 from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
@@ -57,6 +58,20 @@ def raw(nodes):
     yield connections
     for connection in connections:
         connection.close()
+
+
+@pytest.fixture
+def make_client(nodes):
+    """Make clients; their lease is a minute: whatever is left is left by mistake."""
+    clients = []
+
+    def make(**options):
+        clients.append(Client(nodes.urls, **{"lease": 60.0, "restart_guard": 0.0, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
 
 
 def everybody(tally):

@@ -8,13 +8,13 @@ import pytest
 from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError
 from redsync._core.effects import Wait, wait
 from redsync._drivers.threads import clock
+from tests.support.leftovers import claims
 
 STRIDE = 5
 """Of some 300 points a run tries each fifth; the seed says which."""
 
 PATIENCE = 60.0
 
-RECORDS = ("redsync:client:", "redsync_birth")
 
 KINDS = {
     "TimeoutError": (TimeoutError, "time limit"),  # what a handler of SIGALRM raises; an OSError
@@ -52,7 +52,7 @@ def come_out(inject, error, raw, downs, eventually, seed):  # noqa: PLR0917  (fi
     """Return a function that has an error raised at each point of a function, and sees that it comes out."""
 
     def held():
-        return {key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)}
+        return {key for node in raw for key in claims(node)}
 
     def strike():
         # A new one each time: it keeps the frames that it came through.

@@ -6,26 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from redsync import Client, LeaseLostError, NotOwnedError, QuorumError
+from redsync import LeaseLostError, NotOwnedError, QuorumError
+from tests.support.leftovers import claims
 
 STRIDE = 11
 """Of some 700 points a run tries each eleventh; the seed says which."""
-
-RECORDS = ("redsync:client:", "redsync_birth")
-
-
-@pytest.fixture
-def make_client(nodes):
-    """Make clients; their lease is a minute: whatever is left is left by mistake."""
-    clients = []
-
-    def make(**options):
-        clients.append(Client(nodes.urls, lease=60.0, restart_guard=0.0, **options))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 @pytest.fixture
@@ -53,7 +38,7 @@ def left(raw, expected):
     # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
     deadline = time.monotonic() + 2.5
     while True:
-        found = [sorted(key for key in node.keys("*") if not key.startswith(RECORDS)) for node in raw]
+        found = [claims(node) for node in raw]
         if found == [sorted(expected)] * len(raw):
             return None
         if time.monotonic() > deadline:

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, NotOwnedError
-
-RECORDS = ("redsync:client:", "redsync_birth")
+from tests.support.leftovers import claims
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def warnings(caplog):
 @pytest.fixture
 def keys(raw):
     """Return a function that gives all keys of the nodes but records."""
-    return lambda: {key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)}
+    return lambda: {key for node in raw for key in claims(node)}
 
 
 def run_thread(function):

@@ -13,29 +13,14 @@ from functools import partial
 
 import pytest
 
-from redsync import Client, ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
+from redsync import ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
+from tests.support.leftovers import claims
 
 STRIDE = 7
 """Of some 300 points a run tries each seventh; the seed says which."""
 
 PATIENCE = 60.0
 """Seconds; what has not ended by then never will."""
-
-RECORDS = ("redsync:client:", "redsync_birth")
-
-
-@pytest.fixture
-def make_client(nodes):
-    """Make clients; their lease is a minute: whatever is left is left by mistake."""
-    clients = []
-
-    def make(**options):
-        clients.append(Client(nodes.urls, **{"lease": 60.0, "restart_guard": 0.0, **options}))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 @pytest.fixture
@@ -44,7 +29,7 @@ def client(make_client):
 
 
 def held(raw):
-    return sorted({key for node in raw for key in node.keys("*") if not key.startswith(RECORDS)})
+    return sorted({key for node in raw for key in claims(node)})
 
 
 def compose(outer, inner):
@@ -295,6 +280,7 @@ def test_client_closed_by_a_handler_in_a_sleeping_thread_has_given_back_what_it_
 PROGRAM = """
 import signal, sys
 from redsync import Client
+from tests.support.leftovers import claims
 
 client = Client(sys.argv[1:], lease=600, restart_guard=0)
 kept, lock = client.get_lock("kept"), client.get_lock("x")

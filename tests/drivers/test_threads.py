@@ -12,6 +12,7 @@ from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers.threads import clock
 from tests.drivers.conftest import stand_by
+from tests.support.leftovers import claims
 
 
 @pytest.fixture
@@ -156,13 +157,6 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 
 STRIDE = 5
 """Of some 200 points a run tries each fifth; the seed says which."""
-
-RECORDS = ("redsync:client:", "redsync_birth")
-
-
-def claims(node):
-    """Return what is on a node but for records: claims, and places in queues."""
-    return sorted(key for key in node.keys("*") if not key.startswith(RECORDS))
 
 
 def become(raw, expected, within):

@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from redsync.testing import FaultProxy, LocalNodes
+from tests.support.leftovers import is_claim
 
 PREFIX = "redsync:"
-RECORDS = ("redsync:client:", "redsync_birth")
 
 
 class Admin:
@@ -32,7 +32,7 @@ class Admin:
     def keys(self, indices=None):
         """Return all keys of these nodes but records, each with its node's index."""
         indices = range(len(self._nodes)) if indices is None else indices
-        return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*") if not key.startswith(RECORDS)]
+        return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*") if is_claim(key)]
 
     def calls(self, i, command="evalsha"):
         """Return how often the node has executed that command."""
