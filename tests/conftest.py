@@ -4,6 +4,7 @@
 `REDSYNC_SERVER` names, else the one that the environment has as a package: PATH differs from machine to machine.
 """
 
+import faulthandler
 import gc
 import logging
 import os
@@ -66,6 +67,11 @@ def pytest_sessionfinish(session):
     if len(repeated) > MOST_REPEATED:
         reporter.write_line(f"{len(repeated)} tests had to be repeated, {MOST_REPEATED} are allowed", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure():
+    # A thread that a failed test has left waiting for ever would keep this process from its end.
+    faulthandler.dump_traceback_later(600, exit=True)
 
 
 def pytest_generate_tests(metafunc):
