@@ -17,11 +17,12 @@ of another.
 
 **First use.** A node without a record has forgotten, unless nobody has used the nodes yet. If the client asks and finds
 all nodes without one, a node may have been used and emptied between two answers. Hence the first look leaves a mark, a
-*blank* record, under which nothing is granted and which FLUSHALL takes away like any other. A client looks twice, and
-the second time only after all nodes have answered the first. Marks that are the same both times were there at one
-instant, between the looks, on all nodes at once: none of them could have granted anything since its mark, and none has
-been emptied since. Then all get an *original* record, and each node only in exchange for that very mark, so that a
-command which arrives late makes no emptied node original. No clock is compared with another, and no age judged.
+*blank* record, under which nothing is granted to a client with a restart guard, and which FLUSHALL takes away like any
+other. A client looks twice, and the second time only after all nodes have answered the first. Marks that are the same
+both times were there at one instant, between the looks, on all nodes at once: none of them could have granted anything
+since its mark, and none has been emptied since. Then all get an *original* record, and each node only in exchange for
+that very mark, so that a command which arrives late makes no emptied node original. No clock is compared with another,
+and no age judged.
 
 That all nodes were emptied together before the first look is the one thing that nobody can know. Clients who have used
 the nodes before know better, and so does the server's uptime.

@@ -2,7 +2,7 @@
 -- another server process is replaced by a "newborn" one, whatever it says: the data may be of any age. The process is
 -- read in this very step, so no restart can come in between. Idempotent.
 -- KEYS[1] birth record: "<kind> <ms> <process>"; kind: original: this node never forgot anything | newborn: it may have |
---         blank: somebody looked when it had none, nothing is granted yet
+--         blank: somebody looked when it had none, nothing is granted yet to clients with a restart guard
 -- ARGV[1] what it gets if it has none, or a blank one: look: a blank one | newborn
 --         | original: in exchange for a blank one that is listed, else as look
 -- ARGV[2] only with original: the blank records that were seen: " <ms>,<process> <ms>,<process> "
