@@ -57,10 +57,10 @@ class Client(AnyClient[ThreadRunner]):
             crashed holder left behind.
         node_timeout: The longest wait for a node in seconds, while the others have not decided.
         drift_factor: By how much, at most, clocks run at different rates.
-        restart_guard: For how many seconds after its start, or after it was emptied, a node takes no part in new
-            grants, because it may have forgotten claims that are still believed; at least as long as the longest lease
-            that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease of
-            their own are guarded for that long, unless this is 0.
+        restart_guard: For how many seconds after it was started, emptied or given other data a node takes no part in
+            new grants, because it may have forgotten claims that are still believed; at least as long as the longest
+            lease that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease
+            of their own are guarded for that long, unless this is 0.
         listeners: Called with each event, in whatever thread it happens; they must be quick.
 
     Raises:

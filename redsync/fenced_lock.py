@@ -39,10 +39,11 @@ class FencedLock(_Fenced[Any, Any], Lock):
     """A reentrant lock whose every acquisition has a token, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`, and one more: `hold.fencing_token` is higher than that of every earlier
-    acquisition of the name, whichever nodes failed, lagged behind or lost their data meanwhile. It stops holding if a
-    node that lost its data has a clock that is behind those of the others by more than the time since the first
-    acquisition, and the nodes that knew better can't be reached; or if all lost their data, and clocks were set back.
-    A nested acquire keeps the token. A token is a positive integer below 2**53.
+    acquisition of the name, whichever nodes failed, lagged behind, lost their data or came back with older data. A
+    node that forgot its token, or gave none for a day, goes on from its clock. So the order stops holding if the clocks
+    of nodes are further apart than `restart_guard` and one of them lost data, or further apart than a day; or if the
+    only node's clock was set back over a restart. A nested acquire keeps the token. A token is a positive integer
+    below 2**53.
 
     Use it where the resource can compare: it keeps the highest token that it has seen, and refuses what comes with a
     lower one. So a write of a holder that was paused for too long is refused, however late it comes.

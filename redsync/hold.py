@@ -52,7 +52,7 @@ class AnyHold(Generic[RunnerT_co]):
 
     @property
     def lost(self) -> bool:
-        """Whether the hold ended before it was released. Exact at any time, also when no node answers."""
+        """Whether the hold ended before it was released. Asks no node: the end of the lease shows at once."""
         if self._released:
             return self._lost_at_release
         return self._state.ended(self._host.runner.now())

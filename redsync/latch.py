@@ -90,9 +90,10 @@ class CountDownLatch(_AnyLatch[Runner]):
     """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
 
     It opens only when as much was counted down as it was set to: no failure of nodes opens it, and each call counts
-    once, however often it is repeated on the way. It opens late, or not at all, if more than a minority of nodes
-    forgot what was counted down. A latch that was never set, or not used for `keep` seconds, counts as open; so one
-    that all nodes forgot at once looks open to a client that has not used it before.
+    once, however often it is repeated on the way. It opens late, or not at all, if a majority of the nodes forgot what
+    was counted down. After that a client that has not seen it set may get a `QuorumError`. A latch that was never set,
+    or not used for `keep` seconds, counts as open; so does, for such a client, one that all nodes forgot while no
+    client was connected.
 
     When it is open it can be set again. Nobody holds it: what a client counted down stays counted when it is closed.
 

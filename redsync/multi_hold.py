@@ -108,7 +108,7 @@ class AnyMultiHold(Generic[HoldT]):
 
     @property
     def lost(self) -> bool:
-        """Whether one of the holds ended before it was released. Exact at any time, also when no node answers."""
+        """Whether one of the holds ended before it was released. Asks no node: the end of the lease shows at once."""
         return any(hold.lost for hold in self._holds)
 
     def remaining(self) -> float:

@@ -17,7 +17,8 @@ Two promises of every driver carry the protocols' correctness:
   time, in whatever thread. What protocols share (the table of holds) therefore needs no lock of its own, and a protocol
   is read as one reads asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** Each node executes the commands of one owner in the order in which they were yielded, over one
-  connection. A late acquire is always followed by its release.
+  connection. A late acquire is always followed by its release. What was written to a connection that was given up may
+  come later: exclusion does not rest on order, as each hold has a claim of its own.
 
 An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield; the driver then goes
 on performing the protocol's clean-up effects to the end. Protocols are never closed half-way.

@@ -49,7 +49,7 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     """End the connections to a node that were given up, and ask for the number of this one; after `greet`.
 
     What was sent over them and has not arrived, or was not read yet, is not executed any more then. A node or proxy may
-    refuse both, or know neither: no promise rests on them, see `docs/operate/settings.md`.
+    refuse both, or know neither: exclusion does not rest on them, see `docs/operate/settings.md`.
 
     Returns what `Node.former` keeps; None if the node does not tell.
     """
