@@ -6,7 +6,10 @@
 -- number is an error, and nothing is changed. Uses KEYS[last] token, ARGV[last] known, guard, and what _memory.lua sets.
 -- Sets token.
 token = redis.call('incr', KEYS[#KEYS])
-local least = ARGV[#ARGV] + 1
+redis.call('pexpire', KEYS[#KEYS], 86400000)
+local stands, told = token, tonumber(ARGV[#ARGV])
+-- include: refuse_absurd
+local least = told + 1
 if since and token > 1 then
   if kind ~= 'original' then least = math.max(least, (since + string.match(guard, '^%d+')) * 1000) end
 else
@@ -15,6 +18,5 @@ else
 end
 if token < least then
   token = least
-  redis.call('set', KEYS[#KEYS], string.format('%.0f', token))
+  redis.call('set', KEYS[#KEYS], string.format('%.0f', token), 'px', 86400000)
 end
-redis.call('pexpire', KEYS[#KEYS], 86400000)

@@ -13,6 +13,7 @@
 -- Reply: {1, token} granted, new | {2, token} granted, was ours already; a re-entry gets just the 1 or 2
 --        | {remaining ms or -1, claim} held by that claim; to who waits also how many wait before it
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+--        | error ABSURD: the asker knows of a token that can't be; no claim was made
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end

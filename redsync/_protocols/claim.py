@@ -25,7 +25,6 @@ Who is served first is a matter of the place, see `places`; whether grants carry
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
@@ -36,17 +35,10 @@ from redsync._protocols.demands import Demand
 from redsync._protocols.lease import abandon, milliseconds, renew_at
 from redsync._protocols.lining_up import call_forward, crowd_of, line_up
 from redsync._protocols.places import PLACE_KEPT, SPREAD, Arrival, Nowhere, Place, Ticket, Waiting
-from redsync._protocols.rounds import most_refusals, no_quorum, refusals, type_error
-from redsync._protocols.tokens import is_absurd
+from redsync._protocols.rounds import is_granted, most_refusals, no_quorum, refusals, type_error
 from redsync.exceptions import RedsyncError
 
-__all__ = ["acquire_new", "is_granted", "listen"]
-
-_FOREIGN = 0
-_CODES = (1, 2, 0)
-_GRANTS = (1, 2)
-
-_REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
+__all__ = ["acquire_new", "listen"]
 
 _GRACE = 0.003
 """Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
@@ -59,26 +51,6 @@ _SHORTEST_HANDED = 1.0
 
 _LAST_TRY = 0.03
 """Seconds that a try may take when the caller's time is already up, so that timeouts are kept within 50 ms."""
-
-
-def is_granted(reply: Any) -> bool:
-    """Judge a reply to an acquire, be it new or a repetition."""
-    if reply.__class__ is int and reply in _CODES:
-        return bool(reply != _FOREIGN)
-    if reply.__class__ is not list or [word.__class__ for word in reply] not in _REFUSALS:
-        raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
-    return False
-
-
-def _is_granted_with_token(reply: Any) -> bool:
-    """Judge a reply to an acquire whose grants carry tokens."""
-    if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
-        if is_absurd(reply[1]):
-            raise ValueError("a token beyond all clocks")
-        return True
-    if is_granted(reply):
-        raise ValueError("a grant that lacks its fencing token")
-    return False
 
 
 def _place(session: Session, demand: Demand, lease: float, started: float) -> Place:
@@ -194,7 +166,7 @@ class _Attempt:
         command = Command(demand.kind.acquire, keys.all if place or demand.kind.mode else (keys.lock,), claim + place)
         judge = is_granted if demand.bid is None else demand.bid.judge
         if self.fence is not None:
-            command, judge = self.fence.ask(command), _is_granted_with_token
+            command, judge = self.fence.ask(command), self.fence.judge
         return Broadcast(
             command,
             owner.lane,
@@ -299,17 +271,26 @@ class _Attempt:
     def is_level(self, tally: Tally) -> bool:
         """Take note of the token of a round that was won; return whether a quorum stands at it."""
         assert self.fence is not None, "it is asked for tokens"
-        self.token, stand = self.fence.read(tally)
-        return stand >= tally.quorum
+        self.token, is_level = self.fence.read(tally)
+        return is_level
 
     def level(self, tally: Tally) -> Steps[Tally]:
         """Raise a quorum to the token; return the round that was won, or the one in which that failed."""
         self.note(tally)
         assert self.fence is not None, "it is asked for tokens"
         assert self.token is not None, "it is known"
-        return (
-            yield from self.fence.level(tally, self._demand.owner, self._claim, self.token, self.patience(tally.at))
-        )
+        while True:
+            written = yield from self.fence.level(self._demand.owner, self._claim, self.token, self.patience(tally.at))
+            tally.at = written.at
+            if written.won:
+                return tally
+            if not self.fence.is_absurd(self.token):
+                return written
+            # One node has told what no token can be; the others may be a quorum without it.
+            if self.is_level(tally):
+                return tally
+            if self.fence.is_absurd(self.token):
+                return written
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if what the nodes said rules the claim out for good."""

@@ -15,11 +15,11 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import acquire_new, is_granted, listen
+from redsync._protocols.claim import acquire_new, listen
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lease import forsake, lose, milliseconds
-from redsync._protocols.rounds import no_quorum
+from redsync._protocols.rounds import is_granted, no_quorum
 
 __all__ = ["LOCK", "acquire"]
 

@@ -1,4 +1,4 @@
-"""What a lost round means: refusals to read, errors to raise. Shared by all protocols."""
+"""What votes and lost rounds mean: grants and refusals to read, errors to raise. Shared by all protocols."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ from typing import Any
 from redsync._core.quorum import Choice, Tally
 from redsync.exceptions import KeyTypeError, QuorumError
 
-__all__ = ["most_refusals", "no_quorum", "refusals", "type_error"]
+__all__ = ["is_granted", "most_refusals", "no_quorum", "refusals", "type_error"]
+
+
+_FOREIGN = 0
+_CODES = (1, 2, _FOREIGN)
+_REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
+
+
+def is_granted(reply: Any) -> bool:
+    """Judge a reply to an acquire, be it new or a repetition."""
+    if reply.__class__ is int and reply in _CODES:
+        return bool(reply != _FOREIGN)
+    if reply.__class__ is not list or [word.__class__ for word in reply] not in _REFUSALS:
+        raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
+    return False
 
 
 def refusals(tally: Tally) -> list[Any]:

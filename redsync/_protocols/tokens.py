@@ -19,7 +19,9 @@ another process then, and becomes a newborn one before any command is executed. 
 clock showed at that birth, plus the guard; and whatever it gave before is less. (See `_next_token.lua`.) So the proof
 holds with m's memory gone, old, or whole; for one node without a guard, too.
 
-A token that no clock shows before the year 2112 comes from a broken node. Its vote fails, so that it spreads to nobody.
+A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. A lower one is judged by
+each node's clock: no node lets itself be raised to what is more than a year ahead. So it is never handed out, and once
+a quorum has refused it, who asked no longer counts votes of that size. (See `_refuse_absurd.lua`.)
 """
 
 from __future__ import annotations
@@ -31,24 +33,21 @@ from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Choice, Tally
 from redsync._core.scripts import Script
+from redsync._protocols.rounds import is_granted
 
-__all__ = ["Fence", "is_absurd"]
+__all__ = ["Fence"]
 
 WRITE_BACK = Script.load("fenced_lock_write_back")
 
 _GRANTED = Choice.GRANTED
+_GRANTS = (1, 2)
 
 _HIGHEST = 1 << 52
 """Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
 
 
-def is_absurd(token: int) -> bool:
-    """Whether only a broken node can tell that token."""
-    return not 0 < token <= _HIGHEST
-
-
 def _stands(reply: Any) -> bool:
-    if reply.__class__ is not int or is_absurd(reply):
+    if reply.__class__ is not int or not 0 < reply <= _HIGHEST:
         raise ValueError("a write-back is answered by the token at which the node stands")
     return True
 
@@ -57,36 +56,52 @@ class Fence:
     """The tokens of one lock object; guarded by the atomicity of protocol steps.
 
     Attributes:
-        latest: The highest token that it has seen. What it asks for is higher, also if all nodes forgot theirs.
+        latest: The highest token that it has handed out. What it asks for is higher, also if all nodes forgot theirs.
     """
 
-    __slots__ = ("_keys", "latest")
+    __slots__ = ("_highest", "_keys", "latest")
 
     def __init__(self, keys: LockKeys, latest: int = 0) -> None:
         self._keys = keys
+        self._highest = _HIGHEST
         self.latest = latest
 
     def ask(self, command: Command) -> Command:
         """Return the command that asks for a token as well."""
         return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
 
-    def read(self, tally: Tally) -> tuple[int, int]:
-        """Return the token of a round that was won, and how many nodes are known to stand at it."""
+    def judge(self, reply: Any) -> bool:
+        """Judge a reply to an acquire whose grants carry tokens."""
+        if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
+            if self.is_absurd(reply[1]):
+                raise ValueError("a token beyond all clocks")
+            return True
+        if is_granted(reply):
+            raise ValueError("a grant that lacks its fencing token")
+        return False
+
+    def is_absurd(self, token: int) -> bool:
+        """Whether only a broken node can tell that token."""
+        return not 0 < token <= self._highest
+
+    def read(self, tally: Tally) -> tuple[int, bool]:
+        """Return the token of a round that was won, and whether a quorum is known to stand at it."""
         # The choice is read first: votes that come late are noted in the other order.
         votes = zip(tally.choices, tally.replies, strict=True)
         tokens = [reply[1] for choice, reply in votes if choice is _GRANTED]
-        token: int = max(tokens)
-        self.latest = max(token, self.latest)
-        return token, tokens.count(token)
+        likely = [token for token in tokens if not self.is_absurd(token)]
+        token: int = max(likely if len(likely) >= tally.quorum else tokens)
+        is_level = tokens.count(token) >= tally.quorum
+        if is_level:
+            self.latest = max(token, self.latest)
+        return token, is_level
 
-    def level(self, tally: Tally, owner: Owner, claim: bytes, token: int, patience: float) -> Steps[Tally]:
-        """Raise a quorum of nodes that keep the claim to a token.
-
-        Returns the round that was won, and when this was settled; or the one that failed to write the token back.
-        """
+    def level(self, owner: Owner, claim: bytes, token: int, patience: float) -> Steps[Tally]:
+        """Raise a quorum of nodes that keep the claim to a token; return the round in which that was tried."""
         command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
         written = yield from broadcast(Broadcast(command, owner.lane, owner, _stands, patience))
-        if not written.won:
-            return written
-        tally.at = written.at
-        return tally
+        if written.won:
+            self.latest = max(token, self.latest)
+        elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
+            self._highest = token - 1
+        return written

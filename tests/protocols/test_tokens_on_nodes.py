@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
-from redsync._protocols import fenced_lock, lock
+from redsync._protocols import claim, fenced_lock, lock
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release
@@ -70,7 +70,7 @@ def world():
     return world
 
 
-def take_the_maximum(fence, tally, *_):
+def take_the_maximum(attempt, tally):
     return tally
     yield
 
@@ -88,7 +88,7 @@ def test_tokens_grow_where_the_quorums_share_the_node_that_lags(world):
 
 
 def test_the_maximum_alone_would_not_grow_there(world, monkeypatch):
-    monkeypatch.setattr(Fence, "level", take_the_maximum)
+    monkeypatch.setattr(claim._Attempt, "level", take_the_maximum)
     world.put(10, 1, 1)
     assert world.take("ada", {A, B}) == 11
     assert world.take("bob", {B, C}) == 3
@@ -104,6 +104,30 @@ def test_steady_state_takes_one_round(world):
         assert hold.fencing_token == first + i
         world.release("bob", hold)
     assert len(set(world.tokens)) == 1
+
+
+YEARS = 5 * 365 * 86_400 * 10**6
+
+
+@pytest.mark.parametrize("told", [1 << 52, None], ids=["highest", "in_five_years"])
+def test_token_of_one_node_that_is_far_ahead_of_all_clocks_is_handed_to_nobody(world, told):
+    before = world.take("ada")
+    told = told or before + YEARS
+    world.stores[A].execute(b"SET", KEYS.token, b"%d" % told)
+    first = world.take("ada")
+    assert before < first < before + YEARS
+    assert world.take("bob") > first
+    assert max(world.tokens[B:]) < before + YEARS
+    world.stores[A].execute(b"DEL", KEYS.token)
+    assert first < world.take("ada") < before + YEARS
+
+
+def test_all_nodes_may_stand_far_ahead_of_their_clocks(world):
+    """Their clocks were ahead, and were set back."""
+    ahead = world.take("ada") + YEARS
+    world.put(ahead, ahead, ahead + 7)
+    assert world.take("bob") == ahead + 8
+    assert world.take("ada") > ahead + 8
 
 
 def test_write_back_levels_all_nodes_that_it_reaches(world):

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from redsync._protocols import fenced_lock
-from redsync._protocols.tokens import Fence
+from redsync._protocols import claim, fenced_lock
 from redsync.testing.simulator.checks import Tokens
 from redsync.testing.simulator.runs import simulate
 from tests.support.hunting import break_script, hunt
@@ -26,11 +25,11 @@ def test_same_seed_gives_same_trace():
 
 
 def test_maximum_that_is_not_written_back_is_found(monkeypatch):
-    def take_the_maximum(fence, tally, *_):
+    def take_the_maximum(attempt, tally):
         return tally
         yield
 
-    monkeypatch.setattr(Fence, "level", take_the_maximum)
+    monkeypatch.setattr(claim._Attempt, "level", take_the_maximum)
     assert "earlier" in hunt(Tokens, range(1000, 1400), kind="fenced")
 
 

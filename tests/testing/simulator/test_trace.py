@@ -19,8 +19,8 @@ def test_trace_tells_who_sent_what_to_whom_and_what_was_voted():
     for line in (
         "*** node-3 crashes\n",
         "a is not connected to node-3: refused the connection\n",
-        "a asks node-1,2: #2 lock_acquire(redsync:x | a:1 1 2000 0)\n",
-        "node-1 executes for a: lock_acquire(redsync:x | a:1 1 2000 0) -> 1\n",
+        "a asks node-1,2: #2 lock_acquire(redsync:x | a:1:1 1 2000 0)\n",
+        "node-1 executes for a: lock_acquire(redsync:x | a:1:1 1 2000 0) -> 1\n",
         "a hears from node-2: #2 -> 1\n",
         "a counts #3: WON: node-1 granted, node-2 granted, node-3 failed (refused the connection)\n",
     ):
