@@ -52,6 +52,9 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     refuse both, or know neither: exclusion does not rest on them, see `docs/operate/settings.md`.
 
     Returns what `Node.former` keeps; None if the node does not tell.
+
+    Raises:
+        ConnectionError: The node is busy, and has ended none yet: it must be asked again before anything is sent.
     """
     process, former = node.info.run_id if node.info is not None else None, node.former
     if process is None:
@@ -60,6 +63,8 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
     for number, answer in zip(numbers, ended, strict=True):
         log.debug("node %s was asked to end the former connection %s: %s", node.address, number, answer)
+        if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
+            raise ConnectionError(f"CLIENT KILL was refused: {answer}")
     node.former = tuple(tag for tag in node.former if tag not in former)
     return (process, reply) if isinstance(reply, int) else None
 

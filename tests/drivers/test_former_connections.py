@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from redsync._drivers.greetings import end_former, greet
 from redsync._drivers.links import GIVE_UP, make_link
 from redsync._drivers.nodes import Channel, make_nodes
 from tests.aio_support import both_loops, run, until
+from tests.support.trouble import busy
 
 WORDS = b"words that the node has not read"
 
@@ -110,6 +112,19 @@ def test_new_connection_ends_the_former_ones(nodes):
             former.connection.can_read(60)
         assert other.ping()
         channel.close()
+
+
+def test_former_connections_are_kept_in_mind_while_the_node_is_busy(nodes, raw):
+    """Nothing is sent over the new connection before; the next one asks again."""
+    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+    with closing(node.open(5.0)) as channel:
+        node.meet(channel.talk(greet(raw=True)), 0.0)
+        node.former = former = ((node.info.run_id, raw[0].client_id()),)
+        with busy(raw[:1]), pytest.raises(ConnectionError, match="BUSY"):
+            channel.talk(end_former(node))
+        assert node.former == former
+        channel.talk(end_former(node))
+        assert node.former == ()
 
 
 def test_node_that_refuses_to_tell_or_to_end_connections_is_used_all_the_same(nodes, raw):
