@@ -147,12 +147,14 @@ class Maintenance:
         """End the thread and all connections; may be interrupted, and is then done again."""
         self._stopping = True
         self._waker.wake()
-        if self._thread is not None and not self.is_current():
+        # What was not started, as there were no more threads or an interruption came first, can't be waited for.
+        if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join()
         with self._settled:
             connecting = list(self._connecting.values())
         for thread in connecting:
-            thread.join(2 * self._connect_timeout)
+            if thread.is_alive():
+                thread.join(2 * self._connect_timeout)
         self.settle()
         self._disposing = True
         for lane in self.lanes:
@@ -184,7 +186,7 @@ class Maintenance:
 
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""
-        if self._thread is not None and not self.is_current():
+        if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join(timeout)
 
     def is_current(self) -> bool:

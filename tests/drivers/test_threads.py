@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -356,3 +356,39 @@ def test_closed_client_lets_waiters_go(client, nodes):
     assert waiter[0] - started_at < 1.0
     with pytest.raises(ClientClosedError):
         client.get_lock("x").acquire()
+
+
+# Threads that connect.
+
+
+@pytest.fixture
+def no_more_threads():
+    """Return a context in which the system has no more threads to give."""
+
+    @contextmanager
+    def no_more_threads():
+        before = threading.stack_size(1 << 47)
+        try:
+            yield
+        finally:
+            threading.stack_size(before)
+
+    return no_more_threads
+
+
+def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_threads, eventually):
+    with client.get_lock("x"):
+        pass
+    maintenance = client.runner._maintenance._thread
+    with no_more_threads():
+        nodes.restart(0)
+        eventually(lambda: "thread" in (client.nodes()[0].last_error or ""))
+        with client.get_lock("x"):
+            pass
+    eventually(lambda: client.nodes()[0].state == "up")
+    assert maintenance.is_alive()
+
+
+def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_threads):
+    with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        Client(nodes.urls, restart_guard=0.0)
