@@ -314,8 +314,9 @@ class Maintenance:
         error: str | None = None
         try:
             self._connect_lanes(node)
-        except Exception as problem:
-            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
+        except BaseException as problem:
+            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways. Also if the
+            # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
             error = describe_error(problem)
         with self._settled:
             self._census.note_tried(node, error)

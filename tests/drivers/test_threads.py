@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
+import redis
+from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
@@ -392,3 +394,25 @@ def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_t
 def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_threads):
     with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
         Client(nodes.urls, restart_guard=0.0)
+
+
+class Password(CredentialProvider):
+    """The application's, which gives up the first times."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def get_credentials(self):
+        self.asked += 1
+        if self.asked <= 2:
+            raise SystemExit("no password")
+        return ("default", "")
+
+
+def test_node_is_tried_again_although_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):
+    password = Password()
+    guarded = redis.Redis.from_url(nodes.urls[0], credential_provider=password)
+    client = make_client([guarded, *[redis.Redis.from_url(url) for url in nodes.urls[1:3]]])
+    with client.get_lock("x"):
+        pass
+    eventually(lambda: password.asked > 2)
