@@ -2,8 +2,8 @@
 
 A signal's handler runs in the main thread between any two steps of whatever that does, and what it raises comes out
 there. Often that is a `TimeoutError`, which is an `OSError`: where we expect a socket's errors it must not be taken for
-one of these. The traceback tells: what a socket raises has come through our modules and those that wrap sockets, what a
-handler raises through the handler.
+one of these. The traceback tells: what a socket raises, or a thread that can't be started, has come through our modules
+and those that wrap sockets and threads; what a handler raises through the handler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Final
 
 __all__ = ["expected", "is_interruption"]
 
-_WRAPPERS: Final = frozenset({"asyncio", "fakeredis", "hiredis", "redis", "redsync", "socket", "ssl", "uvloop"})
+_WRAPPERS: Final = frozenset(
+    {"asyncio", "fakeredis", "hiredis", "redis", "redsync", "socket", "ssl", "threading", "uvloop"}
+)
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -78,7 +78,9 @@ class RetryQueue(Generic[T]):
         """End a turn, as the try was answered; nothing if it has ended already."""
         if self._going.pop(waiter, None) is not None:
             self.window = min(self.window + 1, _WIDEST)
-            self._go_on(now)
+        # An interruption may have struck where it gave up: then nobody has called the next one.
+        self._waiting.pop(waiter, None)
+        self._go_on(now)
 
     def _go_on(self, now: float) -> None:
         if not self._waiting and not self._going:

@@ -147,12 +147,14 @@ class Maintenance:
         """End the thread and all connections; may be interrupted, and is then done again."""
         self._stopping = True
         self._waker.wake()
-        if self._thread is not None and not self.is_current():
+        # What was not started, as there were no more threads or an interruption came first, can't be waited for.
+        if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join()
         with self._settled:
             connecting = list(self._connecting.values())
         for thread in connecting:
-            thread.join(2 * self._connect_timeout)
+            if thread.is_alive():
+                thread.join(2 * self._connect_timeout)
         self.settle()
         self._disposing = True
         for lane in self.lanes:
@@ -184,7 +186,7 @@ class Maintenance:
 
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""
-        if self._thread is not None and not self.is_current():
+        if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join(timeout)
 
     def is_current(self) -> bool:
@@ -312,8 +314,9 @@ class Maintenance:
         error: str | None = None
         try:
             self._connect_lanes(node)
-        except Exception as problem:
-            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
+        except BaseException as problem:
+            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways. Also if the
+            # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
             error = describe_error(problem)
         with self._settled:
             self._census.note_tried(node, error)

@@ -29,6 +29,8 @@ _SHORTEST, _LONGEST = 0.01, 0.5
 _FASTER, _MOST = 8, 512
 """How many times as many follow a success, and how many at most."""
 
+_number = attrgetter("number")
+
 _WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments")
 """Redis 6 says the first behind where in which script it happened."""
 
@@ -60,8 +62,8 @@ class Retries:
 
     def add(self, parcel: Parcel, now: float) -> None:
         """Keep a parcel that was answered by an error, instead of an earlier one about the same claim."""
-        self._parcels.pop(parcel.claim, None)  # The last one to fail is the last one to be tried again.
-        self._parcels[parcel.claim] = parcel
+        kept = self._parcels.pop(parcel.claim, parcel)  # The last one to fail is the last one to be tried again.
+        self._parcels[parcel.claim] = max(kept, parcel, key=_number)
         if parcel is self._last:
             self._last = None
             self._size = 1
@@ -72,8 +74,10 @@ class Retries:
     def settle(self, parcel: Parcel, now: float) -> None:
         """Take note that a command was executed, or is wrong: what came before it about the same claim is settled."""
         claim, last = parcel.claim, self._last
-        self._parcels.pop(claim, None)
-        if last is not None and last.claim == claim:
+        # An earlier one may be executed after it: what was sent again as the node had forgotten its script.
+        if _number(self._parcels.get(claim, parcel)) <= parcel.number:
+            self._parcels.pop(claim, None)
+        if last is not None and last.claim == claim and last.number <= parcel.number:
             self._last = None
             self._size = min(_FASTER * self._size, _MOST)
             self.at = now
@@ -87,7 +91,7 @@ class Retries:
             if parcel.effect.owed_until <= now:
                 del self._parcels[parcel.claim]
         free = [parcel for claim, parcel in self._parcels.items() if claim not in later]
-        batch = sorted(free[: self._size], key=attrgetter("number"))
+        batch = sorted(free[: self._size], key=_number)
         if batch:
             self._last, self.at = batch[-1], math.inf
         elif self._parcels:

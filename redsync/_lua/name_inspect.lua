@@ -75,7 +75,7 @@ local latch, size = {}, redis.pcall('hget', KEYS[7], 'size')
 if type(size) == 'string' and tonumber(size) > 0 then
   local left, fields = tonumber(size), redis.call('hgetall', KEYS[7])
   for i = 1, #fields, 2 do
-    if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'hearsay' then left = left - fields[i + 1] end
+    if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'life' then left = left - fields[i + 1] end
   end
   local last = string.format('%.0f', now + 1)
   latch = {tonumber(size), math.max(left, 0), redis.call('pttl', KEYS[7]), redis.call('zcount', KEYS[8], last, '+inf')}

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import threading
 
 import pytest
 
@@ -43,6 +44,11 @@ def test_error_of_modules_that_wrap_sockets_is_none():
         context = ssl.create_default_context()
         with context.wrap_socket(plain, server_hostname="x", do_handshake_on_connect=False) as wrapped:
             assert caught(ASK, call=wrapped.do_handshake) is False
+
+
+def test_error_of_threads_is_none():
+    """The system may have no more of them."""
+    assert caught(ASK, call=threading.Thread().join) is False
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), BlockingIOError(), ValueError()])

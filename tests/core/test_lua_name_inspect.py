@@ -93,7 +93,7 @@ def test_look_tells_who_waits_but_not_who_is_dead_or_holds_it(node, look):
 
 def test_look_tells_of_a_latch_beside_a_mutex(node, look):
     node.redis.set(KEYS.lock, "value", px=60_000)
-    node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "hearsay": 1})
+    node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "life": 1_790_000_000_000})
     found = look()
     assert (found.kind, found.claims[0].owner) == ("mutex", "value")
     assert (found.latch.size, found.latch.left, found.latch.remaining) == (5, 2, None)

@@ -5,7 +5,7 @@ import threading
 import pytest
 import redis
 
-from redsync._core.effects import Broadcast, Command
+from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.replies import MOST_BYTES, ReplyReader
@@ -252,3 +252,23 @@ def test_odd_answer_is_a_vote(make_script, answer):
     assert parcel.done
     assert not parcel.tally.won
     assert all(len(str(vote)) < 300 for vote in parcel.tally.votes)
+
+
+# What a node must get.
+
+
+def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_that_was_healed(rig):
+    """The node had forgotten the script of the claim, and was busy when it was to undo that."""
+    owner = Owner.of("rig", 1)
+    args = (b"claim",)
+    ask = Broadcast(Command(rig.script, (b"k",), args), 0, owner, of_ours(lambda reply: reply == 1), 1.0)
+    undo = Tell(Command(rig.script, (b"k",), (*args, 0)), 0, owner, owed_to=1, owed_until=1000.0)
+    rig.exchange._outbox.send(Parcel(ask, Tally(["a"], ask.judge)))
+    rig.exchange._outbox.send(Parcel(undo, None))
+    claimed, undone = rig.link.sent
+    rig.hear(b"-NOSCRIPT forgotten\r\n-BUSY\r\n")
+    assert rig.link.sent.count(claimed) == 2
+    rig.hear(b"+OK\r\n:1\r\n")
+    rig.now += 1.0
+    rig.exchange._send_due()
+    assert rig.link.sent.count(undone) == 2

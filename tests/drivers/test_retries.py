@@ -107,6 +107,28 @@ def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
     assert not retries, "what was executed settles what came before it"
 
 
+def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
+    """That was sent again, as the node had forgotten its script."""
+    retries = Retries()
+    renewal, undo = parcel(1), parcel(2)
+    retries.add(undo, 0.0)
+    retries.settle(renewal, 0.0)
+    assert retries.due(1.0, []) == [undo]
+    retries.remove([undo])
+    retries.settle(renewal, 1.0)
+    assert retries, "it is under way"
+    retries.settle(undo, 1.0)
+    assert not retries
+
+
+def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused_after_it():
+    retries = Retries()
+    nested, last = parcel(1), parcel(2)
+    retries.add(last, 0.0)
+    retries.add(nested, 0.0)
+    assert retries.due(1.0, []) == [last]
+
+
 def test_retries_drop_what_is_pointless():
     retries = Retries()
     retries.add(parcel(1, b"anna", until=5.0), 0.0)

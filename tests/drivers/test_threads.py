@@ -4,9 +4,11 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
+import redis
+from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
@@ -350,3 +352,61 @@ def test_closed_client_lets_waiters_go(client, nodes):
     assert waiter[0] - started_at < 1.0
     with pytest.raises(ClientClosedError):
         client.get_lock("x").acquire()
+
+
+# Threads that connect.
+
+
+@pytest.fixture
+def no_more_threads():
+    """Return a context in which the system has no more threads to give."""
+
+    @contextmanager
+    def no_more_threads():
+        before = threading.stack_size(1 << 47)
+        try:
+            yield
+        finally:
+            threading.stack_size(before)
+
+    return no_more_threads
+
+
+def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_threads, eventually):
+    with client.get_lock("x"):
+        pass
+    maintenance = client.runner._maintenance._thread
+    with no_more_threads():
+        nodes.restart(0)
+        eventually(lambda: "thread" in (client.nodes()[0].last_error or ""))
+        with client.get_lock("x"):
+            pass
+    eventually(lambda: client.nodes()[0].state == "up")
+    assert maintenance.is_alive()
+
+
+def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_threads):
+    with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        Client(nodes.urls, restart_guard=0.0)
+
+
+class Password(CredentialProvider):
+    """The application's, which gives up the first times."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def get_credentials(self):
+        self.asked += 1
+        if self.asked <= 2:
+            raise SystemExit("no password")
+        return ("default", "")
+
+
+def test_node_is_tried_again_although_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):
+    password = Password()
+    guarded = redis.Redis.from_url(nodes.urls[0], credential_provider=password)
+    client = make_client([guarded, *[redis.Redis.from_url(url) for url in nodes.urls[1:3]]])
+    with client.get_lock("x"):
+        pass
+    eventually(lambda: password.asked > 2)

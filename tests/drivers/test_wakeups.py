@@ -240,6 +240,34 @@ def test_waiter_that_is_interrupted_leaves_the_queue(turns):
     assert nap_once(following) is None
 
 
+@pytest.mark.parametrize("ends_by", ["its time", "its turn", "an error"])
+def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, clock_now, inject):
+    """Nobody else may be about to call it: in an outage one goes at a time, the others sleep until they are called."""
+    n, where = 0, "not tried yet"
+    while where is not None:
+        n += 1
+        clock_now[0] = NOW
+        turns = Wakeups(threading.Lock(), lambda: clock_now[0], lambda sleeper: None)
+        first, second = Retry(), Retry()
+
+        def retry(run, ready_at, until, turns=turns):
+            """Take one turn, as a run of a protocol does that was asked for nothing else and then ends."""
+            try:
+                yield from turns.take_turn(run, ready_at, until)
+            finally:
+                turns.deafen(run)
+
+        naps, following = retry(first, NOW + 0.1, NOW + 0.2), retry(second, NOW + 0.1, UNTIL)
+        nap_once(naps)
+        _, until = nap_once(following)
+        clock_now[0] = NOW + (0.1 if ends_by == "its turn" else 0.2)
+        where = inject(n, naps.close if ends_by == "an error" else lambda naps=naps: nap_once(naps))
+        naps.close()
+        clock_now[0] = NOW + 1.3
+        assert second.done or until <= clock_now[0], f"nobody calls it after an interruption at {where}"
+    assert n > 3
+
+
 def test_sleep_for_a_turn_ends_when_the_lane_is_closed(turns):
     """A closed lane lets nobody sleep: whoever looked again at once would spin."""
     nap_once(turns.take_turn(Retry(), NOW, UNTIL))
