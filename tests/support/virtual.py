@@ -1,8 +1,9 @@
 """Protocols on virtual nodes, one effect at a time: a test decides which nodes hear what, and in which order."""
 
 import contextlib
+import hashlib
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 
 import hiredis
 
@@ -11,6 +12,7 @@ from redsync._core.holds import HoldTable
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
+from redsync._core.scripts import Script
 from redsync._core.timing import Timing
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store
@@ -33,12 +35,21 @@ class World:
         fate: Tells for client and node what becomes of a command: "ok"; "mute": its reply is lost; "late": it is
             executed before the client's next that gets there; "lost".
         luck: Numbers in [0, 1) for delays.
+        scripts: Sources that replace shipped scripts on all nodes, by name.
     """
 
     def __init__(
-        self, n: int, fate: Callable[[str, int], str] = lambda *_: "ok", luck: Callable[[], float] = lambda: 0.5
+        self,
+        n: int,
+        fate: Callable[[str, int], str] = lambda *_: "ok",
+        luck: Callable[[], float] = lambda: 0.5,
+        scripts: Mapping[str, str] | None = None,
     ):
         self.n, self.fate, self.luck = n, fate, luck
+        self._scripts = {
+            name: Script(name, source.encode(), hashlib.sha1(source.encode()).hexdigest().encode())
+            for name, source in (scripts or {}).items()
+        }
         self.now = 1000.0
         self.offsets = [0.0] * n
         self.stores = [Store(lambda i=i: _EPOCH + self.now + self.offsets[i]) for i in range(n)]
@@ -132,6 +143,7 @@ class World:
             return None
         reply = None
         while late:
-            reply = run_script(late[0].script, self.stores[node], late[0].keys, late[0].args)
+            script = self._scripts.get(late[0].script.name, late[0].script)
+            reply = run_script(script, self.stores[node], late[0].keys, late[0].args)
             late.popleft()
         return None if fate == "mute" else reply

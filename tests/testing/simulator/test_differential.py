@@ -1,7 +1,8 @@
 """The virtual node against a real one: the same random commands and scripts, the same replies, keys and messages.
 
-The virtual node's clock is set from the real one's TIME before each step, so times differ by what a step takes; leases
-are far longer, and nothing expires but what a step lets expire on purpose.
+A step stands between two commands TIME on one connection, sent at once: so the server tells itself how long it took,
+however busy the machine is. The virtual node's clock is set to the first, and times may differ by that much, not more.
+Leases last longer than the test may, and nothing expires but what a step lets expire on purpose.
 """
 
 import contextlib
@@ -21,8 +22,6 @@ from redsync.testing import LocalNodes
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import COMMANDS, Store
 
-SLACK = 2_000
-"""Milliseconds that one step may take on a busy machine."""
 SHIPPED = {script.name: script for script in Script.shipped()}
 LOCKS = [LockKeys.of(b"redsync:", name) for name in (b"x", b"y")]
 POOL = SlotKeys.of(b"redsync:", b"z")
@@ -33,7 +32,10 @@ OWNERS = [b"a0-f:1", b"b1-e:22", b"c2-d:3", b"no client"]
 HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 """The channels that have one subscriber."""
 CHANNELS = [*sorted(HEARD), b"wake:c"]
-LEASES = [20_000, 40_000, 60_000]
+LEASES = [800_000, 1_700_000, 3_500_000]
+"""None is twice another: keys last for twice the lease, and whether that is less must not depend on the millisecond."""
+TIMES_MS = range(LEASES[0] // 2, 2**52)
+"""Numbers that may be durations or instants, some of which count down from 2**52; tokens begin there."""
 
 
 def ad_hoc(source):
@@ -74,20 +76,22 @@ class RealNode:
         return re.search(rb"run_id:(\w+)", self._ask(b"INFO", b"server"))[1]
 
     def ask_all(self, commands):
-        for words in commands:
-            self._send(self._command, words)
+        self._command.sendall(b"".join(hiredis.pack_command(tuple(words)) for words in commands))
         return [self._read(self._command, self._reader) for _ in commands]
 
     def run(self, script, keys, args):
+        """Return the reply, and the instants between which the script ran."""
         if script.sha not in self._known:
             assert self._ask(b"SCRIPT", b"LOAD", script.source) == script.sha
             self._known.add(script.sha)
         words = [b"%d" % arg if isinstance(arg, int) else arg for arg in args]
-        return self._ask(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
+        (reply,), began, ended = self._timed([(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)])
+        return reply, began, ended
 
-    def time(self):
-        seconds, micros = map(int, self._ask(b"TIME"))
-        return seconds + micros / 1e6
+    def _timed(self, commands):
+        """Return the replies, and the instants on the server's clock between which all was done."""
+        began, *replies, ended = self.ask_all([(b"TIME",), *commands, (b"TIME",)])
+        return replies, *(int(seconds) + int(micros) / 1e6 for seconds, micros in (began, ended))
 
     def listen(self, channels):
         self._send(self._push, [b"SUBSCRIBE", *channels])
@@ -103,18 +107,18 @@ class RealNode:
         return found
 
     def dump(self):
-        """Return all keys: type, contents in their order, remaining ms."""
+        """Return all keys (type, contents in their order, ms left), and the instants between which they were read."""
         keys = sorted(self._ask(b"KEYS", b"*"))
         kinds = self.ask_all([(b"TYPE", key) for key in keys])
         readers = {b"string": (b"GET",), b"hash": (b"HGETALL",), b"zset": (b"ZRANGE", b"0", b"-1", b"WITHSCORES")}
-        contents = self.ask_all(
-            [(readers[kind][0], key, *readers[kind][1:]) for key, kind in zip(keys, kinds, strict=True)]
-        )
-        lasting = self.ask_all([(b"PTTL", key) for key in keys])
-        return {
+        looks = [(readers[kind][0], key, *readers[kind][1:]) for key, kind in zip(keys, kinds, strict=True)]
+        replies, began, ended = self._timed([*looks, *[(b"PTTL", key) for key in keys]])
+        contents, lasting = replies[: len(keys)], replies[len(keys) :]
+        found = {
             key: [kind, list(content.items()) if kind == b"hash" else content, left]
             for key, kind, content, left in zip(keys, kinds, contents, lasting, strict=True)
         }
+        return found, began, ended
 
     def close(self):
         self._command.close()
@@ -175,42 +179,56 @@ def pair(_one_node):
 # What counts as equal.
 
 
-def alike(real, virtual):
-    """Tell whether two values are equal, but for instants and durations that differ by what a step takes."""
+def alike(real, virtual, slack):
+    """Tell whether two values are equal, but for instants and durations that differ by less than `slack` ms."""
     if isinstance(real, hiredis.ReplyError) and isinstance(virtual, hiredis.ReplyError):
         # Where in a script it failed is told differently by different servers.
-        return alike(*(str(error).partition(" script: ")[0].encode() for error in (real, virtual)))
+        return alike(*(str(error).partition(" script: ")[0].encode() for error in (real, virtual)), slack)
     if type(real) is not type(virtual):
         return False
     if isinstance(real, list | tuple):
-        return len(real) == len(virtual) and all(map(alike, real, virtual))
+        return len(real) == len(virtual) and all(alike(*pair, slack) for pair in zip(real, virtual, strict=True))
     if isinstance(real, dict):
-        return list(real) == list(virtual) and all(alike(real[key], virtual[key]) for key in real)
+        return list(real) == list(virtual) and all(alike(real[key], virtual[key], slack) for key in real)
     if isinstance(real, bytes):
         # Instants in text, and how long a node remembers.
         one, two = (re.split(rb"(?<=FORGETFUL )(\d+)|(\d{13})", text) for text in (real, virtual))
         return len(one) == len(two) and all(
-            a == b or (a and b and a.isdigit() and b.isdigit() and abs(int(a) - int(b)) < SLACK)
+            a == b or (a and b and a.isdigit() and b.isdigit() and abs(int(a) - int(b)) < slack)
             for a, b in zip(one, two, strict=True)
         )
     if isinstance(real, int | float):
-        return real == virtual or (min(abs(real), abs(virtual)) > LEASES[0] - SLACK and abs(real - virtual) < SLACK)
+        return real == virtual or (is_time(real) and is_time(virtual) and abs(real - virtual) < slack)
     return real == virtual
+
+
+def is_time(number):
+    return TIMES_MS.start <= abs(number) < TIMES_MS.stop
 
 
 def compare(pair, steps, seed):
     """Take all steps on both nodes; each is a name to be shown, a script, its keys and arguments."""
     real, virtual = pair
+    slack = 0.0
+
+    def look_from(began, ended):
+        """Set the virtual clock; allow for what was written earlier, for what is done now, and for whole ms."""
+        nonlocal slack
+        virtual.now = began
+        slack = max(slack, 4 * (1000 * (ended - began) + 1))
+
     for number, (name, script, keys, args) in enumerate(steps):
         shown = f"seed {seed}, step {number}: {name} {keys} {args}"
-        virtual.now = real.time()
-        replies = real.run(script, keys, args), virtual.run(script, keys, args)
-        assert alike(*replies), f"{shown}: replies\nreal    {replies[0]!r}\nvirtual {replies[1]!r}"
+        reply, *when = real.run(script, keys, args)
+        look_from(*when)
+        replies = reply, virtual.run(script, keys, args)
+        assert alike(*replies, slack), f"{shown}: replies\nreal    {replies[0]!r}\nvirtual {replies[1]!r}"
         if name == "pexpire" and args[2:3] == (b"1",):
             time.sleep(0.005)
-        virtual.now = real.time()
-        dumps = real.dump(), virtual.dump()
-        assert alike(*dumps), f"{shown}: keys\nreal    {dumps[0]}\nvirtual {dumps[1]}"
+        found, *when = real.dump()
+        look_from(*when)
+        dumps = found, virtual.dump()
+        assert alike(*dumps, slack), f"{shown}: keys\nreal    {dumps[0]}\nvirtual {dumps[1]}"
     heard = real.heard(CHANNELS[0]), virtual.heard()
     assert heard[0] == heard[1], f"seed {seed}: messages"
 
@@ -379,7 +397,7 @@ class Chance:
         return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
     def permit_inspect(self):
-        return POOL.all, (self.of([0, 1]), self.of([0, b"1000,-,%b," % self.process]))
+        return POOL.all, (self.of([0, 1]), self.guard())
 
     def permit_resize(self):
         return POOL.all, (*self.limit(), self.of([0, 1]))
@@ -495,7 +513,7 @@ SCORES = [
     b"123456789012345678",
 ]
 ENDS = [*SCORES, b"(1", b"(2.5", b"(x", b"+inf", b"(-inf"]
-DURATIONS = [b"40000", b"60000", b"0", b"-5", b"x", b"9223372036854775807"]
+DURATIONS = [b"800000", b"1700000", b"0", b"-5", b"x", b"9223372036854775807"]
 
 
 def key(c):

@@ -1,0 +1,108 @@
+"""Slots that nodes chose differently, on virtual nodes: a renewal makes them the same, so that each can be had."""
+
+import pytest
+
+from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
+from redsync._protocols.bids import Bid
+from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.renewal import renew
+from redsync._protocols.semaphore import SEMAPHORE, acquire
+from redsync.exceptions import QuorumError
+from tests.support.hunting import break_script
+from tests.support.virtual import World
+
+pytest.importorskip("lupa")
+
+KEYS = SlotKeys.of(b"redsync:", b"x")
+PERMITS = 3
+LEASE = 30.0
+
+
+class Program:
+    """A client of one semaphore; `reach`: the only nodes that it can reach."""
+
+    def __init__(self, world, reach=(0, 1, 2)):
+        self.world = world
+        self.session, self.owner = world.session(lease=LEASE, restart_guard=0.0)
+        world.reach[self.owner.client_id] = reach
+
+    def asking(self, *slots):
+        """Return the steps of asking for as many permits; these slots are preferred."""
+        limit = Limit(PERMITS)
+        bid = Bid("x", self.owner, len(slots), limit, lambda: slots[0] / PERMITS, waits=False)
+        demand = Demand("x", SEMAPHORE, KEYS, self.owner, Receipt(), timeout=0.0, holds=len(slots), bid=bid)
+        return acquire(self.session, demand, limit, self.world.now)
+
+    def take(self, slot):
+        return self.world.run(self.asking(slot))
+
+    def renew(self, state):
+        """Renew as the watchdog does; return whether a quorum confirmed it."""
+        return self.world.run(renew(self.session, [state]))[0] == [state]
+
+    def slots(self):
+        """Return which slots each node keeps for it."""
+        found = [store.peek(KEYS.slots) for store in self.world.stores]
+        permit = self.owner.claim(1)
+        return [value[0].get(permit, b"-").decode() if value else "-" for value in found]
+
+
+def make_world(scripts=None):
+    world = World(3, lambda client, node: "ok" if node in world.reach[client] else "lost", scripts=scripts)
+    world.reach = {}
+    return world
+
+
+def choose_differently(world):
+    """Let two of three permits be held, and the third slot be taken by the one on one node, by the other on another.
+
+    Each comes to its slot while somebody who reaches a single node has there what it prefers, and then gives it back.
+    """
+    holders = []
+    for slot, passing, node in [(0, (0, 1), 2), (1, (1,), 1)]:
+        passer_by = Program(world, reach=(node,))
+        steps = world.play(passer_by.asking(*passing))
+        next(steps)
+        next(steps)  # it has asked, and the node has granted
+        holder = Program(world)
+        holders.append((holder, holder.take(slot)))
+        with pytest.raises(QuorumError):
+            list(steps)
+        assert passer_by.slots() == ["-", "-", "-"]
+    (one, first), (other, second) = holders
+    assert (first.slots, one.slots()) == ((0,), ["0", "0", "2"])
+    assert (second.slots, other.slots()) == ((1,), ["1", "2", "1"])
+    return holders
+
+
+def takes_the_last_permit(world):
+    """Tell whether somebody else can get it within a lease, while two hold theirs and have them renewed in time."""
+    holders = choose_differently(world)
+    newcomer, end = Program(world), world.now + LEASE
+    while world.now < end:
+        # Each node has a slot free, but no slot is free on two of them.
+        if newcomer.take(2):
+            return True
+        world.now += LEASE / 3
+        assert all(holder.renew(state) for holder, state in holders)
+    return False
+
+
+def test_renewal_exchanges_what_nodes_chose_differently_for_what_the_quorum_has():
+    world = make_world()
+    (one, first), (other, second) = choose_differently(world)
+    assert one.renew(first)
+    assert one.slots() == ["0", "0", "0"]
+    assert other.renew(second)
+    assert other.slots() == ["1", "1", "1"]
+
+
+def test_last_permit_can_be_had_within_a_lease_though_nodes_chose_differently():
+    assert takes_the_last_permit(make_world())
+
+
+def test_last_permit_can_not_be_had_where_renewals_leave_strange_slots():
+    """That this schedule puts the promise to the test."""
+    broken = break_script("semaphore_renew", ("if text ~= wanted then", "if not text then"))
+    assert not takes_the_last_permit(make_world(broken))
