@@ -1,6 +1,7 @@
 """What a client gives back while nodes answer by errors is free as soon as the nodes execute commands again."""
 
 import contextlib
+import itertools
 import threading
 
 import pytest
@@ -58,6 +59,12 @@ def busy(admins):
             thread.join()
 
 
+def synchronizer(client, kind):
+    if kind in ("read_lock", "write_lock"):
+        return getattr(client.get_read_write_lock("x"), kind)
+    return getattr(client, f"get_{kind}")("x", *((1,) if kind == "semaphore" else ()))
+
+
 @pytest.fixture
 def admins(nodes):
     with contextlib.ExitStack() as stack:
@@ -65,19 +72,18 @@ def admins(nodes):
 
 
 @pytest.mark.parametrize("trouble", [without_replicas, busy])
-@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "semaphore"])
+@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "read_lock", "write_lock", "semaphore"])
 def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
     mine, yours = make_client(), make_client()
     assert yours.get_lock("warm up").acquire(timeout=60)
-    more = (1,) if kind == "semaphore" else ()
-    held = getattr(mine, f"get_{kind}")("x", *more)
+    held = synchronizer(mine, kind)
     held.acquire(timeout=60, lease=LEASE)
     with trouble(admins) as code:
         held.release()
         eventually(lambda: any(code in (node.last_error or "") for node in mine.nodes()), within=60)
         with contextlib.suppress(QuorumError):  # or they can say at least that it is held
-            assert not getattr(yours, f"get_{kind}")("x", *more).acquire(timeout=0.1)
-    assert getattr(yours, f"get_{kind}")("x", *more).acquire(timeout=60)
+            assert kind == "read_lock" or not synchronizer(yours, kind).acquire(timeout=0.1)
+    assert synchronizer(yours, "write_lock" if kind == "read_lock" else kind).acquire(timeout=60)
 
 
 def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_client, admins, eventually):
@@ -92,3 +98,15 @@ def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_clie
         closing.start()
     closing.join()
     assert not any(admin.exists("redsync:x") for admin in admins)
+
+
+@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "read_lock", "write_lock"])
+def test_hold_is_not_believed_longer_where_a_majority_refuses_to_lengthen_it(make_client, admins, eventually, kind):
+    """Those nodes forget it when its lease is over, and may let others in then."""
+    held = synchronizer(make_client(lease=1.0), kind)
+    assert held.acquire(timeout=60)
+    seen = []
+    with without_replicas(admins):
+        eventually(lambda: seen.append(held.remaining()) or not seen[-1], within=60)
+    renewed = sum(later > before for before, later in itertools.pairwise(seen))
+    assert renewed <= 1, "that was under way"

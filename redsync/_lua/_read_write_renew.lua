@@ -9,7 +9,11 @@ for i, key in ipairs(KEYS) do
   if type(had) == 'table' then
     reply[i] = -1
   elseif had and is_live(had) then
-    put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)
+    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it. What a node
+    -- refuses to lengthen, as it can't save its data, must not count as lengthened.
+    redis.call('zrem', key, '')
+    local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)
+    if type(refusal) == 'table' then return refusal end
     reply[i] = 2
   elseif not find_blocker(key, owner_of(claim), mode) and type(put(key, claim, until_ms, count)) == 'number' then
     reply[i] = 1

@@ -1,6 +1,7 @@
 """The read-write lock's scripts, on a real server and on a virtual node: who is let in, who waits, who is served."""
 
 import pytest
+import redis
 
 from redsync._core.keys import LockKeys
 from redsync._core.memory import BIRTH_KEY
@@ -581,6 +582,46 @@ def test_renewal_notes_that_the_node_is_not_new(rw):
 
 
 # Looking, and taking away.
+
+
+# What a node refuses to write.
+
+
+@pytest.fixture
+def real(node):
+    return Scripts(Real(node, None))
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_renewal_works_without_memory(real, mode, lasts):
+    real.ask(mode, lease=10_000)
+    with real.node._node.out_of_memory():
+        assert real.renew(mode, count=2) == 2
+    ((count, left),) = real.claims().values()
+    assert count == 2
+    assert lasts(left, LEASE)
+    assert lasts(int(real.node.do("pttl", KEYS.lock)), LEASE)
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_renewal_that_a_node_refuses_is_an_error(real, mode, lasts):
+    """Counted as a renewal, it would let its owner believe in what the node forgets meanwhile."""
+    real.ask(mode, lease=10_000)
+    with real.node._node.without_replicas(), pytest.raises(redis.exceptions.RedisError, match="NOREPLICAS"):
+        real.renew(mode)
+    ((_, left),) = real.claims().values()
+    assert lasts(left, 10_000)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_undo_that_a_node_refuses_is_an_error(real, mode, leave):
+    """As if the node had nothing to undo, it would never be sent again."""
+    real.ask(mode)
+    with real.node._node.without_replicas(), pytest.raises(redis.exceptions.RedisError, match="NOREPLICAS"):
+        real.abandon(mode, leave=leave)
+    assert real.abandon(mode, leave=leave) == 1
+    assert real.holders() == set()
 
 
 @pytest.mark.parametrize("mode", ["read", "write"])
