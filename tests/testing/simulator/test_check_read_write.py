@@ -22,19 +22,17 @@ from tests.support.hunting import break_script, hunt
 HEEDS_WRITER = "elseif score < 0 and owner_of(first[1]) ~= owner then"
 HEEDS_READERS = "if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end"
 HEEDS_WAITING_WRITERS = "if writer and writer ~= waiter and not"
-RENEWS_ONE = "put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)"
+RENEWS_ONE = "local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)"
 
 UNHEEDED_WRITER = break_script("read_lock_acquire", (HEEDS_WRITER, "elseif false then"))
 UNHEEDED_READERS = break_script("write_lock_acquire", (HEEDS_READERS, "if true then return end"))
 UNHEEDED_QUEUE = break_script("read_lock_acquire", (HEEDS_WAITING_WRITERS, "if false and not"))
 
-SHARED_EXPIRY = break_script(
-    "read_lock_renew",
-    (
-        RENEWS_ONE,
-        "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end",
-    ),
+RENEWS_ALL = (
+    "local refusal; "
+    "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end"
 )
+SHARED_EXPIRY = break_script("read_lock_renew", (RENEWS_ONE, RENEWS_ALL))
 """Who renews lengthens the claims of all who read, also of those who died."""
 
 
