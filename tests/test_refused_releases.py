@@ -34,12 +34,6 @@ def synchronizer(client, kind):
     return getattr(client, f"get_{kind}")("x", *((1,) if kind == "semaphore" else ()))
 
 
-def synchronizer(client, kind):
-    if kind in ("read_lock", "write_lock"):
-        return getattr(client.get_read_write_lock("x"), kind)
-    return getattr(client, f"get_{kind}")("x", *((1,) if kind == "semaphore" else ()))
-
-
 @pytest.fixture
 def admins(nodes):
     with contextlib.ExitStack() as stack:

@@ -8,7 +8,12 @@
 token = redis.call('incr', KEYS[#KEYS])
 redis.call('pexpire', KEYS[#KEYS], 86400000)
 local stands, told = token, tonumber(ARGV[#ARGV])
--- include: refuse_absurd
+-- include: absurd
+if absurd then
+  -- A token that is there, however low, would count as the latest that this node gave.
+  if token == 1 then redis.call('del', KEYS[#KEYS]) end
+  return absurd
+end
 local least = told + 1
 if since and token > 1 then
   if kind ~= 'original' then least = math.max(least, (since + string.match(guard, '^%d+')) * 1000) end

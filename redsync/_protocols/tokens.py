@@ -21,7 +21,7 @@ holds with m's memory gone, old, or whole; for one node without a guard, too.
 
 A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. A lower one is judged by
 each node's clock: no node lets itself be raised to what is more than a year ahead. So it is never handed out, and once
-a quorum has refused it, who asked no longer counts votes of that size. (See `_refuse_absurd.lua`.)
+a quorum has refused it, who asked no longer counts votes of that size. (See `_absurd.lua`.)
 """
 
 from __future__ import annotations

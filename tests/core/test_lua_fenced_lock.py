@@ -1,5 +1,7 @@
 """The scripts of the fenced lock on a real server: what is not as with the plain lock, its tokens."""
 
+import time
+
 import pytest
 import redis
 
@@ -44,6 +46,10 @@ def fenced(node):
     return FencedNode(node)
 
 
+def in_days(days):
+    return int(time.time() + 86_400 * days) * 1_000_000
+
+
 def micros(node):
     seconds, micros = node.redis.time()
     return seconds * 1_000_000 + micros
@@ -72,11 +78,32 @@ def test_token_exceeds_what_the_asker_knows(fenced):
     fenced.redis.set(KEYS.token, 10)
     assert fenced.acquire(known=10) == [1, 11]
     fenced.release()
-    assert fenced.acquire(known=2**52) == [1, 2**52 + 1]
-    assert fenced.redis.get(KEYS.token) == b"%d" % (2**52 + 1), "spelled with all of its digits"
+    known = in_days(300)
+    assert fenced.acquire(known=known) == [1, known + 1]
+    assert fenced.redis.get(KEYS.token) == b"%d" % (known + 1), "spelled with all of its digits"
     fenced.release()
     fenced.redis.delete(KEYS.token)
-    assert fenced.acquire(known=2**52) == [1, 2**52 + 1]
+    assert fenced.acquire(known=known) == [1, known + 1]
+
+
+def test_token_that_is_far_ahead_of_the_clock_is_refused(fenced):
+    for told in (in_days(400), 2**52):
+        with pytest.raises(redis.ResponseError, match="ABSURD"):
+            fenced.acquire(known=told)
+        with pytest.raises(redis.ResponseError, match="ABSURD"):
+            fenced.write_back(told)
+    assert fenced.redis.hgetall(KEYS.lock) == {}
+    assert not fenced.redis.exists(KEYS.token)
+    now = micros(fenced)
+    assert now <= fenced.acquire()[1] < in_days(1)
+
+
+def test_token_that_is_little_ahead_of_the_nodes_own_is_not(fenced):
+    """All clocks were far ahead, and were set back."""
+    ahead = in_days(4000)
+    fenced.redis.set(KEYS.token, ahead)
+    assert fenced.acquire() == [1, ahead + 1]
+    assert fenced.write_back(ahead + 9) == ahead + 9
 
 
 def test_refusal_gives_no_token_and_tells_who_holds(fenced):
@@ -214,8 +241,8 @@ def test_node_that_does_not_keep_the_claim_is_raised_but_does_not_say_so(fenced,
     if holder:
         fenced.acquire(holder)
     with pytest.raises(redis.ResponseError, match="UNCLAIMED"):
-        fenced.write_back(2**52)
-    assert fenced.token == 2**52
+        fenced.write_back(told := in_days(300))
+    assert fenced.token == told
 
 
 def test_inspect_tells_a_lock_with_tokens_from_one_without(fenced, locks):

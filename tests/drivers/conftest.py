@@ -61,7 +61,7 @@ def raw(nodes):
 
 
 @pytest.fixture
-def make_client(nodes):
+def make_lasting(nodes):
     """Make clients; their lease is a minute: whatever is left is left by mistake."""
     clients = []
 

@@ -14,9 +14,9 @@ STRIDE = 11
 
 
 @pytest.fixture
-def clients(make_client):
+def clients(make_lasting):
     """Two clients, of which the multi-locks here are made."""
-    return make_client(), make_client(prefix="other:")
+    return make_lasting(), make_lasting(prefix="other:")
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_mu
     interrupt(make_multi, lambda multi: multi.acquire(timeout=2.0), is_free)
 
 
-def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_client):
+def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_lasting):
     """Also where it is about to give back what it had taken."""
-    held = make_client().get_lock("b")  # the last in their order
+    held = make_lasting().get_lock("b")  # the last in their order
     assert held.acquire(timeout=2.0)
 
     def try_in_vain(multi):

@@ -24,8 +24,8 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def client(make_client):
-    return make_client()
+def client(make_lasting):
+    return make_lasting()
 
 
 def held(raw):
@@ -121,9 +121,9 @@ def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point,
     assert 0 < refused < points
 
 
-def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_point, make_client, raw, eventually):
+def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_point, make_lasting, raw, eventually):
     def prepare(point):
-        client = make_client()
+        client = make_lasting()
         kept, lock = client.get_lock("kept"), client.get_lock("x")
 
         def use():
@@ -217,8 +217,8 @@ def company(request, client):
 
 
 @pytest.mark.usefixtures("company")
-def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_client, raw, eventually):
-    holder, done = make_client().get_lock("x"), []
+def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_lasting, raw, eventually):
+    holder, done = make_lasting().get_lock("x"), []
     hold = holder.__enter__()
 
     def handler():
@@ -239,9 +239,9 @@ def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_
 
 
 @pytest.mark.usefixtures("company")
-def test_handler_that_waits_itself_is_served(client, make_client):
+def test_handler_that_waits_itself_is_served(client, make_lasting):
     """By its own thread, or by the one that reads for all; and the interrupted wait goes on."""
-    other = make_client()
+    other = make_lasting()
     first, second = other.get_mutex("first"), other.get_mutex("second")
     first.acquire()
     second.acquire()
@@ -257,10 +257,10 @@ def test_handler_that_waits_itself_is_served(client, make_client):
 
 @pytest.mark.usefixtures("company")
 def test_client_closed_by_a_handler_in_a_sleeping_thread_has_given_back_what_it_held(
-    client, make_client, raw, eventually
+    client, make_lasting, raw, eventually
 ):
     """When `close` returns; what the interrupted call has asked for is undone when that goes on."""
-    blocker = make_client().get_lock("x")
+    blocker = make_lasting().get_lock("x")
     blocker.acquire()
     client.get_lock("mine").acquire()
     left = []
@@ -368,8 +368,8 @@ def lose(raw):
     return lose
 
 
-def test_callback_may_close_the_client(make_client, raw, lose, caplog, eventually):
-    client = make_client(lease=1.0)
+def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventually):
+    client = make_lasting(lease=1.0)
     client.get_lock("other").acquire()
     lose(client, lambda hold: client.close())
     thread = client.runner._maintenance._thread
@@ -381,9 +381,9 @@ def test_callback_may_close_the_client(make_client, raw, lose, caplog, eventuall
     client.close()
 
 
-def test_callback_that_exits_ends_nothing(make_client, raw, lose, caplog, eventually):
+def test_callback_that_exits_ends_nothing(make_lasting, raw, lose, caplog, eventually):
     told = []
-    client = make_client(lease=1.0, listeners=[told.append])
+    client = make_lasting(lease=1.0, listeners=[told.append])
     lose(client, lambda hold: sys.exit(1))
     eventually(lambda: told, within=PATIENCE)
     assert "SystemExit(1)" in caplog.records[-1].getMessage()
@@ -393,9 +393,9 @@ def test_callback_that_exits_ends_nothing(make_client, raw, lose, caplog, eventu
         eventually(lambda: state.valid_until > until, within=PATIENCE)
 
 
-def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_client, lose):
+def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_lasting, lose):
     """As any function does that the thread calls."""
-    client = make_client(lease=60.0)
+    client = make_lasting(lease=60.0)
 
     def work():
         lose(client, lambda hold: sys.exit(1))
@@ -406,8 +406,8 @@ def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_client, lo
         aside(work)
 
 
-def test_callback_uses_the_client(make_client, lose, eventually):
-    client, done = make_client(lease=1.0), []
+def test_callback_uses_the_client(make_lasting, lose, eventually):
+    client, done = make_lasting(lease=1.0), []
 
     def on_lost(hold):
         with client.get_lock("y", timeout=5.0) as other:
