@@ -2,13 +2,20 @@
 
 Each kind of fault is a method that does something and may ask for its end later. When the time of faults is over, all
 is made well again, so that what comes after shows whether programs get on with it.
+
+Data of before is worth a look of its own: what a node has lost is mostly over, or known to enough other nodes. So nodes
+*rewind*: some that have just given something, mostly a quorum of them, come back soon with data from just before that,
+one by one or all at once. Nodes that trusted their records would give it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.happenings import Executed
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -24,6 +31,12 @@ _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
 """Seconds that packets may take longer. A client gives a connection up after 10 s of silence."""
 
+_LOOKED_THROUGH = 2000
+"""How many of the last happenings are looked through for gifts."""
+
+_LATEST = 6
+"""From so many of the last gifts one is chosen to be forgotten."""
+
 
 class Nemesis:
     """Lets faults happen to a simulation until an instant, and none afterwards.
@@ -35,6 +48,8 @@ class Nemesis:
         lasting: How long a fault lasts at most, in seconds; a lease or two.
         outlasting: Most faults are of the network, half of them between a machine and all nodes, and packets may take
             up to two minutes: so they outlast connections.
+        rewinding: The mean pause in seconds between two times at which nodes rewind, besides all else; None if they
+            do not.
         beyond: Also what no lock over nodes can survive: clocks that are wrong by more than clients allow for. Such
             faults waive the promises that they break.
     """
@@ -48,13 +63,17 @@ class Nemesis:
         lasting: float = 4.0,
         beyond: bool = False,
         outlasting: bool = False,
+        rewinding: float | None = None,
     ) -> None:
         self._sim: Final = sim
         self._until: Final = until
         self._every: Final = every
         self._lasting: Final = lasting
         self._outlasting: Final = outlasting
+        self._rewinding: Final = rewinding
         self._luck: Final = sim.luck("faults")
+        # Apart, so that all else is as without it.
+        self._rewinds: Final = sim.luck("rewinds")
         self._flushed_at = -float("inf")
         kinds: list[tuple[int, Callable[[], object]]] = [
             (9 if outlasting else 3, self._slow),
@@ -77,6 +96,8 @@ class Nemesis:
         """Let it begin."""
         self._sim.timeline.schedule(self._until, None, self._end)
         self._wait()
+        if self._rewinding is not None:
+            self._wait_to_rewind(self._rewinding)
 
     def _wait(self) -> None:
         pause = self._luck.expovariate(1 / self._every)
@@ -168,6 +189,54 @@ class Nemesis:
             self._flushed_at = self._sim.now
             self._node().flush()
 
+    # Data of before.
+
+    def _wait_to_rewind(self, every: float) -> None:
+        self._sim.timeline.after(self._rewinds.expovariate(1 / every), self._rewind, every)
+
+    def _rewind(self, every: float) -> None:
+        if self._sim.now >= self._until:
+            return
+        luck, gifts = self._rewinds, self._gifts()
+        if gifts:
+            given_at = gifts[-1] if luck.random() < 0.5 else luck.choice(gifts)
+            quorum = quorum_of(len(self._sim.nodes))
+            count = min(luck.choice([1, quorum, quorum, quorum, len(given_at)]), len(given_at))
+            chosen, apart = luck.sample(sorted(given_at), count), luck.choice([0.0, 0.0, 0.02, 0.2])
+            for i, node in enumerate(chosen):
+                self._sim.timeline.after(i * apart, self._go_back, self._sim.nodes[node], given_at[node])
+            if luck.random() < 0.5:
+                # Those that know better have no say for a while.
+                for other in self._sim.nodes:
+                    if other.index not in chosen:
+                        other.hang()
+                        self._sim.timeline.after(luck.random(), other.resume)
+        self._wait_to_rewind(every)
+
+    def _go_back(self, node: VirtualNode, before: float) -> None:
+        if node.state in {"up", "hung"} and self._sim.now < self._until:
+            node.crash()
+            # Nodes keep their state from before each command; a hair's breadth, or the sum would miss that instant.
+            lost = max(self._sim.now - before - 1e-9, 0.0)
+            self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
+
+    def _gifts(self) -> list[dict[int, float]]:
+        """Return when which nodes gave each of the last things that nobody has given back, the latest last."""
+        told: dict[tuple[int, str, bytes], Any] = {}
+        gifts: dict[tuple[object, ...], dict[int, float]] = {}
+        for happening in self._sim.trace.happenings[-_LOOKED_THROUGH:]:
+            if not isinstance(happening, Executed) or not happening.keys:
+                continue
+            node, script, key, args = happening.node, happening.script, happening.keys[0], happening.args
+            if script.endswith(("_release", "_abandon")):
+                gifts.pop((key, *args[:1]), None)
+            elif _gives(happening, told.get((node, script, key))):
+                # A claim is asked for in several ways, one after the other.
+                gift = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
+                gifts.setdefault(gift, {}).setdefault(node, happening.at)
+            told[node, script, key] = happening.reply
+        return sorted(gifts.values(), key=lambda given_at: max(given_at.values()))[-_LATEST:]
+
     # Machines.
 
     def _pause_machine(self) -> None:
@@ -209,3 +278,15 @@ class Nemesis:
                 machine.jump(-self._lasting * self._luck.random())
             case _:
                 pass
+
+
+def _gives(executed: Executed, before: object) -> bool:
+    """Whether a node gave or learned something, as far as its reply tells, and what it had replied to the last such."""
+    script, reply = executed.script, executed.reply
+    if script.endswith("_acquire"):
+        first = reply[0] if reply.__class__ is list else reply
+        return first == 1 or first.__class__ is bytes
+    if script == "latch_exchange":
+        # A new generation. What was counted down is not known for sure if a majority forgets.
+        return reply.__class__ is list and (before.__class__ is not list or reply[0] != before[0])
+    return script == "semaphore_resize" and reply != before

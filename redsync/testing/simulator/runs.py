@@ -36,6 +36,9 @@ _LONG = 0.04
 _BEYOND = 0.1
 """How many of the runs have clocks that are too wrong for any promise but those about liveness."""
 
+_REWINDING = 0.4
+"""In how many of the runs nodes come back again and again with data from just before something that they gave."""
+
 _SETTING = 5.0
 """Seconds of the lease under which a latch is set: faults of some runs last longer than that."""
 
@@ -83,6 +86,7 @@ class _Shape(NamedTuple):
         pace: How many times longer than usual workers pause, hold and wait.
         reuses: Whether each worker is one owner all the time.
         long: Whether faults outlast connections.
+        rewinding: The mean pause between two times at which nodes come back with data of just before; None: never.
     """
 
     lease: float
@@ -95,6 +99,7 @@ class _Shape(NamedTuple):
     pace: float = 1.0
     reuses: bool = False
     long: bool = False
+    rewinding: float | None = None
 
     @classmethod
     def of(cls, sim: Simulation, kind: Kind, *, long: bool) -> _Shape:
@@ -110,7 +115,8 @@ class _Shape(NamedTuple):
         lasting = 2 * (max(_SETTING, lease) if outlast else lease)
         until, calm = length * _FAULTS_UNTIL, (1 + length) / 2 * _CALM
         every, beyond = luck.choice([0.4, 0.7, 1.5]), luck.random() < _BEYOND
-        return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses)
+        rewinding = lease if sim.luck("rewinding").random() < _REWINDING else None
+        return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses, rewinding=rewinding)
 
     @classmethod
     def _long(cls, sim: Simulation) -> _Shape:
@@ -174,6 +180,7 @@ def simulate(
         lasting=shape.lasting,
         beyond=shape.beyond,
         outlasting=shape.long,
+        rewinding=shape.rewinding,
     )
     with _no_logs(), sim:
         workload.start()

@@ -73,8 +73,8 @@ def test_checker_finds_repetitions_that_count_again():
         (maximum, "do"),
         ("redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1])", "redis.call('hincrby', KEYS[1], ARGV[i], ARGV[i + 1])"),
     )
-    # In some runs the latch's clients write back without end, of which the simulator itself complains first (seed 1).
-    complaint = hunt(LatchNeverEarly, range(2, 42), kind="latch", scripts=broken)
+    # In some runs the latch's clients write back without end, of which the simulator itself complains first (seed 4).
+    complaint = hunt(LatchNeverEarly, range(5, 42), kind="latch", scripts=broken)
     assert "had begun to be counted down" in complaint or "are left of" in complaint
 
 

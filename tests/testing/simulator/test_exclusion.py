@@ -11,6 +11,7 @@ from redsync._protocols.claim import _Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion
 from redsync.testing.simulator.runs import simulate
+from tests.support.hunting import trust_records
 
 
 def hunt(seeds: range, **options) -> str:
@@ -62,6 +63,10 @@ def test_checker_finds_release_that_drops_claims_of_others():
 def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
     hunt(range(1000), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
+
+
+def test_checker_finds_nodes_that_trust_records_of_another_process(monkeypatch):
+    assert "is held by" in hunt(range(1030, 1050), scripts=trust_records(monkeypatch))
 
 
 async def hold(client, seconds):

@@ -1,8 +1,12 @@
 """Faults at random: all kinds of them happen, and in the end all is well."""
 
+import asyncio
+import contextlib
+
+from redsync.exceptions import LeaseLostError
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.faults import Nemesis
-from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.happenings import Executed, Faulted
 
 
 def unleash(seed, **options):
@@ -43,3 +47,29 @@ def test_outlasting_faults_are_mostly_of_the_network():
     network = sum(h.kind in {"partition", "delay"} for h in happened)
     assert network > sum(h.kind in {"node crash", "node hang", "machine pause"} for h in happened)
     assert any("up to 120.000 s" in h.text for h in happened)
+
+
+# Data of before.
+
+
+async def hold_one_after_the_other(client):
+    for i in range(20):
+        with contextlib.suppress(LeaseLostError):
+            async with client.get_lock(f"x-{i}"):
+                await asyncio.sleep(0.5)
+
+
+def test_nodes_that_rewind_have_forgotten_what_was_held():
+    with Simulation(1, lease=2.0, restart_guard=0.0) as sim:
+        machine = sim.machine("a")
+        machine.start(hold_one_after_the_other(machine.client()))
+        Nemesis(sim, until=8.0, every=1e9, rewinding=0.5).start()
+        sim.run()
+    executed = [h for h in sim.trace.happenings if isinstance(h, Executed)]
+    granted = {(h.node, h.args[0]) for h in executed if (h.script, h.reply) == ("lock_acquire", 1)}
+    missed = {
+        (h.node, h.args[0]) for h in executed if (h.script, h.reply) in [("lock_release", 0), ("lock_renew", [1])]
+    }
+    rewinds = [h for h in sim.trace.happenings if isinstance(h, Faulted) and h.kind == "node restart older"]
+    assert len({h.who for h in rewinds}) == 3
+    assert len(granted & missed) > len(rewinds) / 2
