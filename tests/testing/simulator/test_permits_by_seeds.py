@@ -48,6 +48,10 @@ def test_time_until_room_is_true(seed):
     simulate(seed, kind="limiter")
 
 
+def test_waiter_whose_place_is_kept_for_longer_may_sleep_for_longer():
+    simulate(1146, kind="limiter")
+
+
 def test_watchdog_does_not_wait_for_first_connections_longer_than_rounds_do():
     """A permit of a short lease ended before the client had given up a node that was dark."""
     simulate(5001575, kind="semaphore")

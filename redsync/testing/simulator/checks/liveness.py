@@ -8,7 +8,7 @@ While all is well (see `calm`), for each lock that somebody on a running machine
   for a node that forgot is noticed only when it is asked, and five seconds to connect and to look again. Where a fault
   may have left a connection silent, of whose end nobody tells, also the ten seconds by the slowest clock until it is
   given up;
-* who waits for its release asks again every `_POLL` seconds: no waiter relies on its wake-up;
+* who waits for its release asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
 * where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
   of it), it comes at most `_OVER` after the timeout.
 
@@ -48,8 +48,11 @@ __all__ = ["Liveness"]
 _EVERY = 0.1
 """Seconds between two looks."""
 
-_POLL = 2.5
-"""Seconds within which a waiter asks again: 1.5, on a slow clock, and for a round."""
+_PAUSE = 1.5
+"""Seconds for which a waiter without a place sleeps at most."""
+
+_ROUND = 1.0
+"""Seconds for which a waiter may be late: a slow clock, and a round."""
 
 _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
@@ -149,7 +152,12 @@ class Liveness(Checker):
         elif ticket is not None and kept_ms:
             since, last = self._newcomers.get(who, (sent.at, sent.at))
             # Who has not asked for so long had given up, and begins anew.
-            self._newcomers[who] = (since if sent.at <= last + _POLL else sent.at), sent.at
+            self._newcomers[who] = (since if sent.at <= last + self._poll else sent.at), sent.at
+
+    @property
+    def _poll(self) -> float:
+        """Seconds within which a waiter asks again: half of those for which the longest place is kept."""
+        return max(self._kept / 2, _PAUSE) + _ROUND
 
     def _note_did(self, did: Did) -> None:
         about = did.about
@@ -164,14 +172,14 @@ class Liveness(Checker):
             runner = self.runner(client)
             if runner.machine.crashed or not runner.wakeups.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
-            elif min(calm, self.sim.now - asked_at) > _POLL:
+            elif min(calm, self.sim.now - asked_at) > self._poll:
                 name = key.decode(errors="replace")
                 yield f"{owner.decode()} waits for {name!r} and has not asked since {asked_at:.6f}"
 
     def _look_at_newcomers(self, calm: float) -> Iterator[str]:
         for (client, key, owner), (since, last) in self._newcomers.items():
             asked = min(calm, self.sim.now - since)
-            if asked > self.bound and self.sim.now <= last + _POLL and not self.runner(client).machine.crashed:
+            if asked > self.bound and self.sim.now <= last + self._poll and not self.runner(client).machine.crashed:
                 name = key.decode(errors="replace")
                 yield f"{owner.decode()} has asked for {name!r} since {since:.6f}, and has no place in the queue"
 
