@@ -38,11 +38,11 @@ class Crowds:
         self.mute: Final[set[Hashable]] = set()
 
     def enter(self, crowd: Hashable, waiter: bytes) -> bool:
-        """Join a crowd; return whether the waiter is in front and may ask."""
+        """Join a crowd, or stay where one is; return whether the waiter is in front and may ask."""
         front = self._front.get(crowd)
         if front is None:
             self._front[crowd] = {waiter}
-        elif len(front) < FRONT:
+        elif waiter in front or len(front) < FRONT:
             front.add(waiter)
         else:
             self._behind.setdefault(crowd, OrderedDict())[waiter] = None

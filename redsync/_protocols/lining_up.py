@@ -42,7 +42,8 @@ def line_up(
     def in_front() -> bool:
         return crowds.is_in_front(crowd, owner.wire)
 
-    while not in_front() and now < deadline:
+    # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
+    while not crowds.enter(crowd, owner.wire) and now < deadline:
         until = min(deadline, now + _LONGEST_SLEEP)
         now = (yield from wait(Wait(until, owner.lane, _turn_key(owner.wire, demand), unless=in_front))).at
     return now, in_front() or crowd in crowds.mute

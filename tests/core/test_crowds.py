@@ -66,6 +66,12 @@ def test_entering_twice_counts_once(crowds):
     assert crowds.leave(X, b"0") is None
 
 
+def test_one_in_front_stays_there_if_it_enters_again(full):
+    assert full.enter(X, b"0")
+    assert full.leave(X, b"0") == b"%d" % FRONT
+    assert not full.is_in_front(X, b"0")
+
+
 def test_nothing_is_kept_of_a_crowd_that_is_gone(full):
     full.note(X, mute=True)
     for waiter in names(*range(FRONT + 3)):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from redsync._core.crowds import FRONT
 from redsync.exceptions import QuorumError
 from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, won
 
@@ -52,6 +53,20 @@ def test_crowded_lock_is_queued_for_at_once(toy):
 def test_crowded_lock_is_not_queued_for_without_blocking(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
     assert toy.asked[0].listen is None
+
+
+def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy):
+    """A signal's handler has acquired the same lock in the same thread."""
+    crowds, crowd = toy.session.crowds, toy.keys.lock
+    crowds.under_way = FRONT + 1
+    for other in range(FRONT):
+        crowds.enter(crowd, b"%d" % other)
+    state = toy.acquire(
+        ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, toy.owner.wire))),
+        ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, b"0"))),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    assert state.valid(toy.now)
 
 
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
