@@ -8,24 +8,12 @@ import pytest
 import redis
 
 from redsync import QuorumError
-from tests.support.trouble import busy
+from tests.support.trouble import busy, read_only
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 LEASE = 600.0
 MAJORITY = [0, 1, 3]
-
-
-@contextlib.contextmanager
-def without_replicas(admins):
-    """Let nodes refuse scripts that write, as they do that can't save their data (MISCONF)."""
-    for admin in admins:
-        admin.config_set("min-replicas-to-write", 1)
-    try:
-        yield "NOREPLICAS"
-    finally:
-        for admin in admins:
-            admin.config_set("min-replicas-to-write", 0)
 
 
 def synchronizer(client, kind):
@@ -40,7 +28,7 @@ def admins(nodes):
         yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in MAJORITY]
 
 
-@pytest.mark.parametrize("trouble", [without_replicas, busy])
+@pytest.mark.parametrize("trouble", [read_only, busy])
 @pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "read_lock", "write_lock", "semaphore"])
 def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
     mine, yours = make_client(), make_client()
@@ -61,9 +49,9 @@ def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_clie
     lock = client.get_lock("x", lease=LEASE)
     assert lock.acquire(timeout=60)
     closing = threading.Thread(target=client.close)
-    with without_replicas(admins):
+    with read_only(admins):
         lock.release()
-        eventually(lambda: any("NOREPLICAS" in (node.last_error or "") for node in client.nodes()), within=60)
+        eventually(lambda: any("READONLY" in (node.last_error or "") for node in client.nodes()), within=60)
         closing.start()
     closing.join()
     assert not any(admin.exists("redsync:x") for admin in admins)
@@ -75,7 +63,7 @@ def test_hold_is_not_believed_longer_where_a_majority_refuses_to_lengthen_it(mak
     held = synchronizer(make_client(lease=1.0), kind)
     assert held.acquire(timeout=60)
     seen = []
-    with without_replicas(admins):
+    with read_only(admins):
         eventually(lambda: seen.append(held.remaining()) or not seen[-1], within=60)
     renewed = sum(later > before for before, later in itertools.pairwise(seen))
     assert renewed <= 1, "that was under way"

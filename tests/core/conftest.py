@@ -58,15 +58,6 @@ class Node:
             self.redis.config_set("maxmemory", 0)
 
     @contextlib.contextmanager
-    def without_replicas(self):
-        """Let the server refuse all that writes, as one does that can't save its data."""
-        self.redis.config_set("min-replicas-to-write", 1)
-        try:
-            yield
-        finally:
-            self.redis.config_set("min-replicas-to-write", 0)
-
-    @contextlib.contextmanager
     def refused_claims(self):
         """Let the server refuse to write claims, whoever asks, and go on with all else."""
         self.redis.acl_setuser("default", enabled=True, commands=["-hset", "-set"])

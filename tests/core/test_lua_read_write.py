@@ -9,6 +9,7 @@ from redsync._core.scripts import Script
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store, find_command
 from tests.core.conftest import guard_of
+from tests.support.trouble import read_only
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME, OTHER, THIRD, FOURTH = b"client-a:1", b"client-b:2", b"client-c:3", b"client-d:4"
@@ -607,7 +608,7 @@ def test_renewal_works_without_memory(real, mode, lasts):
 def test_renewal_that_a_node_refuses_is_an_error(real, mode, lasts):
     """Counted as a renewal, it would let its owner believe in what the node forgets meanwhile."""
     real.ask(mode, lease=10_000)
-    with real.node._node.without_replicas(), pytest.raises(redis.exceptions.RedisError, match="NOREPLICAS"):
+    with read_only([real.node._node.redis]), pytest.raises(redis.exceptions.RedisError, match="read only replica"):
         real.renew(mode)
     ((_, left),) = real.claims().values()
     assert lasts(left, 10_000)
@@ -618,7 +619,7 @@ def test_renewal_that_a_node_refuses_is_an_error(real, mode, lasts):
 def test_undo_that_a_node_refuses_is_an_error(real, mode, leave):
     """As if the node had nothing to undo, it would never be sent again."""
     real.ask(mode)
-    with real.node._node.without_replicas(), pytest.raises(redis.exceptions.RedisError, match="NOREPLICAS"):
+    with read_only([real.node._node.redis]), pytest.raises(redis.exceptions.RedisError, match="read only replica"):
         real.abandon(mode, leave=leave)
     assert real.abandon(mode, leave=leave) == 1
     assert real.holders() == set()

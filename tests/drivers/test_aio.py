@@ -91,7 +91,7 @@ async def test_release_is_owed_to_a_node_that_is_gone(nodes, make_client, raw):
         await until(lambda: len(claims(raw)) == 3)
         raw[2].config_set("maxclients", 10)  # survives what follows; and the connection is known to be live
         raw[2].client_kill_filter(skipme=True, _type="normal")
-        raw[2].execute_command("CLIENT", "PAUSE", "1", "ALL")
+        raw[2].execute_command("CLIENT", "PAUSE", "1")
         await lock.release()
         await until(lambda: claims(raw) == [])
         await until(lambda: states(client) == ["up"] * 3)

@@ -17,6 +17,7 @@ from redsync._drivers.greetings import subscribe
 from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until
+from tests.support.trouble import accept_writes, refuse_writes
 
 ENDLESS = 30
 
@@ -304,7 +305,7 @@ async def test_new_link_takes_all_that_is_owed_however_much(nodes, make_script, 
 @both_loops
 @in_loop
 async def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(nodes, append, raw, loop):
-    raw[2].config_set("min-replicas-to-write", 1)
+    refuse_writes(raw[2])
     try:
         async with AioRig(nodes.urls) as rig:
             await rig.connect()
@@ -313,8 +314,8 @@ async def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(no
                 assert await rig.lane.tend(), "the node is owed something"
                 await asyncio.sleep(0.005)
             assert lists(raw) == [["release"], ["release"], []]
-            raw[2].config_set("min-replicas-to-write", 0)
+            accept_writes(raw[2])
             await rig.settle()
             assert lists(raw) == [["release"]] * 3
     finally:
-        raw[2].config_set("min-replicas-to-write", 0)
+        accept_writes(raw[2])

@@ -22,6 +22,7 @@ from redsync._drivers.parcels import Parcel
 from redsync._drivers.threads import clock
 from redsync.testing.servers import free_ports
 from tests.support.ours import of_ours
+from tests.support.trouble import accept_writes, refuse_writes
 
 
 def choices(tally):
@@ -588,21 +589,12 @@ def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_vo
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
 
 
-def refuse(node):
-    """Let a node refuse to write, as one does that could not write its data to its disk."""
-    node.config_set("min-replicas-to-write", 1)
-
-
-def accept(node):
-    node.config_set("min-replicas-to-write", 0)
-
-
 @pytest.fixture
 def refusing(rig, raw):
     """The lane on nodes of which the last refuses to write."""
-    refuse(raw[2])
+    refuse_writes(raw[2])
     yield rig
-    accept(raw[2])
+    accept_writes(raw[2])
 
 
 def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing, raw, all_votes):
@@ -610,20 +602,20 @@ def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing
         refusing.append, refusing.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER
     )
     assert choices(tally) == ["granted", "granted", "failed"]
-    assert tally.replies[2].startswith("NOREPLICAS")
+    assert "READONLY" in tally.replies[2]
     assert refusing.changes["suspect"], "somebody is told to see to it"
     for _ in range(20):
         assert refusing.lane.tend(), "the node is owed something"
         time.sleep(0.005)
     assert raw[2].lrange("list", 0, -1) == []
-    accept(raw[2])
+    accept_writes(raw[2])
     refusing.settle()
     assert [node.lrange("list", 0, -1) for node in raw] == [["release"]] * 3
 
 
 def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
     assert choices(refusing.ask(refusing.append, refusing.owner(), "acquire", decide=all_votes))[2] == "failed"
-    accept(raw[2])
+    accept_writes(raw[2])
     refusing.settle()
     assert refusing.lane.retry_at == math.inf
     assert raw[2].lrange("list", 0, -1) == []
@@ -632,7 +624,7 @@ def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
 def test_release_that_is_wrong_is_not_sent_again(rig, raw, all_votes):
     raw[2].set("list", "of another type")
     rig.ask(rig.append, rig.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
-    assert rig.nodes[2].last_error.startswith("WRONGTYPE")
+    assert "WRONGTYPE" in rig.nodes[2].last_error
     assert rig.lane.retry_at == math.inf
     assert not rig.lane.tend()
 
@@ -653,7 +645,7 @@ def test_refused_release_is_not_sent_again_behind_later_command_about_its_claim(
     undo = make_script("undo", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
     owner = refusing.owner()
     refusing.ask(undo, owner, "claim", "undo", decide=all_votes, owed_to=0b111, owed_until=LATER)
-    accept(raw[2])
+    accept_writes(raw[2])
     assert refusing.ask(undo, owner, "claim", "try", decide=all_votes).granted == 3
     refusing.settle()
     assert raw[2].lrange("list", 0, -1) == ["try"]
@@ -671,7 +663,7 @@ def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
         refusing.lane.tend()
         time.sleep(0.002)
     assert raw[2].info("stats")["total_commands_processed"] - asked < 50, "a node in trouble is asked little"
-    accept(raw[2])
+    accept_writes(raw[2])
     refusing.settle(60)
     assert sorted(raw[2].lrange("list", 0, -1)) == sorted(f"release {number}" for number in range(1000))
 
@@ -692,7 +684,7 @@ def test_error_reply_is_the_nodes_failed_vote(rig, raw, all_votes, make_script):
     raw[1].set("list", "text")
     tally = rig.ask(wrong, rig.owner(), decide=all_votes)
     assert choices(tally) == ["granted", "failed", "granted"]
-    assert tally.replies[1].startswith("WRONGTYPE")
+    assert "WRONGTYPE" in tally.replies[1]
     assert rig.nodes[1].last_error.startswith("WRONGTYPE")
     assert rig.broken == []
 

@@ -1,11 +1,43 @@
-"""Nodes that answer, but by errors."""
+"""Nodes that answer, but by errors, and users who may not do everything; on all servers that there are."""
 
 import contextlib
 import threading
 
 import redis
 
-__all__ = ["busy"]
+__all__ = ["accept_writes", "add_guest", "busy", "read_only", "refuse_writes", "version_of"]
+
+
+def refuse_writes(node):
+    """Let a node refuse all that writes, as one does that can't save its data: here it is a replica of nobody."""
+    node.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+
+def accept_writes(node):
+    node.execute_command("REPLICAOF", "NO", "ONE")
+
+
+@contextlib.contextmanager
+def read_only(admins):
+    """Let nodes refuse all that writes."""
+    for admin in admins:
+        refuse_writes(admin)
+    try:
+        yield "READONLY"
+    finally:
+        for admin in admins:
+            accept_writes(admin)
+
+
+def version_of(admin):
+    """Return the version of Redis that a server says it is compatible with: (7, 2)."""
+    return tuple(map(int, admin.info("server")["redis_version"].split(".")[:2]))
+
+
+def add_guest(admin, rules):
+    """Add a user "guest" with the password "right", who may use these commands, with all keys and channels."""
+    channels = {"channels": ["*"]} if version_of(admin) >= (6, 2) else {}  # before there are no rules for them
+    admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], **channels)
 
 
 def _is_busy(admin):

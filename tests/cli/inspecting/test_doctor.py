@@ -9,6 +9,7 @@ from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, check_lives, check_node
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
+from tests.support.trouble import add_guest
 
 
 def problems(done):
@@ -135,7 +136,7 @@ def test_doctor_tells_where_it_may_not_look(server_path, redsync):
         client.get_lock("x").locked()
         with redis.Redis(port=one.ports[0]) as admin:
             rules = ["+@all", "-info", "-config", "-time"]
-            admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+            add_guest(admin, rules)
         url = one.urls[0].replace("redis://", "redis://guest:right@")
         done = redsync("doctor", "--json", "--url", url)
         assert "right" not in done.out + done.err
@@ -149,7 +150,7 @@ def test_doctor_finds_a_user_who_may_run_no_scripts(server_path, redsync):
     with LocalNodes(1, server=server_path) as one:
         with redis.Redis(port=one.ports[0]) as admin:
             rules = ["+@all", "-@scripting"]
-            admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+            add_guest(admin, rules)
         done = redsync("doctor", "--json", "--url", one.urls[0].replace("redis://", "redis://guest:right@"))
         assert done.status == 1
         assert any("does not run our scripts" in text for text in problems(done)[0])

@@ -10,6 +10,7 @@ from redsync.cli.output import shown
 from redsync.cli.writing import cells, fitted, narrowed, short, table, told
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
+from tests.support.trouble import add_guest
 
 
 def owner_of(client, name):
@@ -283,7 +284,7 @@ def test_ls_is_allowed_to_who_may_not_load_scripts(raw, redsync, nodes):
     for node in raw[:3]:
         node.script_flush()
         rules = ["+@all", "-script"]
-        node.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], channels=["*"])
+        add_guest(node, rules)
     urls = [url.replace("redis://", "redis://guest:right@") for url in nodes.urls[:3]]
     raw[0].set("redsync:m", "me", px=60_000)
     done = redsync("ls", "--json", REDSYNC_URLS=",".join(urls))
