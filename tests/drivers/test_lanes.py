@@ -685,7 +685,7 @@ def test_error_reply_is_the_nodes_failed_vote(rig, raw, all_votes, make_script):
     tally = rig.ask(wrong, rig.owner(), decide=all_votes)
     assert choices(tally) == ["granted", "failed", "granted"]
     assert "WRONGTYPE" in tally.replies[1]
-    assert rig.nodes[1].last_error.startswith("WRONGTYPE")
+    assert "WRONGTYPE" in rig.nodes[1].last_error
     assert rig.broken == []
 
 
