@@ -54,7 +54,8 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     Returns what `Node.former` keeps; None if the node does not tell.
 
     Raises:
-        ConnectionError: The node is busy, and has ended none yet: it must be asked again before anything is sent.
+        ConnectionError: The node is busy: it must be asked again before anything is sent. Else a former connection
+            would live on, or this one could not be ended later.
     """
     process, former = node.info.run_id if node.info is not None else None, node.former
     if process is None:
@@ -63,8 +64,9 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
     for number, answer in zip(numbers, ended, strict=True):
         log.debug("node %s was asked to end the former connection %s: %s", node.address, number, answer)
+    for answer in (reply, *ended):
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
-            raise ConnectionError(f"CLIENT KILL was refused: {answer}")
+            raise ConnectionError(f"CLIENT was refused: {answer}")
     node.former = tuple(tag for tag in node.former if tag not in former)
     return (process, reply) if isinstance(reply, int) else None
 

@@ -17,6 +17,7 @@ from redsync._drivers.greetings import end_former, greet
 from redsync._drivers.links import GIVE_UP, make_link
 from redsync._drivers.nodes import Channel, make_nodes
 from tests.aio_support import both_loops, run, until
+from tests.support.hostile import Hostile, bulk, greeting
 from tests.support.trouble import busy, version_of
 
 WORDS = b"words that the node has not read"
@@ -112,6 +113,22 @@ def test_new_connection_ends_the_former_ones(nodes):
             former.connection.can_read(60)
         assert other.ping()
         channel.close()
+
+
+def test_connection_whose_number_a_busy_node_does_not_tell_is_not_used():
+    """It could not be ended later. Not all servers answer CLIENT ID by BUSY."""
+
+    def answer(words):
+        if words[0].upper() == b"EVALSHA":
+            return [b"*3\r\n" + bulk(b"original 1 -") + b":1000\r\n" + bulk(b"-")]
+        return [b"-BUSY a script runs\r\n" if words[:2] == [b"CLIENT", b"ID"] else greeting(words)]
+
+    with Hostile(answer) as server:
+        (node,) = make_nodes([server.url], redis.Redis)
+        with closing(node.open(5.0)) as channel:
+            node.meet(channel.talk(greet(raw=True)), 0.0)
+            with pytest.raises(ConnectionError, match="BUSY"):
+                channel.talk(end_former(node))
 
 
 def test_former_connections_are_kept_in_mind_while_the_node_is_busy(nodes, raw):
