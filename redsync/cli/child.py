@@ -1,143 +1,97 @@
-"""The command that `redsync lock` runs: a process group of its own, with the terminal if there is one.
+"""Starts the command that `redsync lock` runs, as a child of its keeper, in the place that it is to have.
 
-A group of its own, so that a signal reaches all that the command has started, also a shell's pipeline, and reaches it
-once: what the terminal sends goes to the command's group alone, and what is sent to us is forwarded.
+Its place is a process group of its own, so that what is sent to us reaches it once, through us, with all that it has
+started. If we have the terminal, the command gets it, but only when nobody else is in our group: a pager that shares
+our pipeline would be in the background then, and the kernel stops whoever touches the terminal from there. So in a
+pipeline, or in a script whose shell shares its group with us, the command is in our group.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from redsync.cli.exits import SIGNALLED
+from redsync.cli.family import PARENT_DEATH_SIGNAL, set_option
+from redsync.cli.terminal import give
 
-__all__ = ["Child", "spawn"]
+if TYPE_CHECKING:
+    from redsync.cli.cgroup import Cgroup
 
-_STDIN: Final = 0
-_POLL: Final = 0.01
+__all__ = ["FRONT", "OWN", "SHARED", "launch"]
 
+OWN: Final = "own"
+"""In a process group of its own."""
+FRONT: Final = "front"
+"""The same, in the foreground of the terminal."""
+SHARED: Final = "shared"
+"""In the process group of `redsync lock`."""
 
-class Child:
-    """A command that runs.
-
-    Attributes:
-        group: Its process group.
-        status: Its exit status, 128 + n if signal n ended it; None while it runs.
-        stopped: It is stopped, by Ctrl-Z for example.
-    """
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it; in the foreground, if we are there.
-
-        Raises:
-            OSError: It can't be executed.
-        """
-        self.status: int | None = None
-        self.stopped = False
-        self._terminal = _in_foreground()
-        # What was open for us beyond standard error was meant for it; what we have opened ourselves is not inherited.
-        self._process = spawn(command, env=environment, process_group=0, close_fds=False)
-        self.group: Final = self._process.pid
-        if self._terminal:
-            _give_terminal(self.group)
-            # It may have asked for input before it was allowed to, and was stopped for that.
-            self.signal(signal.SIGCONT)
-
-    def poll(self) -> int | None:
-        """Look whether it has ended, or was stopped; return its exit status."""
-        while self.status is None:
-            number, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            if not number:
-                break
-            self.stopped = os.WIFSTOPPED(status)
-            if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-                code = os.waitstatus_to_exitcode(status)
-                self._process.returncode = code
-                self.status = SIGNALLED - code if code < 0 else code
-        return self.status
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        while self.poll() is None:
-            time.sleep(_POLL)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all of its group that are left."""
-        # None may be left, or only such as have taken another identity.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.group, number)
-
-    def end(self, number: int) -> None:
-        """Send a signal that is to end it, also if it is stopped."""
-        self.signal(number)
-        self.signal(signal.SIGCONT)
-
-    @property
-    def has_terminal(self) -> bool:
-        """Whether it was given the terminal."""
-        return self._terminal
-
-    def resume(self) -> None:
-        """Let it go on after a stop, in the foreground if we are there."""
-        self._terminal = _in_foreground()
-        if self._terminal:
-            _give_terminal(self.group)
-        self.stopped = False
-        self.signal(signal.SIGCONT)
-
-    def take_terminal(self) -> None:
-        """Take the terminal back, if it was given."""
-        if self._terminal:
-            self._terminal = False
-            _give_terminal(os.getpgrp())
-
-    def clear(self, patience: float) -> None:
-        """After its end: wait until nothing of its group is left, and kill what is left when the time is up."""
-        deadline = time.monotonic() + patience
-        while self._is_populated() and time.monotonic() < deadline:
-            time.sleep(_POLL)
-        self.signal(signal.SIGKILL)
-
-    def _is_populated(self) -> bool:
-        try:
-            os.killpg(self.group, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+# Python ignores these from its start on; programs do not expect that.
+_RESTORED: Final = (signal.SIGPIPE, *(getattr(signal, name) for name in ("SIGXFSZ",) if hasattr(signal, name)))
 
 
-def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process, as `subprocess.Popen` does; signals that come meanwhile do no harm.
+def launch(
+    command: list[str],
+    environment: Mapping[str, str],
+    *,
+    place: str,
+    group: int,
+    cgroup: Cgroup,
+    handled: Collection[int],
+    tied: bool,
+) -> int:
+    """Start a command; return its process number.
+
+    Args:
+        command: Its words.
+        environment: All of its environment.
+        place: Where it is to be.
+        group: The process group of `redsync lock`.
+        cgroup: Which control group it joins.
+        handled: Signals that we treat otherwise than it is to.
+        tied: It is killed if the calling process ends before it.
 
     Raises:
         OSError: It can't be executed.
     """
-    # With vfork the new process is for a moment in our group, without our handlers: Ctrl-Z would stop it there, and us
-    # with it, who wait for it. With fork it has our handlers until it is in a group of its own.
-    subprocess._USE_VFORK = False  # type: ignore[misc]
-    return subprocess.Popen(command, **options)  # noqa: S603
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    number = os.fork()
+    if not number:
+        try:
+            _settle(place, group, cgroup)
+            if tied:
+                set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(0)
+            for each in (*handled, *_RESTORED):
+                signal.signal(each, signal.SIG_DFL)
+            os.execvpe(command[0], command, environment)  # noqa: S606
+        except BaseException as error:
+            _fail(writer, error)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        failure = told.read()
+    if failure:
+        os.waitpid(number, 0)
+        raise OSError(int(failure), os.strerror(int(failure)), command[0])
+    return number
 
 
-def _in_foreground() -> bool:
-    try:
-        return os.isatty(_STDIN) and os.tcgetpgrp(_STDIN) == os.getpgrp()
-    except OSError:  # a terminal that is not ours
-        return False
+def _settle(place: str, group: int, cgroup: Cgroup) -> None:
+    if place == SHARED:
+        os.setpgid(0, group)
+    else:
+        os.setpgid(0, 0)
+        if place == FRONT:
+            give(os.getpid())
+    cgroup.join()
 
 
-def _give_terminal(group: int) -> None:
-    # Who is not in the foreground is stopped when it does this, unless it blocks the signal.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        os.tcsetpgrp(_STDIN, group)
-    except OSError:  # that group has ended, or the terminal has
-        pass
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _fail(writer: int, error: BaseException) -> NoReturn:
+    """Tell the parent why the command can't be executed, and end this copy of it."""
+    number = error.errno if isinstance(error, OSError) else None
+    os.write(writer, b"%d" % (number or 5))  # EIO
+    os._exit(1)

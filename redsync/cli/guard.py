@@ -1,29 +1,29 @@
-"""While the command of `redsync lock` runs: forward signals, and end it before its lock may be another's.
-
-The hold is renewed in the background, which moves its end on and on. If that fails, the end comes near. The command is
-asked to end (SIGTERM) when `kill_after` and a margin are left, and ended (SIGKILL) when only the margin is. A loss that
-nobody could foresee (the lock was taken away by force, this machine slept) ends it as soon as it is known.
-"""
+"""While the command of `redsync lock` runs: tell its keeper the deadline, forward signals, stop and go on with it."""
 
 from __future__ import annotations
 
+import math
+import os
 import signal
-import time
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
-from redsync.cli.child import Child
-from redsync.cli.signals import FORWARDED, Signals
+from redsync.cli.child import FRONT, OWN, SHARED
+from redsync.cli.deadlines import DESERTED, Policy, now
+from redsync.cli.family import is_alone
+from redsync.cli.signals import FORWARDED, KEYS, Signals
+from redsync.cli.terminal import foreground, give
+from redsync.cli.wire import NOTHING, Wire
 
-__all__ = ["Guard", "Policy", "TheHold", "margin_of"]
+__all__ = ["Guard", "TheHold", "TheKeeper"]
 
-_LONGEST_SLEEP = 1.0
-"""Seconds after which to look again in any case: timers stand still while the machine sleeps, leases do not."""
+_SHARE: Final = 0.2
+_SHORTEST_SLEEP: Final = 0.02
+_LONGEST_SLEEP: Final = 1.0
+_RESOLUTION: Final = 0.001
 
-
-def margin_of(lease: float) -> float:
-    """Return for how many seconds a hold must be valid still when its command is killed, so that it ends in time."""
-    return min(0.5, lease / 10)
+_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+"""What stops a program because of the terminal."""
 
 
 class TheHold(Protocol):
@@ -39,118 +39,155 @@ class TheHold(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Policy:
-    """When to end a command, and how.
-
-    Attributes:
-        on_lost: What to do when the hold is lost: "term" (SIGTERM, then SIGKILL), "kill", or "ignore".
-        kill_after: Seconds between SIGTERM and SIGKILL.
-        margin: For how many seconds the hold must be valid still when SIGKILL is sent.
-        max_hold: After how many seconds to end the command in any case; None: never.
-    """
-
-    on_lost: str
-    kill_after: float
-    margin: float
-    max_hold: float | None
+class TheKeeper(Protocol):
+    """What is to be known about the command's keeper."""
 
     @property
-    def threshold(self) -> float:
-        """How many seconds of validity must be left, or the command is ended."""
-        return self.margin + (self.kill_after if self.on_lost == "term" else 0.0)
+    def wire(self) -> Wire:
+        """Where to talk to it."""
+        ...
+
+    def begin(self, hold: Any, until: float, place: str, policy: Policy) -> None:
+        """Let it start the command."""
+        ...
+
+    def enforce(self) -> None:
+        """Kill all that it keeps."""
+        ...
+
+    def take_over(self) -> None:
+        """Kill it as well."""
+        ...
+
+    def reap(self) -> None:
+        """Reap what was left to us."""
+        ...
+
+
+def _place() -> str:
+    """Return where the command is to be: see `child`."""
+    if foreground() != os.getpgrp():
+        return OWN
+    return FRONT if is_alone() else SHARED
+
+
+def _end_of(hold: TheHold) -> float:
+    """Return the instant at which a hold ends, or a moment before that."""
+    before = now()
+    return before + hold.remaining()
 
 
 class Guard:
-    """Watches a command and the hold that it runs under.
+    """Watches a command, through its keeper, and the hold that it runs under.
 
     Attributes:
-        ended_for: Why the command was ended, as the rest of a sentence; None if it was not.
+        status: The command's exit status, 128 + n if signal n ended it.
+        errno: Why it could not be executed, 0 if it could.
+        reason: Why it was ended, one of the words of `deadlines`; None if it was not.
+        left: The processes that could not be ended.
     """
 
-    def __init__(self, child: Child, hold: TheHold, signals: Signals, policy: Policy) -> None:
-        self.ended_for: str | None = None
-        self._child = child
+    def __init__(self, keeper: TheKeeper, hold: TheHold, signals: Signals, policy: Policy) -> None:
+        self.status = 0
+        self.errno = 0
+        self.reason: str | None = None
+        self.left: tuple[int, ...] = ()
+        self._keeper = keeper
+        self._wire = keeper.wire
         self._hold = hold
         self._signals = signals
         self._policy = policy
-        now = time.monotonic()
-        self._too_long = float("inf") if policy.max_hold is None else now + policy.max_hold
-        self._kill_at = float("inf")
-        self._too_late = False
+        self._shared = False
+        self._group = 0
+        self._until = 0.0
+        self._lost = False
+        self._resumed = 0
+        self._over = False
 
-    def run(self) -> int:
-        """Return the command's exit status when it has ended, of its own accord or not."""
-        child = self._child
-        while child.poll() is None:
-            self._decide(time.monotonic())
-            for number in self._signals.wait(self._patience(time.monotonic())):
+    def run(self) -> None:
+        """Let the command run; return when nothing of it is left."""
+        place = _place()
+        self._shared = place == SHARED
+        self._until = _end_of(self._hold)
+        self._keeper.begin(self._hold, self._until, place, self._policy)
+        while not self._over:
+            self._tell()
+            for number in self._signals.wait(self._patience(), self._wire):
                 self._react(number)
-            if child.stopped and child.has_terminal:
-                self._stop()
-        child.take_terminal()
-        if self.ended_for is not None:
-            # What it had started is to end in time, too.
-            child.clear(self._grace(time.monotonic()))
-        assert child.status is not None
-        return child.status
+            for words in self._wire.receive():
+                self._hear(words)
+            if self._wire.closed and not self._over:
+                self._keeper.take_over()
+                self.reason = DESERTED
+                self._over = True
+            elif not self._over and now() >= self._too_late:
+                self._keeper.enforce()
+        if self._group and foreground() == self._group and not self._shared:
+            give(os.getpgrp())
 
-    def _decide(self, now: float) -> None:
-        """End the command if it is time to."""
-        if self.ended_for is None:
-            self.ended_for = self._reason(now)
-            if self.ended_for is not None:
-                self._begin_end(now)
-        if self.ended_for is not None and self._grace(now) <= 0:
-            self._child.end(signal.SIGKILL)
+    def _tell(self) -> None:
+        until = _end_of(self._hold)
+        # Two looks at the same end differ by the time between two readings of the clock; a past one is now.
+        if until > max(self._until, now()) + _RESOLUTION:
+            self._until = until
+            self._wire.send("until", until)
+        if self._hold.lost and not self._lost:
+            self._lost = True
+            self._until = now() + self._policy.threshold
+            self._wire.send("lost")
 
-    def _reason(self, now: float) -> str | None:
-        if self._policy.on_lost != "ignore":
-            if self._hold.lost:
-                return "the lock was lost"
-            if self._hold.remaining() <= self._policy.threshold:
-                return "the lock could not be renewed and was about to be lost"
-        return "it held the lock for too long" if now >= self._too_long else None
+    @property
+    def _too_late(self) -> float:
+        """The instant at which all should have been ended, if the keeper was not stopped."""
+        return self._until if self._policy.heeds_loss else math.inf
 
-    def _begin_end(self, now: float) -> None:
-        policy = self._policy
-        self._too_late = policy.on_lost == "ignore" or self._hold.lost
-        if policy.on_lost == "kill" and now < self._too_long:
-            self._kill_at = now
-        else:
-            self._kill_at = now + policy.kill_after
-            self._child.end(signal.SIGTERM)
+    def _patience(self) -> float:
+        """Return how long to sleep: renewals are told long before the keeper has to give the hold up."""
+        left = self._until - self._policy.threshold - now()
+        return min(max(left * _SHARE, _SHORTEST_SLEEP), _LONGEST_SLEEP)
 
-    def _grace(self, now: float) -> float:
-        """Return how many seconds the command has until SIGKILL."""
-        left = self._kill_at - now
-        # When the hold was over first, there is nothing that could be saved by haste.
-        return left if self._too_late else min(left, self._hold.remaining() - self._policy.margin)
-
-    def _patience(self, now: float) -> float:
-        """Return how long to sleep until there may be something to decide."""
-        if self.ended_for is not None:
-            grace = self._grace(now)
-            # After SIGKILL only the command's end is to be waited for.
-            return min(grace, _LONGEST_SLEEP) if grace > 0 else _LONGEST_SLEEP
-        left = self._too_long - now
-        if self._policy.on_lost != "ignore":
-            left = min(left, self._hold.remaining() - self._policy.threshold)
-        return min(left, _LONGEST_SLEEP)
+    def _hear(self, words: Sequence[str]) -> None:
+        what, *rest = words
+        if what == "running":
+            self._group = int(rest[0])
+        elif what == "stopped":
+            self._follow(int(rest[0]), int(rest[1]))
+        elif what == "unable":
+            self.errno = int(rest[0])
+            self._over = True
+        elif what == "over":
+            self.status = int(rest[0])
+            self.reason = None if rest[1] == NOTHING else rest[1]
+            self.left = tuple(map(int, rest[2:]))
+            self._over = True
 
     def _react(self, number: int) -> None:
         if number in FORWARDED:
-            self._child.signal(number)
+            # The keys of the terminal have reached a command that shares our group.
+            if not (self._shared and number in KEYS and foreground() == os.getpgrp()):
+                self._wire.send("forward", number)
         elif number == signal.SIGTSTP:
-            # Ours to pass on when the terminal is not the command's. We may not stop while it runs.
-            self._child.signal(signal.SIGSTOP)
             self._stop()
-        elif number == signal.SIGCONT and not self._child.stopped:
-            self._child.signal(number)
+        elif number == signal.SIGCONT:
+            self._resume()
+        elif number == signal.SIGCHLD:
+            self._keeper.reap()
+
+    def _follow(self, number: int, resumed: int) -> None:
+        """The command was stopped: stop as well if that is the terminal's doing, so that the shell takes over."""
+        if resumed == self._resumed and (number in _BY_TERMINAL or foreground() == self._group != os.getpgrp()):
+            self._stop()
 
     def _stop(self) -> None:
-        """Stop as well, so that the shell takes over; when continued, go on only with a hold that is still valid."""
-        self._child.take_terminal()
+        """Stop with all that the command has started; go on when continued, or where we can't be stopped."""
+        self._wire.send("stop")
+        if not self._shared and foreground() == self._group:
+            give(os.getpgrp())
         self._signals.stop_ourselves()
-        self._decide(time.monotonic())
-        self._child.resume()
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._shared and self._group and foreground() == os.getpgrp() and is_alone():
+            give(self._group)
+        self._resumed += 1
+        self._wire.send("resume", self._resumed)

@@ -16,24 +16,25 @@ Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import math
 import os
-import signal
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli import nodes
 from redsync.cli.arguments import seconds, whole
+from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LONG, LOST
 from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, UsageError, status_of
 from redsync.exceptions import AcquireTimeout, LeaseLostError, RedsyncError
 
 if TYPE_CHECKING:
     from redsync import Hold
-    from redsync.cli.child import Child
-    from redsync.cli.guard import Policy
+    from redsync.cli.deadlines import Policy
+    from redsync.cli.guard import Guard
+    from redsync.cli.keeper import Keeper
     from redsync.cli.signals import Signals
     from redsync.cli.taking import Voice
 
@@ -76,6 +77,14 @@ examples:
     redsync lock api --permits 3 -- ./import.py
   With other readers, while nobody writes (-x):
     redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
+
+_TOLD: Final = {
+    LOST: "ended the command: the lock was lost",
+    LATE: "ended the command: the lock could not be renewed and was about to be lost",
+    LONG: "ended the command: it held the lock for too long",
+    DESERTED: "ended the command: the process that keeps its deadline had been ended",
+    BEHIND: "ended what the command had left running",
+}
 
 _SHARE: Final = 0.4
 """How much of a lease the command's end may take: renewals have their turn at a third of it, and a second one after."""
@@ -128,13 +137,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the command under its lock; return the exit status."""
     command = _command(options)
     _check(options)
-    from redsync.cli.signals import SignalledError, Signals
+    from redsync.cli.signals import SignalledError
     from redsync.cli.taking import Voice
 
     voice = Voice(options.quiet, options.verbose)
     try:
-        with Signals() as signals:
-            return _run_under_lock(options, command, signals, voice)
+        return _run_under_lock(options, command, voice)
     except SignalledError as end:
         voice.say(f"ended by signal {end.number} before the command began")
         return SIGNALLED + end.number
@@ -149,10 +157,20 @@ def run(options: argparse.Namespace) -> int:
         return FAILED
 
 
-def _run_under_lock(options: argparse.Namespace, command: list[str], signals: Signals, voice: Voice) -> int:
-    from redsync.cli.taking import take
+def _run_under_lock(options: argparse.Namespace, command: list[str], voice: Voice) -> int:
+    from redsync.cli.keeper import Keeper
+    from redsync.cli.signals import Signals
 
     _silence(options.quiet)
+    # The keeper is a copy of this process, so it comes first: before threads, connections and the lock.
+    with Signals() as signals, Keeper(command, _environment(options), signals.spurned) as keeper:
+        return _hold_and_run(options, keeper, signals, voice)
+
+
+def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals, voice: Voice) -> int:
+    from redsync.cli.guard import Guard
+    from redsync.cli.taking import take
+
     with nodes.connect(options, lease=options.lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
@@ -164,7 +182,9 @@ def _run_under_lock(options: argparse.Namespace, command: list[str], signals: Si
         began = time.monotonic()
         # A lock that a signal interrupts from here on is given back as usual.
         signals.collect()
-        status = _Section(options, command, hold, signals, voice).run(policy)
+        guard = Guard(keeper, hold, signals, policy)
+        guard.run()
+        status = _status_of(guard, voice)
         lost = hold.lost
         if options.min_hold is not None:
             _linger(hold, signals, began + options.min_hold)
@@ -173,64 +193,29 @@ def _run_under_lock(options: argparse.Namespace, command: list[str], signals: Si
         except LeaseLostError as error:
             voice.say(str(error))
             lost = lost or options.min_hold is None
-        return ENDED if lost and options.on_lost != "ignore" else status
+        return ENDED if lost and policy.heeds_loss else status
 
 
-class _Section:
-    """What happens while the lock is held."""
+def _status_of(guard: Guard, voice: Voice) -> int:
+    """Return the exit status of a command that has ended, and say what there is to say of its end."""
+    if guard.errno:
+        voice.say(f"can't run the command: {os.strerror(guard.errno)}")
+        return NOT_FOUND if guard.errno == errno.ENOENT else NOT_EXECUTABLE
+    if guard.left:
+        voice.say(f"could not end what the command had started: processes {', '.join(map(str, guard.left))}")
+    if guard.reason is not None:
+        voice.say(_TOLD[guard.reason])
+    if guard.reason == DESERTED:
+        return FAILED
+    return guard.status if guard.reason in (None, BEHIND) else ENDED
 
-    def __init__(
-        self, options: argparse.Namespace, command: list[str], hold: Hold, signals: Signals, voice: Voice
-    ) -> None:
-        self._options = options
-        self._command = command
-        self._hold = hold
-        self._signals = signals
-        self._voice = voice
 
-    def run(self, policy: Policy) -> int:
-        """Run the command to its end; return the exit status."""
-        from redsync.cli.survivor import Survivor
-
-        if policy.on_lost == "ignore":
-            return self._run(policy, lambda _: None)
-        with Survivor(policy.kill_after if policy.on_lost == "term" else 0.0) as survivor:
-            return self._run(policy, survivor.watch)
-
-    def _run(self, policy: Policy, tell_group: Callable[[int], None]) -> int:
-        from redsync.cli.child import Child
-
-        try:
-            child = Child(self._command, self._environment())
-        except (OSError, ValueError) as error:  # ValueError: a null byte
-            self._voice.say(f"can't run {self._command[0]!r}: {getattr(error, 'strerror', error)}")
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        try:
-            tell_group(child.group)
-            return self._guard(child, policy)
-        except BaseException:
-            # Whatever failed here: nothing may run without its lock.
-            child.end(signal.SIGKILL)
-            child.wait()
-            raise
-
-    def _guard(self, child: Child, policy: Policy) -> int:
-        from redsync.cli.guard import Guard
-
-        guard = Guard(child, self._hold, self._signals, policy)
-        status = guard.run()
-        if guard.ended_for is None:
-            return status
-        self._voice.say(f"ended the command: {guard.ended_for}")
-        return ENDED
-
-    def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, "REDSYNC_LOCK_NAME": self._options.name, "REDSYNC_OWNER": self._hold.owner}
-        # That of a lock around us is not the token of this one.
-        environment.pop("REDSYNC_FENCING_TOKEN", None)
-        if self._hold.fencing_token is not None:
-            environment["REDSYNC_FENCING_TOKEN"] = str(self._hold.fencing_token)
-        return environment
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return what the command finds in its environment as far as that is known before it has its lock."""
+    environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
+    # That of a lock around us is not the token of this one.
+    environment.pop("REDSYNC_FENCING_TOKEN", None)
+    return environment
 
 
 def _linger(hold: Hold, signals: Signals, until: float) -> None:
@@ -282,7 +267,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
     """Return when to end the command; its end is so short that renewals come before it is time for that."""
-    from redsync.cli.guard import Policy, margin_of
+    from redsync.cli.deadlines import Policy, margin_of
 
     longest = lease * _SHARE
     kill_after = min(KILL_AFTER, longest) if options.kill_after is None else options.kill_after
@@ -291,4 +276,4 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}: the command could not be "
             f"ended in time; take --lease {math.ceil(kill_after / _SHARE)}, or --kill-after {longest:g} at most"
         )
-    return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold)
+    return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold or math.inf)

@@ -8,12 +8,21 @@ import select
 import signal
 from collections import deque
 from types import FrameType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-__all__ = ["FORWARDED", "SignalledError", "Signals"]
+if TYPE_CHECKING:
+    from redsync.cli.wire import Wire
+
+__all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals"]
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What ends a program from outside: the command gets it, or, before it has begun, the waiting ends."""
+
+KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Those that a terminal sends when a key is pressed."""
+
+_BACKGROUND: Final = (signal.SIGTTIN, signal.SIGTTOU)
+"""What stops a program that touches the terminal from the background; after `stty tostop` a log line is enough."""
 
 _WHILE_RUNNING: Final = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
 
@@ -35,12 +44,16 @@ class Signals:
 
     At first the first of `FORWARDED` is raised as `SignalledError`, and those that come while that cleans up are
     dropped: an impatient second Ctrl-C must leave no place in a queue. After `collect` they are only noted.
+
+    Attributes:
+        spurned: The signals that our parent wants to be ignored (nohup, a shell's background job).
     """
 
     def __init__(self) -> None:
         self._came: deque[int] = deque()
         self._collecting = False
         self._raised = False
+        self.spurned = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
         self._former: dict[int, Any] = {}
         self._reader, self._writer = -1, -1
         self._former_fd = -1
@@ -52,6 +65,8 @@ class Signals:
         self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in FORWARDED:
             self._install(number)
+        for number in _BACKGROUND:
+            self._former[number] = signal.signal(number, signal.SIG_IGN)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -62,8 +77,8 @@ class Signals:
         # The other end stays open for a `wake` that another thread has begun: the process is about to end.
 
     def _install(self, number: int) -> None:
-        # What our parent wants to be ignored (nohup, a shell's background job) stays ignored, here and in the command.
-        if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+        # What our parent wants to be ignored stays ignored, here and in the command.
+        if number == signal.SIGCHLD or number not in self.spurned:
             self._former[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
@@ -79,9 +94,9 @@ class Signals:
         for number in _WHILE_RUNNING:
             self._install(number)
 
-    def wait(self, seconds: float) -> list[int]:
-        """Sleep until a signal comes, or `wake` is called, or the time is up; return which signals came."""
-        select.select([self._reader], [], [], max(seconds, 0.0))
+    def wait(self, seconds: float, *others: Wire) -> list[int]:
+        """Sleep until a signal or a message comes, `wake` is called, or the time is up; return which signals came."""
+        select.select([self._reader, *(other.fileno() for other in others)], [], [], max(seconds, 0.0))
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
         came = []

@@ -117,7 +117,7 @@ def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("redsync.cli.survivor.Survivor.__init__", fail)
+    monkeypatch.setattr("redsync.cli.keeper.Keeper.__init__", fail)
     urls = [word for url in nodes.urls for word in ("--url", url)]
     monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
     assert main(["lock", "x", *urls, "--", "true"]) == 125

@@ -1,0 +1,115 @@
+"""When the command of `redsync lock` is asked to end (SIGTERM), and when it is killed (SIGKILL).
+
+All is told as instants of one clock that both processes read, never as durations: a message that comes late, because
+one side stood still, moves no end. Renewals move the end of the hold on (`until`). If they fail, the command is asked
+to end when `kill_after` and a margin are left, and killed when only the margin is. A loss that nobody could foresee
+(the lock was taken away by force, this machine slept) ends it as soon as it is known.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+__all__ = ["BEHIND", "DESERTED", "LATE", "LONG", "LOST", "Policy", "Schedule", "margin_of", "now"]
+
+now: Callable[[], float] = (
+    # The clock of the leases, which goes on while the machine sleeps.
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+
+LOST: Final = "lost"
+"""Why the command's end begins: its lock was lost."""
+LATE: Final = "late"
+"""The same: it was about to be lost."""
+LONG: Final = "long"
+"""The same: `--max-hold` is over."""
+DESERTED: Final = "deserted"
+"""The same: who renews the lock has gone."""
+BEHIND: Final = "behind"
+"""Why the end of what the command has left running begins: it had time to end by itself."""
+
+
+def margin_of(lease: float) -> float:
+    """Return for how many seconds a hold must be valid still when its command is killed, so that it ends in time."""
+    return min(0.5, lease / 10)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to end a command, and how.
+
+    Attributes:
+        on_lost: What to do when the hold is lost: "term" (SIGTERM, then SIGKILL), "kill", or "ignore".
+        kill_after: Seconds between SIGTERM and SIGKILL.
+        margin: For how many seconds the hold must be valid still when SIGKILL is sent.
+        max_hold: After how many seconds to end the command in any case; infinite: never.
+    """
+
+    on_lost: str
+    kill_after: float
+    margin: float
+    max_hold: float = math.inf
+
+    @property
+    def threshold(self) -> float:
+        """How many seconds of validity must be left, or the command is ended."""
+        return self.margin + (self.kill_after if self.on_lost == "term" else 0.0)
+
+    @property
+    def heeds_loss(self) -> bool:
+        """Whether a lost hold ends the command at all."""
+        return self.on_lost != "ignore"
+
+
+class Schedule:
+    """The end of one command.
+
+    Attributes:
+        until: The end of its hold.
+        reason: Why its end has begun, one of this module's words; None if it has not.
+        asks: Its end began with SIGTERM.
+    """
+
+    def __init__(self, policy: Policy, until: float, began: float) -> None:
+        self.until = until
+        self.reason: str | None = None
+        self.asks = False
+        self._policy = policy
+        self._too_long = began + policy.max_hold
+        self._kill_at = math.inf
+
+    def look(self, instant: float) -> bool:
+        """Begin the end if it is time to; return whether it began."""
+        if self.reason is not None:
+            return False
+        if self._policy.heeds_loss and instant >= self.until - self._policy.threshold:
+            self.begin(LATE, instant)
+        elif instant >= self._too_long:
+            self.begin(LONG, instant)
+        return self.reason is not None
+
+    def begin(self, reason: str, instant: float) -> None:
+        """Begin the end for that reason."""
+        self.reason = reason
+        self.asks = self._policy.on_lost != "kill" or reason in (LONG, BEHIND)
+        self._kill_at = instant + (self._policy.kill_after if self.asks else 0.0)
+
+    @property
+    def kill_at(self) -> float:
+        """The instant at which to kill; infinite as long as no end has begun."""
+        # When the hold was over first, there is nothing that could be saved by haste.
+        if self.reason in (None, LOST) or not self._policy.heeds_loss:
+            return self._kill_at
+        return min(self._kill_at, self.until - self._policy.margin)
+
+    @property
+    def next(self) -> float:
+        """The instant at which there may be something to do."""
+        if self.reason is not None:
+            return self.kill_at
+        return min(self._too_long, self.until - self._policy.threshold if self._policy.heeds_loss else math.inf)

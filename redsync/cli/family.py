@@ -1,0 +1,150 @@
+"""All that a command has started, wherever it went: the processes that descend from this one.
+
+On Linux this process becomes a *child subreaper*: each descendant whose parent ends becomes its child. So nothing
+leaves the family: no `setsid`, no `nohup`, no second fork, no process group of its own. Members are looked up in /proc.
+Such a listing is no snapshot, as processes fork meanwhile. That nobody is left is known from the kernel instead: the
+parents of a living descendant, one after the other, lead here, so a process without children (ECHILD) has no
+descendants at all. Until then listing and signalling are repeated: whoever was missed is a child of a member, or ours
+by then.
+
+A member that has taken another user's identity can't be signalled by us (`cgroup` can, where there is one). Without
+/proc only the command's process group is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = ["PARENT_DEATH_SIGNAL", "Family", "is_alone", "set_option"]
+
+PARENT_DEATH_SIGNAL: Final = 1
+CHILD_SUBREAPER: Final = 36
+"""Options of prctl(2)."""
+
+_PROC: Final = Path("/proc")
+_HAS_PROC: Final = (_PROC / "self" / "stat").exists()
+_PASSES: Final = 100
+
+
+class _Process(NamedTuple):
+    state: str
+    parent: int
+    group: int
+
+
+class Family:
+    """The descendants of this process.
+
+    Attributes:
+        gone: None is left.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nobody: children that there are already do not belong to the family."""
+        self.gone = False
+        self._group = 0
+        self._spared = {number for number, process in _processes() if process.parent == os.getpid()}
+
+    def adopt(self) -> None:
+        """Become the parent of all who lose theirs."""
+        set_option(CHILD_SUBREAPER, 1)
+
+    def lead(self, group: int) -> None:
+        """Say which process group the command leads: all in it belong to the family, and get a signal in one step."""
+        self._group = group
+
+    def members(self) -> dict[int, _Process]:
+        """Return those that live, parents before children: a shell goes on when what it waits for has ended."""
+        table = dict(_processes())
+        children: dict[int, list[int]] = {}
+        for number, process in table.items():
+            children.setdefault(process.parent, []).append(number)
+        found: dict[int, _Process] = {}
+        waiting = [number for number in children.get(os.getpid(), ()) if number not in self._spared]
+        while waiting:
+            number = waiting.pop(0)
+            if table[number].state not in "ZX":
+                found[number] = table[number]
+            waiting += children.get(number, ())
+        return found
+
+    def send(self, number: int, group: int | None = None, but: Collection[int] = ()) -> set[int]:
+        """Send a signal to all, or to those of a process group; return whom it was sent to."""
+        if not _HAS_PROC:
+            _send(number, -self._group)
+            return {self._group}
+        chosen = [
+            member for member, process in self.members().items() if member not in but and group in {None, process.group}
+        ]
+        if chosen and group == self._group:
+            _send(number, -group)
+        else:
+            for member in chosen:
+                _send(number, member)
+        return set(chosen)
+
+    def halt(self) -> None:
+        """Stop all. Who was stopped can't fork, so a listing that shows nobody else is complete."""
+        stopped: set[int] = set()
+        for _ in range(_PASSES):
+            more = self.send(signal.SIGSTOP, but=stopped)
+            stopped |= more
+            if not more or not _HAS_PROC:
+                return
+
+    def reap(self) -> Iterator[tuple[int, int]]:
+        """Yield number and wait status of each child that has ended or was stopped; for the parent of all of them."""
+        while True:
+            try:
+                number, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                self.gone = _HAS_PROC or not _send(0, -self._group)
+                return
+            if not number:
+                return
+            yield number, status
+
+
+def is_alone() -> bool:
+    """Whether no other process is in the process group of this one, as far as can be known."""
+    ours = os.getpgrp()
+    return not any(
+        process.group == ours and process.state not in "ZX" and number != os.getpid()
+        for number, process in _processes()
+    )
+
+
+def set_option(option: int, value: int) -> None:
+    """Call prctl(2), where there is one."""
+    if _HAS_PROC:
+        import ctypes
+
+        # It fails on kernels that do not know the option, and what it is good for is missing there.
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _send(number: int, whom: int) -> bool:
+    """Send a signal to a process, or to a group if that is negative; return whether there is somebody."""
+    try:
+        os.kill(whom, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _processes() -> Iterator[tuple[int, _Process]]:
+    for name in os.listdir(_PROC) if _HAS_PROC else ():
+        if name.isdigit():
+            # It has ended meanwhile, or is not ours to see.
+            with contextlib.suppress(OSError):
+                stat = (_PROC / name / "stat").read_bytes()
+                # The program's name stands in parentheses and may contain any.
+                state, parent, group = stat[stat.rindex(b")") + 2 :].split(None, 3)[:3]
+                yield int(name), _Process(state.decode(), int(parent), int(group))

@@ -1,0 +1,125 @@
+"""Our side of the keeper: the process that keeps the deadline of the command, whatever becomes of us.
+
+It is a copy of this process, made before there are threads, connections or a lock: small, and with nothing in it that
+could fail later. Each of the two watches over the other. If we are stopped, it hears of no later deadline; if we end,
+it reads the end of the wire: in both cases it ends the command in time. If the keeper ends before the command has, the
+kernel kills the command itself (PR_SET_PDEATHSIG), and we kill what that has started, which has become ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+from redsync.cli.cgroup import Cgroup
+from redsync.cli.deadlines import Policy
+from redsync.cli.family import Family
+from redsync.cli.keeping import Keeping
+from redsync.cli.wire import NOTHING, Wire
+
+if TYPE_CHECKING:
+    from redsync import Hold
+
+__all__ = ["Keeper"]
+
+_POLL: Final = 0.01
+_PATIENCE: Final = 5.0
+_PASSES: Final = 2
+
+
+class Keeper:
+    """The keeper, for as long as the `with` block lasts; nothing of the command is left then.
+
+    Attributes:
+        wire: Where to talk to it.
+        number: Its process number.
+    """
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], spurned: Collection[int]) -> None:
+        """Start it.
+
+        Args:
+            command: The words of the command that it will run.
+            environment: The command's environment, but for the owner and the fencing token.
+            spurned: The signals that it is to ignore.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        self._family = Family()
+        self._cgroup = Cgroup()
+        self.wire, other = Wire.pair()
+        # A signal that came to the copy while it still has our handlers would make it another one of us.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self.number = os.fork()
+            if not self.number:
+                self.wire.close()
+                _become_keeper(lambda: Keeping(other, command, environment, self._cgroup, spurned), before)
+            other.close()
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.setpgid(self.number, self.number)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def begin(self, hold: Hold, until: float, place: str, policy: Policy) -> None:
+        """Let it start the command under that hold, which ends at that instant."""
+        numbers = (policy.kill_after, policy.margin, policy.max_hold)
+        token = NOTHING if hold.fencing_token is None else hold.fencing_token
+        self.wire.send("run", place, os.getpgrp(), until, hold.owner, token, policy.on_lost, *numbers)
+        self._family.adopt()
+
+    def enforce(self) -> None:
+        """Kill all that it keeps, which it should have done by now, and make it go on in case it was stopped."""
+        self._family.send(signal.SIGKILL, but=(self.number,))
+        os.kill(self.number, signal.SIGCONT)
+
+    def take_over(self) -> None:
+        """Kill all that it has kept, and itself if it has not ended."""
+        deadline = time.monotonic() + _PATIENCE
+        passes = 0
+        while passes < _PASSES and time.monotonic() < deadline:
+            self._cgroup.kill()
+            # A listing that shows nobody may have missed one who was forked meanwhile.
+            passes = 0 if self._family.send(signal.SIGKILL) else passes + 1
+            time.sleep(_POLL)
+
+    def reap(self) -> None:
+        """Reap what was left to us as the first process of a container."""
+        with contextlib.suppress(ChildProcessError):
+            while os.getpid() == 1 and os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Wait for its end. If the command still runs, something failed here: nothing may run without its lock."""
+        if error is not None:
+            self.take_over()
+        self.wire.close()
+        # It may have been stopped.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.number, signal.SIGCONT)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.number, 0)
+        self._cgroup.remove()
+
+
+def _become_keeper(prepare: Callable[[], Keeping], mask: set[int]) -> NoReturn:
+    """Be the keeper, to the end of this process."""
+    try:
+        os.setpgid(0, 0)
+        keeping = prepare()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        keeping.run()
+    finally:
+        # Whatever failed: our other self sees the end of the wire. Nothing of what it has prepared is run twice.
+        os._exit(0)

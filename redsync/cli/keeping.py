@@ -1,0 +1,227 @@
+"""The keeper's side: the process that keeps the deadline of the command that `redsync lock` runs.
+
+It can't be stopped along with `redsync lock`: it is in a process group of its own, does not care for the terminal, and
+ignores what ends or stops programs. A session of its own would be farther away, but the command, its child, would then
+be in a process group that the kernel calls orphaned, where Ctrl-Z has no effect. It never waits for `redsync lock`,
+which tells it the end of the hold as an instant, again and again. When that comes near, or nobody is there to move it
+on, it ends the command, and all that this has started. Before none of them is left it does not say that it is over.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redsync.cli.child import SHARED, launch
+from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LOST, Policy, Schedule, now
+from redsync.cli.exits import SIGNALLED
+from redsync.cli.family import Family
+from redsync.cli.wire import NOTHING
+
+if TYPE_CHECKING:
+    from redsync.cli.cgroup import Cgroup
+    from redsync.cli.wire import Wire
+
+__all__ = ["ASKING", "IGNORED", "Keeping"]
+
+IGNORED: Final = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+)
+"""What would end or stop us. What is meant for the command comes by the wire."""
+
+ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""Forwarded signals that ask a program to end."""
+
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds after which to look again in any case: timers stand still while the machine sleeps, leases do not."""
+
+_POLL: Final = 0.01
+_PATIENCE: Final = 2.0
+"""Seconds for the end of those that were killed: who does not end in time can't be ended by us."""
+
+
+class Keeping:
+    """Waits for the start, starts the command, and ends when nobody of its family is left."""
+
+    def __init__(
+        self, wire: Wire, command: list[str], environment: Mapping[str, str], cgroup: Cgroup, spurned: Collection[int]
+    ) -> None:
+        """Prepare all that the command's start needs; `spurned` are the signals that it is to ignore."""
+        self._wire = wire
+        self._command = command
+        self._environment = dict(environment)
+        self._cgroup = cgroup
+        self._handled = {signal.SIGCHLD, *IGNORED} - set(spurned)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        self._children, writer = os.pipe()
+        for end in (self._children, writer):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._family = Family()
+        self._family.adopt()
+        self._policy: Policy
+        self._schedule: Schedule
+        self._leader = 0
+        self._group = 0
+        self._status: int | None = None
+        self._ended_at = 0.0
+        self._asked: set[int] = set()
+        self._pressed = False
+        self._halted = False
+        self._resumed = 0
+        self._killed_at: float | None = None
+
+    def run(self) -> None:
+        """Do all of it."""
+        while not self._leader:
+            select.select([self._wire], [], [])
+            for words in self._wire.receive():
+                if self._leader:
+                    self._obey(words)
+                elif not self._begin(*words[1:]):
+                    return
+            if self._wire.closed and not self._leader:
+                return
+        while not self._turn():
+            pass
+        self._cgroup.remove()
+
+    def _begin(self, place: str, group: str, until: str, owner: str, token: str, *policy: str) -> bool:
+        """Start the command, if there is time for that; return whether it runs."""
+        on_lost, *numbers = policy
+        self._policy = Policy(on_lost, *map(float, numbers))
+        self._schedule = Schedule(self._policy, float(until), now())
+        if self._schedule.look(now()):
+            self._wire.send("over", 0, LATE)
+            return False
+        self._environment["REDSYNC_OWNER"] = owner
+        if token != NOTHING:
+            self._environment["REDSYNC_FENCING_TOKEN"] = token
+        try:
+            self._leader = launch(
+                self._command,
+                self._environment,
+                place=place,
+                group=int(group),
+                cgroup=self._cgroup,
+                handled=self._handled,
+                tied=self._policy.heeds_loss,
+            )
+        except OSError as error:
+            self._wire.send("unable", error.errno)
+            return False
+        self._group = int(group) if place == SHARED else self._leader
+        if self._group == self._leader:
+            self._family.lead(self._group)
+        _leave_streams()
+        self._wire.send("running", self._group)
+        return True
+
+    def _turn(self) -> bool:
+        """Do what there is to do, then sleep; return whether all is over."""
+        self._reap()
+        for words in self._wire.receive():
+            self._obey(words)
+        instant = now()
+        if self._wire.closed and not self._policy.heeds_loss:
+            return True
+        self._decide(instant)
+        if self._is_over(instant):
+            left = () if self._family.gone else self._family.members()
+            self._wire.send("over", self._status or 0, self._told_reason(), *left)
+            return True
+        self._sleep(instant)
+        return False
+
+    def _obey(self, words: Sequence[str]) -> None:
+        what, number = words[0], words[1] if len(words) > 1 else "0"
+        if what == "until":
+            self._schedule.until = float(number)
+        elif what == "lost" and self._schedule.reason is None and self._policy.heeds_loss:
+            self._end(LOST, now())
+        elif what == "forward":
+            self._forward(int(number))
+        elif what == "stop":
+            self._halted = True
+            self._family.halt()
+        elif what == "resume":
+            self._halted = False
+            self._resumed = int(number)
+            self._family.send(signal.SIGCONT)
+
+    def _forward(self, number: int) -> None:
+        # Its group gets what a terminal would send there. When it has ended, those that it left behind do.
+        reached = self._family.send(number, None if self._status is not None else self._group)
+        if number in ASKING:
+            self._asked |= reached
+
+    def _decide(self, instant: float) -> None:
+        schedule = self._schedule
+        if schedule.reason is None:
+            if self._wire.closed:
+                self._end(DESERTED, instant)
+            elif self._status is not None and (self._asked or instant >= self._ended_at + self._policy.kill_after):
+                if not self._family.gone:
+                    self._end(BEHIND, instant)
+            elif schedule.look(instant):
+                self._end(str(schedule.reason), instant)
+        if self._killed_at is not None or instant >= schedule.kill_at:
+            self._kill(instant)
+
+    def _end(self, reason: str, instant: float) -> None:
+        self._schedule.begin(reason, instant)
+        if self._schedule.asks:
+            asked = self._family.send(signal.SIGTERM, but=self._asked)
+            self._asked |= asked
+            self._pressed = bool(asked)
+            self._family.send(signal.SIGCONT)
+
+    def _kill(self, instant: float) -> None:
+        self._killed_at = instant if self._killed_at is None else self._killed_at
+        self._cgroup.kill()
+        if self._family.send(signal.SIGKILL):
+            self._pressed = True
+
+    def _is_over(self, instant: float) -> bool:
+        if self._family.gone:
+            return True
+        return self._killed_at is not None and instant >= self._killed_at + _PATIENCE
+
+    def _reap(self) -> None:
+        for number, status in self._family.reap():
+            if os.WIFSTOPPED(status):
+                if number == self._leader and not self._halted:
+                    self._wire.send("stopped", os.WSTOPSIG(status), self._resumed)
+            elif number == self._leader:
+                code = os.waitstatus_to_exitcode(status)
+                self._status = SIGNALLED - code if code < 0 else code
+                self._ended_at = now()
+
+    def _told_reason(self) -> str:
+        reason = self._schedule.reason
+        # Those that were left may have ended by themselves.
+        return NOTHING if reason is None or (reason == BEHIND and not self._pressed) else reason
+
+    def _sleep(self, instant: float) -> None:
+        """Wait for a message, a child's end, or the time at which there is something to decide."""
+        until = self._schedule.next
+        if self._status is not None and self._schedule.reason is None:
+            until = min(until, self._ended_at + self._policy.kill_after)
+        patience = _POLL if self._killed_at is not None else min(max(until - instant, 0.0), _LONGEST_SLEEP)
+        wire: list[Any] = [] if self._wire.closed else [self._wire]
+        if self._children in select.select([self._children, *wire], [], [], patience)[0]:
+            os.read(self._children, 4096)
+
+
+def _leave_streams() -> None:
+    """Let go of our input and output: whoever reads what the command writes must not wait for us."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for stream in range(3):
+        os.dup2(nothing, stream)

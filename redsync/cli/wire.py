@@ -1,0 +1,70 @@
+"""Lines of words between `redsync lock` and its keeper.
+
+Neither side ever waits for the other, which may be stopped: what can't be written yet is kept. The end of one process
+closes the wire for the other.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+__all__ = ["NOTHING", "Wire"]
+
+NOTHING: Final = "-"
+"""The word for None."""
+
+_CHUNK: Final = 4096
+
+
+class Wire:
+    """One end.
+
+    Attributes:
+        closed: The other side has gone, and all that it had written was received.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.closed = False
+        self._end = end
+        self._unsent = b""
+        self._received = b""
+
+    @classmethod
+    def pair(cls) -> tuple[Wire, Wire]:
+        """Return both ends."""
+        ours, theirs = socket.socketpair()
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        """Return what `select` waits for."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Give up this end."""
+        self._end.close()
+
+    def send(self, *words: object) -> None:
+        """Send a line; nothing happens if nobody reads it any more."""
+        self._unsent += " ".join(map(str, words)).encode() + b"\n"
+        try:
+            self._unsent = self._unsent[self._end.send(self._unsent, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has gone, which `receive` finds out
+            self._unsent = b""
+
+    def receive(self) -> list[list[str]]:
+        """Return the lines that have come, as words."""
+        while not self.closed:
+            try:
+                data = self._end.recv(_CHUNK)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                data = b""
+            self.closed = not data
+            self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        return [line.decode().split() for line in lines]
