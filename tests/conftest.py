@@ -31,8 +31,10 @@ if server := SERVERS[0] if SERVERS else pinned_server():
 
 FLAVOURS = ["threads", "asyncio"]
 
-# What a shell without job control starts in the background ignores both, and children inherit that: they are tested.
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# What a shell without job control starts in the background ignores the first two, what nohup(1) starts the third, and
+# children inherit that: they are tested.
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+for number, handler in USUAL.items():
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 

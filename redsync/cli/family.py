@@ -8,7 +8,7 @@ descendants at all. Until then listing and signalling are repeated: whoever was 
 by then.
 
 A member that has taken another user's identity can't be signalled by us (`cgroup` can, where there is one). Without
-/proc only the command's process group is known.
+/proc, or with that of another namespace, only the command's process group is known.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,9 +27,17 @@ PARENT_DEATH_SIGNAL: Final = 1
 CHILD_SUBREAPER: Final = 36
 """Options of prctl(2)."""
 
+_LINUX: Final = sys.platform == "linux"
 _PROC: Final = Path("/proc")
-_HAS_PROC: Final = (_PROC / "self" / "stat").exists()
 _PASSES: Final = 100
+
+
+def _has_proc() -> bool:
+    # That of another process namespace would show us strangers.
+    try:
+        return os.readlink(_PROC / "self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 class _Process(NamedTuple):
@@ -48,7 +57,7 @@ class Family:
         """Begin with nobody: children that there are already do not belong to the family."""
         self.gone = False
         self._group = 0
-        self._spared = {number for number, process in _processes() if process.parent == os.getpid()}
+        self._spared = _children()
 
     def adopt(self) -> None:
         """Become the parent of all who lose theirs."""
@@ -75,9 +84,8 @@ class Family:
 
     def send(self, number: int, group: int | None = None, but: Collection[int] = ()) -> set[int]:
         """Send a signal to all, or to those of a process group; return whom it was sent to."""
-        if not _HAS_PROC:
-            _send(number, -self._group)
-            return {self._group}
+        if not _has_proc():
+            return {self._group} if self._group and _send(number, -self._group) else set()
         chosen = [
             member for member, process in self.members().items() if member not in but and group in {None, process.group}
         ]
@@ -94,7 +102,7 @@ class Family:
         for _ in range(_PASSES):
             more = self.send(signal.SIGSTOP, but=stopped)
             stopped |= more
-            if not more or not _HAS_PROC:
+            if not more or not _has_proc():
                 return
 
     def reap(self) -> Iterator[tuple[int, int]]:
@@ -103,11 +111,19 @@ class Family:
             try:
                 number, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
-                self.gone = _HAS_PROC or not _send(0, -self._group)
+                self.gone = _LINUX or not _send(0, -self._group)
                 return
             if not number:
                 return
             yield number, status
+
+
+def _children() -> set[int]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()  # as usual, and a listing of all processes may take a while
+    return {number for number, process in _processes() if process.parent == os.getpid()}
 
 
 def is_alone() -> bool:
@@ -121,7 +137,7 @@ def is_alone() -> bool:
 
 def set_option(option: int, value: int) -> None:
     """Call prctl(2), where there is one."""
-    if _HAS_PROC:
+    if _LINUX:
         import ctypes
 
         # It fails on kernels that do not know the option, and what it is good for is missing there.
@@ -140,7 +156,7 @@ def _send(number: int, whom: int) -> bool:
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:
-    for name in os.listdir(_PROC) if _HAS_PROC else ():
+    for name in os.listdir(_PROC) if _has_proc() else ():
         if name.isdigit():
             # It has ended meanwhile, or is not ours to see.
             with contextlib.suppress(OSError):

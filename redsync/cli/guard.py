@@ -51,6 +51,10 @@ class TheKeeper(Protocol):
         """Let it start the command."""
         ...
 
+    def lead(self, group: int) -> None:
+        """Say which process group the command leads."""
+        ...
+
     def enforce(self) -> None:
         """Kill all that it keeps."""
         ...
@@ -150,6 +154,8 @@ class Guard:
         what, *rest = words
         if what == "running":
             self._group = int(rest[0])
+            if not self._shared:
+                self._keeper.lead(self._group)
         elif what == "stopped":
             self._follow(int(rest[0]), int(rest[1]))
         elif what == "unable":

@@ -52,8 +52,8 @@ class Keeper:
             OSError: No process can be started.
         """
         self._family = Family()
-        self._cgroup = Cgroup()
         self.wire, other = Wire.pair()
+        self._cgroup = Cgroup()
         # A signal that came to the copy while it still has our handlers would make it another one of us.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -61,10 +61,14 @@ class Keeper:
             if not self.number:
                 self.wire.close()
                 _become_keeper(lambda: Keeping(other, command, environment, self._cgroup, spurned), before)
-            other.close()
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(self.number, self.number)
+        except OSError:
+            self._cgroup.remove()
+            self.wire.close()
+            raise
         finally:
+            other.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def begin(self, hold: Hold, until: float, place: str, policy: Policy) -> None:
@@ -73,6 +77,10 @@ class Keeper:
         token = NOTHING if hold.fencing_token is None else hold.fencing_token
         self.wire.send("run", place, os.getpgrp(), until, hold.owner, token, policy.on_lost, *numbers)
         self._family.adopt()
+
+    def lead(self, group: int) -> None:
+        """Say which process group the command leads."""
+        self._family.lead(group)
 
     def enforce(self) -> None:
         """Kill all that it keeps, which it should have done by now, and make it go on in case it was stopped."""

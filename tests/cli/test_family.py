@@ -1,0 +1,149 @@
+"""Who descends from a process is found, wherever it went, and a control group ends even who can't be signalled."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from redsync.cli import family
+from redsync.cli.cgroup import Cgroup
+from tests.cli.commands import ROOT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers and /proc")
+
+
+def run(program):
+    """Run a program as a process of its own: to adopt orphans can't be undone."""
+    begin = "import os, signal, subprocess, sys, time\nfrom redsync.cli.family import Family\n"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+ORPHANS = r"""
+family = Family()
+family.adopt()
+# A daemon that has left its parents, its group and its session, and one more that left it.
+subprocess.run(["sh", "-c", "(setsid sh -c 'sleep 60 & sleep 60' &)"], check=True)
+while len(family.members()) < 3:
+    time.sleep(0.01)
+"""
+
+
+def test_those_that_left_everything_are_found_and_ended():
+    program = """
+    print(len(family.send(signal.SIGKILL)))
+    while not family.gone:
+        list(family.reap())
+    print(len(family.members()))
+    """
+    assert run(ORPHANS + textwrap.dedent(program)) == ["3", "0"]
+
+
+def test_all_are_stopped():
+    program = """
+    family.halt()
+    while {process.state for process in family.members().values()} != {"T"}:
+        time.sleep(0.01)
+    family.send(signal.SIGKILL)
+    """
+    run(ORPHANS + textwrap.dedent(program))
+
+
+def test_whoever_was_signalled_already_can_be_left_out():
+    program = """
+    first = set(list(family.members())[:1])
+    print(len(family.send(0, but=first)), len(family.send(signal.SIGKILL)))
+    """
+    assert run(ORPHANS + textwrap.dedent(program)) == ["2", "3"]
+
+
+def test_children_that_there_were_before_do_not_belong_to_it():
+    program = """
+    before = subprocess.Popen(["sleep", "60"])
+    family = Family()
+    print(len(family.send(signal.SIGKILL)), before.poll())
+    before.kill()
+    """
+    assert run(program) == ["0", "None"]
+
+
+def test_without_proc_the_group_is_ended():
+    program = """
+    from pathlib import Path
+    import redsync.cli.family
+    redsync.cli.family._PROC = Path("/nowhere")
+    family = Family()
+    print(len(family.send(signal.SIGKILL)))  # nobody yet; least of all ourselves
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], process_group=0)
+    family.lead(child.pid)
+    family.send(signal.SIGKILL)
+    while not family.gone:
+        list(family.reap())
+    """
+    assert run(program) == ["0"]
+
+
+def test_processes_of_another_namespace_are_no_members(monkeypatch, tmp_path):
+    # The number that /proc/self has there is not ours.
+    (tmp_path / "self").symlink_to("1")
+    stranger = tmp_path / "77"
+    stranger.mkdir()
+    (stranger / "stat").write_text(f"77 (sleep) S {os.getpid()} 77 77 0")
+    monkeypatch.setattr(family, "_PROC", tmp_path)
+    assert family.Family().members() == {}
+    (tmp_path / "self").unlink()
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    assert set(family.Family().members()) == {77}
+
+
+def test_name_of_a_program_may_look_like_the_rest(monkeypatch, tmp_path):
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    odd = tmp_path / "78"
+    odd.mkdir()
+    (odd / "stat").write_bytes(b"78 (a) R 1 1 1) S %d 78 78 0" % os.getpid())
+    monkeypatch.setattr(family, "_PROC", tmp_path)
+    assert family.Family().members()[78].state == "S"
+
+
+@pytest.fixture
+def group():
+    made = Cgroup()
+    yield made
+    made.remove()
+
+
+def test_control_group_ends_all_that_joined(group):
+    if group._path is None:
+        pytest.skip("no control group can be made here")
+    child = subprocess.Popen(
+        ["sh", "-c", f"echo $$ >{group._path}/cgroup.procs; setsid sleep 60 & echo ready; wait"], stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"ready\n"
+    group.kill()
+    assert child.wait(30) == -signal.SIGKILL
+    child.stdout.read()  # until all that could write there have ended
+    child.stdout.close()
+    path = group._path
+    while path.exists():  # it is removed when the kernel has cleared it
+        group.remove()
+
+
+def test_without_leave_to_make_one_nothing_happens(monkeypatch):
+    monkeypatch.setattr("redsync.cli.cgroup._our_group", lambda: Path("/nowhere"))
+    made = Cgroup()
+    made.join()
+    made.kill()
+    made.remove()
+    assert made._path is None

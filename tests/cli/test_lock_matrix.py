@@ -1,0 +1,199 @@
+"""Whatever becomes of `redsync lock`, however its command was started: it writes no more when another has the lock.
+
+`make test` runs a part, each way and each event several times. REDSYNC_MATRIX=10 runs all of it, ten times: in the
+first half of them the event comes at once, in the others after a random part of the lease.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from redsync.testing import LocalNodes
+from tests.cli.commands import PATIENCE, command_line
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
+]
+
+LEASE = 1.5
+OPTIONS = ["x", "--lease", str(LEASE), "-k", "0.3"]
+
+WRITER = """
+import os, signal, sys, time
+
+end = float("inf")
+
+def tidy(*_):
+    global end
+    end = min(end, time.monotonic() + 0.4)
+
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, tidy)
+signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+while time.monotonic() < end:
+    # In one call and of one length: whenever it is killed, a whole number is there.
+    os.pwrite(file, b"%020.6f" % time.monotonic(), 0)
+    time.sleep(0.005)
+"""
+"""Writes the time into a file again and again, also for a while after it was asked to end; Ctrl-Z does not stop it."""
+
+JOBS = 'set -m; "$@"; echo stopped; read line; fg'
+PIPELINE = 'set -m; "$@" | cat; echo stopped; read line; fg'
+
+WAYS = {
+    "plain": ["--", "writer"],
+    "shell": ["-c", "writer; true"],
+    "timeout": ["-c", "timeout 3600 writer; true"],
+    "setsid": ["--", "setsid", "-w", "writer"],
+    "nohup": ["-c", "nohup writer & wait"],
+    "nested": ["--", "nested", "writer"],
+    "pipeline": ["-c", "writer; true"],
+    "terminal": ["-c", "writer; true"],
+    "process 1": ["-c", "setsid writer; true"],
+}
+EVENTS = ["loss", "SIGTERM", "SIGHUP", "SIGINT", "Ctrl-Z", "stopped", "killed", "keeper killed"]
+
+REPEATS = int(os.environ.get("REDSYNC_MATRIX", "0"))
+CASES = [
+    (way, event, repeat)
+    for i, way in enumerate(WAYS)
+    for j, event in enumerate(EVENTS)
+    for repeat in range(REPEATS or ((i + j) % 3 == 0))
+]
+
+
+class Writer:
+    """A program that writes into a file."""
+
+    def __init__(self, directory):
+        self.path, self.beats = directory / "writer", directory / "beats"
+        self.path.write_text(f"#!{sys.executable}\n{WRITER}")
+        self.path.chmod(0o700)
+
+    @property
+    def last(self):
+        """When it wrote last; 0 if it has not."""
+        return float(self.beats.read_text() or "0") if self.beats.exists() else 0.0
+
+
+@pytest.fixture
+def writer(tmp_path):
+    return Writer(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(server_path):
+    with LocalNodes(1, server=server_path) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def start_way(start, writer, elsewhere):
+    """Start `redsync lock` with a writer that is started in that way, which has begun; returns also who has the lock."""
+
+    def start_way(way):
+        inner = ["env", f"REDSYNC_URLS={elsewhere.urls[0]}", sys.executable, "-m", "redsync.cli", "lock", "inner", "--"]
+        words = []
+        for word in WAYS[way]:
+            if word == "nested":
+                words += inner
+            elif word == "writer":
+                words += [str(writer.path), str(writer.beats)]
+            else:
+                words.append(word.replace("writer", f"{writer.path} {writer.beats}"))
+        more = {}
+        if way in {"pipeline", "terminal"}:
+            shell = PIPELINE if way == "pipeline" else JOBS
+            more = {"terminal": True, "before": ["/bin/sh", "-c", shell, "sh"]}
+        elif way == "process 1":
+            more = {"before": ["unshare", "--pid", "--fork", "--mount-proc"]}
+        process = start("lock", *OPTIONS, *words, **more)
+        wait_until(lambda: writer.last)
+        return process, *find(process)
+
+    return start_way
+
+
+def wait_until(what):
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def find(process):
+    """Return the process that holds the lock, and its keeper."""
+    found = {
+        number: int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        for number in process.family()
+        if command_line(number)[:5] == [sys.executable.encode(), b"-m", b"redsync.cli", b"lock", b"x"]
+    }
+    (holder,) = (number for number, parent in found.items() if parent not in found)
+    (keeper,) = (number for number, parent in found.items() if parent == holder)
+    return holder, keeper
+
+
+def cause(event, process, holder, keeper, nodes):
+    if event == "loss":
+        for i in range(3):
+            nodes.pause(i)
+    elif event == "Ctrl-Z" and process.terminal:
+        process.type("\x1a")
+    elif event == "Ctrl-Z":
+        os.kill(holder, signal.SIGTSTP)
+    elif event == "stopped":
+        os.kill(holder, signal.SIGSTOP)
+    elif event == "killed":
+        os.kill(holder, signal.SIGKILL)
+    elif event == "keeper killed":
+        os.kill(keeper, signal.SIGKILL)
+    else:
+        os.kill(holder, getattr(signal, event))
+
+
+def can_unshare():
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return shutil.which("unshare") is not None and not subprocess.call(command)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_command_writes_no_more_when_another_has_the_lock(start_way, nodes, client, writer, case):
+    way, event, repeat = case
+    if way == "process 1" and not can_unshare():
+        pytest.skip("needs a process namespace")
+    process, holder, keeper = start_way(way)
+    moment = random.Random(f"{way} {event} {repeat}").uniform(0, LEASE) if repeat >= REPEATS / 2 else 0.0
+    time.sleep(moment)
+    cause(event, process, holder, keeper, nodes)
+    if event == "loss":
+        wait_until(lambda: time.monotonic() - writer.last > LEASE)
+        for i in range(3):
+            nodes.resume(i)
+    lock = client.get_fenced_lock("x")
+    if not lock.acquire(timeout=LEASE * 2):
+        # It is held, and rightly so: the command goes on.
+        assert time.monotonic() - writer.last < LEASE
+        os.kill(holder, signal.SIGTERM)
+        assert lock.acquire(timeout=PATIENCE)
+    acquired = time.monotonic()
+    wake(process, holder)
+    wait_until(lambda: not process.family() - {process.pid})
+    lock.release()
+    assert 0 < writer.last < acquired, f"it wrote {writer.last - acquired} s later, after {moment} s"
+
+
+def wake(process, holder):
+    """Let who was stopped go on, to its end."""
+    if holder in process.family():
+        os.kill(holder, signal.SIGCONT)
+    if process.terminal:
+        process.type("\n")
