@@ -98,7 +98,7 @@ def elsewhere(server_path):
 
 @pytest.fixture
 def start_way(start, writer, elsewhere):
-    """Start `redsync lock` with a writer that is started in that way, which has begun; returns also who has the lock."""
+    """Start `redsync lock` with a writer that is started in that way and writes; tell also who holds the lock."""
 
     def start_way(way):
         inner = ["env", f"REDSYNC_URLS={elsewhere.urls[0]}", sys.executable, "-m", "redsync.cli", "lock", "inner", "--"]

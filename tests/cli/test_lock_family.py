@@ -1,0 +1,173 @@
+"""What the command of `redsync lock` leaves behind, what stops it, and what becomes of it without its keeper."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import RELUCTANT
+from tests.cli.test_lock_matrix import find
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+LEFT = "redsync lock: ended what the command had left running\n"
+
+
+# What is left behind
+
+
+@pytest.mark.parametrize("left", ["sleep 60 &", "setsid sleep 60 &", "nohup sleep 60 &", "(setsid sleep 60 &);"])
+def test_what_the_command_leaves_running_is_ended(run_lock, left):
+    assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
+
+
+def test_what_ignores_being_asked_is_killed(run_lock):
+    assert run_lock("x", "-k", "0.2", "-c", f'setsid sh -c "{RELUCTANT}" & exit 3') == (3, "ready\n", LEFT)
+
+
+def test_what_is_left_has_time_to_end_by_itself_under_the_lock(lock_command, client):
+    process = lock_command(
+        "x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE
+    )
+    process.read_until("ready\n")
+    assert not client.get_fenced_lock("x").acquire(timeout=0.3)
+    process.stdin.write("\n")
+    assert process.finish() == ("written\n", "")
+    assert process.returncode == 3
+
+
+def test_shell_that_is_asked_to_end_does_not_give_the_lock_back_under_its_job(lock_command, client):
+    job = "trap 'read line; exit' TERM; echo ready; while :; do sleep 0.02; done"
+    process = lock_command("x", "-c", f'sh -c "{job}" <&0; true', stdin=subprocess.PIPE)
+    process.read_until("ready\n")
+    process.terminate()
+    assert not client.get_fenced_lock("x").acquire(timeout=0.3)
+    process.stdin.write("\n")
+    process.finish()
+    assert process.returncode == 143
+
+
+def test_orphans_are_reaped(lock_command):
+    command = "for i in 1 2 3; do (setsid sleep 0 &); done; echo ready; read line"
+    process = lock_command("x", "-c", command, stdin=subprocess.PIPE)
+    process.read_until("ready\n")
+    _, keeper = find(process)
+    children = Path(f"/proc/{keeper}/task/{keeper}/children")
+    while len(children.read_text().split()) > 1:
+        os.sched_yield()
+    process.stdin.write("\n")
+    process.finish()
+    assert process.returncode == 0
+
+
+# Without its keeper, or with one that stands still
+
+
+def test_command_is_ended_with_its_keeper(lock_command, client):
+    process = lock_command("x", "-c", "setsid sleep 60 & echo ready; sleep 60")
+    process.read_until("ready\n")
+    os.kill(find(process)[1], signal.SIGKILL)
+    _, err = process.finish()
+    assert process.returncode == 125
+    assert err == "redsync lock: ended the command: the process that keeps its deadline had been ended\n"
+    assert client.get_fenced_lock("x").acquire(False)
+
+
+@pytest.mark.slow
+def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
+    process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')
+    process.read_until("ready\n")
+    os.kill(find(process)[1], signal.SIGSTOP)
+    for i in range(3):
+        nodes.pause(i)
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_command_whose_lock_may_be_lost_goes_on_without_us(lock_command, tmp_path, eventually):
+    done = tmp_path / "done"
+    command = f"echo ready; read line; touch {done}"
+    process = lock_command("x", "--on-lost", "ignore", "-c", command, stdin=subprocess.PIPE)
+    process.read_until("ready\n")
+    process.kill()
+    process.wait()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    eventually(done.exists)
+
+
+# With a terminal
+
+
+@pytest.fixture
+def on_terminal(lock_command):
+    """Start `redsync lock` by a shell with job control."""
+
+    def on_terminal(shell, *arguments):
+        before = ["/bin/sh", "-c", f"set -m; {shell}", "sh"]
+        return lock_command("x", *arguments, terminal=True, before=before)
+
+    return on_terminal
+
+
+def test_command_in_a_pipeline_shares_its_group_and_gets_the_interrupt_key_once(on_terminal):
+    count = "trap 'n=$((n+1)); echo interrupt $n; kill -HUP $$' INT; trap 'exit 6' HUP"
+    process = on_terminal('"$@" | { trap "" INT; cat; }', "-c", f"{count}; echo ready; while :; do sleep 0.02; done")
+    process.read_until("ready")
+    assert len({os.getpgid(number) for number in process.family()} - {os.getpgid(find(process)[1])}) == 2
+    process.type("\x03")
+    process.read_until("interrupt 1")
+    process.end()
+    assert b"interrupt 2" not in process._seen
+
+
+def test_command_in_a_pipeline_reads_from_the_terminal(on_terminal):
+    process = on_terminal('"$@" | cat; echo over', "-c", "echo ready; read line </dev/tty; echo got $line")
+    process.read_until("ready")
+    process.type("words\n")
+    process.read_until("got words")
+    process.read_until("over")
+    assert process.end() == 0
+
+
+def test_command_that_wants_the_terminal_from_the_background_stops_us_too(on_terminal, tmp_path):
+    told = tmp_path / "jobs"
+    shell = f'"$@" & until jobs >{told}; grep -q Stopped {told}; do sleep 0.02; done; echo stopped; fg; echo over'
+    process = on_terminal(shell, "-c", "read line; echo got $line")
+    process.read_until("stopped")
+    process.type("words\n")
+    process.read_until("got words")
+    process.read_until("over")
+    assert process.end() == 0
+
+
+def test_log_line_on_a_terminal_that_stops_writers_does_not_stop_us(on_terminal, nodes, client, eventually):
+    process = on_terminal('stty tostop; "$@"; echo over', "-c", "echo ready; read line; echo got $line")
+    process.read_until("ready")
+    nodes.kill(4)
+    process.read_until("is down")
+    process.type("words\n")
+    process.read_until("got words")
+    process.read_until("over")
+    assert process.end() == 0
+
+
+def test_first_process_of_a_container_reaps_what_is_left_to_it(lock_command):
+    if shutil.which("unshare") is None or subprocess.call(["unshare", "--pid", "--fork", "--mount-proc", "true"]):
+        pytest.skip("needs a process namespace")
+    # The shell enters the namespace beside us, and its child is left to process 1.
+    before = ["unshare", "--pid", "--fork", "--mount-proc"]
+    process = lock_command("x", "-c", "echo ready; read line", before=before, stdin=subprocess.PIPE)
+    process.read_until("ready\n")
+    holder, _ = find(process)
+    enter = ["nsenter", "--target", str(holder), "--pid", "--mount", "sh", "-c", "(sleep 0 & echo $!)"]
+    subprocess.run(enter, check=True, capture_output=True)
+    children = Path(f"/proc/{holder}/task/{holder}/children")
+    while len(children.read_text().split()) > 1:
+        os.sched_yield()
+    process.stdin.write("\n")
+    process.finish()
+    assert process.returncode == 0
