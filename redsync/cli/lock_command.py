@@ -9,8 +9,8 @@ Which kind of lock a name is follows from the options, and must be the same wher
 | `-s`, `-x` | the read or the write side of a read-write lock; no token |
 | `--permits N` | one of N permits of a semaphore; no token |
 
-The lock is renewed while the command runs. If that fails, the command is ended before another can have the lock.
-Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
+The lock is renewed while the command runs. If that fails, the command is ended, with all that it has started, before
+another can have the lock (see `keeper`). Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ _DESCRIPTION: Final = """\
 Run a command while holding a lock that all machines share, as flock(1) does
 for one machine.
 
-The lock is renewed while the command runs, and given back when it has ended.
-If it can't be renewed, the command is ended before anybody else can have it."""
+The lock is renewed while the command runs, and given back when it has ended,
+with all that it has started. If it can't be renewed, all of them are ended
+before anybody else can have it."""
 
 _EPILOG: Final = """\
 the command:
   No shell is between (but with -c): it gets its arguments as they are, and our
   standard input, output and error. In its environment it finds
   REDSYNC_LOCK_NAME, REDSYNC_OWNER and, of a fenced lock, REDSYNC_FENCING_TOKEN.
-  It is a process group of its own; TERM, INT, HUP and QUIT are forwarded to it.
+  TERM, INT, HUP and QUIT are forwarded to it. What it leaves running has as
+  long as -k says to end by itself, and is ended then.
 
 exit status:
   the command's own, or 128 + n if signal n ended it, or us while we waited
