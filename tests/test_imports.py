@@ -83,7 +83,11 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
 @pytest.mark.parametrize(
     ("arguments", "mine"),
     [
-        (["lock", "x", "-n", "--", "true"], {"lock_command", "child", "guard", "signals", "taking"}),
+        (
+            ["lock", "x", "-n", "--", "true"],
+            {"lock_command", "taking", "signals", "guard", "deadlines", "terminal", "wire"}
+            | {"keeper", "keeping", "family", "child", "cgroup"},
+        ),
         (["ls"], {"inspecting", "asking", "listing", "reading", "writing"}),
         (["show", "x"], {"inspecting", "asking", "listing", "reading", "showing", "writing"}),
     ],
