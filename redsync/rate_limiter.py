@@ -207,7 +207,8 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
 
         Raises:
             ValueError: A timeout that can't be, or an `on_busy` of no known kind.
-            TypeError: A generator function, or a coroutine function; this limiter is for threads.
+            TypeError: Not a function or method. Also a coroutine function, because this limiter is for threads, and a
+                generator function or `@contextmanager`, because its body would run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)
@@ -302,7 +303,8 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
 
         Raises:
             ValueError: A timeout that can't be, or an `on_busy` of no known kind.
-            TypeError: A function that is no coroutine function; use the `Client`'s limiter for it.
+            TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also one made of a
+                generator function, because its body could run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)
