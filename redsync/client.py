@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import redis
 
@@ -39,6 +39,7 @@ __all__ = ["Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Client(AnyClient[ThreadRunner]):
@@ -300,6 +301,21 @@ class Client(AnyClient[ThreadRunner]):
         """
         return redsync.MultiLock(locks, timeout=timeout)
 
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
+
     def locked(
         self,
         name: str,
@@ -307,7 +323,7 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Any:
         """Decorate a function so that it runs under the lock whose name its arguments make.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `f(user_id=7)` runs.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import redis
 import redis.asyncio
@@ -36,6 +36,7 @@ __all__ = ["AsyncClient"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class AsyncClient(AnyClient[AioRunner]):
@@ -287,6 +288,26 @@ class AsyncClient(AnyClient[AioRunner]):
         """
         return redsync.AsyncMultiLock(locks, timeout=timeout)
 
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., Awaitable[S]], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
+
     def locked(
         self,
         name: str,
@@ -294,7 +315,7 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Any:
         """Decorate a coroutine function so that it runs under the lock whose name its arguments make.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from redsync._core.timing import check_timeout
@@ -120,11 +120,11 @@ def async_locked_decorator(
     timeout: float | None,
     on_busy: str | Callable[..., Any],
     options: dict[str, Any],
-) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Return the decorator that `AsyncClient.locked` documents."""
     rule = _Rule(get_lock, template, timeout, on_busy, options)
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         return wrap_async(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
 
     return decorate

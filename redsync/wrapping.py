@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,7 +73,7 @@ def wrap_async(
     find: Callable[[], Callable[P, AbstractAsyncContextManager[Any]]],
     on_busy: OnBusy,
     what: str,
-) -> Callable[P, Awaitable[R]]:
+) -> Callable[P, Coroutine[Any, Any, R]]:
     """Return a coroutine function that enters what `find()` returns for its arguments, and then does the same.
 
     Raises:
