@@ -33,6 +33,8 @@ check: $(READY)  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache consumer.py
+	@$(BIN)/pyright --project tests/typing --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict  # with --quiet it would overlook warnings
 

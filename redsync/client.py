@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import redis
 
@@ -39,6 +39,7 @@ __all__ = ["Client"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Client(AnyClient[ThreadRunner]):
@@ -300,6 +301,21 @@ class Client(AnyClient[ThreadRunner]):
         """
         return redsync.MultiLock(locks, timeout=timeout)
 
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
+
     def locked(
         self,
         name: str,
@@ -307,21 +323,25 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Any:
         """Decorate a function so that it runs under the lock whose name its arguments make.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `f(user_id=7)` runs.
 
         Args:
-            name: The lock's name; fields in braces are the function's parameters, as for `str.format`.
+            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` an attribute of it,
+                `{user[0]}` an item of it, `{{` a brace. A template reads nothing but the arguments: an attribute
+                that begins with `_` is refused, except `__class__`, `__name__`, `__qualname__` and `__module__`.
             timeout: How long to wait, in seconds; 0 for one try, None for ever.
             on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
                 None, or a function that is called with the same arguments instead.
             **options: As for `get_lock`.
 
         Raises:
-            ValueError: A field that is no parameter, or an `on_busy` of no known kind.
-            TypeError: The function is a coroutine function; this client is for threads.
+            ValueError: A field that is no parameter or reads what is not public, an invalid template or option, or an
+                `on_busy` of no known kind.
+            TypeError: Not a function or method. Also a coroutine function, because this client is for threads, and a
+                generator function or `@contextmanager`, because its body would run without the lock.
         """
         from redsync.decorator import locked_decorator
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import redis
 import redis.asyncio
@@ -36,6 +36,7 @@ __all__ = ["AsyncClient"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class AsyncClient(AnyClient[AioRunner]):
@@ -287,6 +288,26 @@ class AsyncClient(AnyClient[AioRunner]):
         """
         return redsync.AsyncMultiLock(locks, timeout=timeout)
 
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., Awaitable[S]], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
+
+    @overload
+    def locked(
+        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
+
     def locked(
         self,
         name: str,
@@ -294,21 +315,25 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Any:
         """Decorate a coroutine function so that it runs under the lock whose name its arguments make.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.
 
         Args:
-            name: The lock's name; fields in braces are the function's parameters, as for `str.format`.
+            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` an attribute of it,
+                `{user[0]}` an item of it, `{{` a brace. A template reads nothing but the arguments: an attribute
+                that begins with `_` is refused, except `__class__`, `__name__`, `__qualname__` and `__module__`.
             timeout: How long to wait, in seconds; 0 for one try, None for ever.
             on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
                 None, or a function, plain or coroutine, that is called with the same arguments instead.
             **options: As for `get_lock`.
 
         Raises:
-            ValueError: A field that is no parameter, or an `on_busy` of no known kind.
-            TypeError: The function is no coroutine function; this client is for asyncio.
+            ValueError: A field that is no parameter or reads what is not public, an invalid template or option, or an
+                `on_busy` of no known kind.
+            TypeError: Not a coroutine function or method; this client is for asyncio. Also one that is made of a
+                generator function, because its body could run without the lock.
         """
         from redsync.decorator import async_locked_decorator
 

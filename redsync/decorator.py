@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import string
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from redsync._core.timing import check_timeout
@@ -29,24 +28,74 @@ class _Rule(Generic[LockT]):
         on_busy: str | Callable[..., Any],
         options: dict[str, Any],
     ) -> None:
+        if not isinstance(template, str):
+            raise TypeError(f"the name given to @client.locked is text, not {template!r}")
         self._get_lock = get_lock
         self._template = template
         self._options = {"timeout": check_timeout(True, timeout), **options}
         self.on_busy = OnBusy(on_busy)
-        self._fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
 
     def lock_of(self, function: Callable[..., Any]) -> Callable[..., LockT]:
-        """Return what makes the lock for a call of that function."""
+        """Return what makes the lock for a call of that function.
+
+        Raises:
+            ValueError: The template can't be filled from the function's parameters, or no lock can have such a name.
+            TypeError: An unknown option.
+        """
         signature = inspect.signature(function)
-        _check_fields(self._fields, signature, self._template)
+        # A lock that is dropped at once: mistakes in options and in the constant parts of the name show here, too.
+        self._get_lock(_fill_on_trial(self._template, signature), **self._options)
 
         def lock_of_call(*args: Any, **kwargs: Any) -> LockT:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            name = self._template.format(**bound.arguments) if self._fields else self._template
-            return self._get_lock(name, **self._options)
+            return self._get_lock(self._template.format(**bound.arguments), **self._options)
 
         return lock_of_call
+
+
+_OF_CLASSES = frozenset({"__class__", "__module__", "__name__", "__qualname__"})
+_INNARDS = frozenset(
+    {"ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals"}
+    | {"gi_code", "gi_frame", "tb_frame"}
+)
+"""Attributes by which generators, coroutines and tracebacks lead to code and variables that are no arguments."""
+
+
+class _Probe:
+    """Stands for every argument while a template is checked: lets a template read what it may of an argument."""
+
+    def __getattribute__(self, name: str) -> _Probe:
+        # `{f.__globals__[x]}` would read the global variables of the module of a function that is an argument.
+        if name in _INNARDS or (name.startswith("_") and name not in _OF_CLASSES):
+            raise AttributeError(name=name)
+        return self
+
+    def __getitem__(self, _: object) -> _Probe:
+        return self
+
+    def __format__(self, _: str) -> str:
+        return "1"  # which serves as a width in another field, too
+
+    def __repr__(self) -> str:
+        return "1"
+
+
+def _fill_on_trial(template: str, signature: inspect.Signature) -> str:
+    """Return a name that the template may make, after `str.format` itself, nested fields included, has read it."""
+    names = signature.parameters
+    known = ", ".join(names) or "none"
+    try:
+        return template.format(**dict.fromkeys(names, _Probe()))
+    except KeyError as error:
+        message = f"names {error.args[0]!r}, which is no parameter of the function (it has: {known})"
+    except IndexError:
+        message = f"has a field without a name, which is no parameter of the function (it has: {known})"
+    except AttributeError as error:
+        message = f"reads the attribute {error.name!r}, which is not public: use a parameter or a property"
+    except ValueError as error:
+        message = f"is no template for str.format: {error} (a brace of the name itself is written twice)"
+    raise ValueError(f"{template!r} {message}")
 
 
 def locked_decorator(
@@ -71,19 +120,11 @@ def async_locked_decorator(
     timeout: float | None,
     on_busy: str | Callable[..., Any],
     options: dict[str, Any],
-) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Return the decorator that `AsyncClient.locked` documents."""
     rule = _Rule(get_lock, template, timeout, on_busy, options)
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         return wrap_async(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
 
     return decorate
-
-
-def _check_fields(fields: list[str], signature: inspect.Signature, template: str) -> None:
-    for field in fields:
-        name = field.split(".")[0].split("[")[0]
-        if name not in signature.parameters:
-            known = ", ".join(signature.parameters) or "none"
-            raise ValueError(f"{template!r} names {name!r}, which is no parameter of the function (it has: {known})")

@@ -82,6 +82,10 @@ class _NamedError(RedsyncError):
         votes: What each node said, in the order of the client's nodes; empty when no node was asked.
     """
 
+    name: str | bytes
+    sentence: str
+    votes: tuple[Vote, ...]
+
     def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:
         # One argument: of two or more, the OSError among the bases would take the first for its errno.
         super().__init__(sentence)
@@ -110,6 +114,8 @@ class AcquireTimeout(_NamedError, TimeoutError):
     Attributes:
         timeout: How long the caller was ready to wait, in seconds.
     """
+
+    timeout: float
 
     def __init__(self, name: str | bytes, timeout: float) -> None:
         super().__init__(

@@ -11,10 +11,10 @@ The decisions are in `redsync._protocols.rate`, `windows` and `bids`; here is on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
@@ -34,7 +34,7 @@ __all__ = ["AsyncRateLimiter", "RateLimiter"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S")
 
 
 class _Limiter(Generic[RunnerT_co]):
@@ -188,7 +188,19 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
     @overload
-    def __call__(self, *, timeout: float | None = ..., on_busy: str | Callable[..., Any] = ...) -> Callable[[F], F]: ...
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Literal["raise"] = ...
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    @overload
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Literal["skip"]
+    ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+
+    @overload
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Callable[..., S]
+    ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
 
     def __call__(
         self,
@@ -207,7 +219,8 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
 
         Raises:
             ValueError: A timeout that can't be, or an `on_busy` of no known kind.
-            TypeError: A generator function, or a coroutine function; this limiter is for threads.
+            TypeError: Not a function or method. Also a coroutine function, because this limiter is for threads, and a
+                generator function or `@contextmanager`, because its body would run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)
@@ -280,10 +293,27 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Give nothing back."""
 
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, *, timeout: float | None = ..., on_busy: str | Callable[..., Any] = ...) -> Callable[[F], F]: ...
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Literal["raise"] = ...
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+
+    @overload
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Literal["skip"]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
+
+    @overload
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Callable[..., Awaitable[S]]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
+
+    @overload
+    def __call__(
+        self, *, timeout: float | None = ..., on_busy: Callable[..., S]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
 
     def __call__(
         self,
@@ -302,12 +332,13 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
 
         Raises:
             ValueError: A timeout that can't be, or an `on_busy` of no known kind.
-            TypeError: A function that is no coroutine function; use the `Client`'s limiter for it.
+            TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also one made of a
+                generator function, because its body could run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)
 
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             return wrap_async(function, lambda: lambda *_args, **_kwargs: limiter, busy, "the limit")
 
         return decorate if function is None else decorate(function)

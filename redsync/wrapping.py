@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -45,11 +45,11 @@ def wrap(
     """Return a function that enters what `find()` returns for its arguments, and then does the same.
 
     Raises:
-        TypeError: A generator function, or a coroutine function.
+        TypeError: Not a function or method, or at some layer a generator function or a coroutine function.
     """
-    _refuse_generator(function, what)
-    if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function.__qualname__} is a coroutine function: use the AsyncClient's decorator")
+    layers = _layers(function, what)
+    for layer in filter(inspect.iscoroutinefunction, layers):
+        raise TypeError(f"{_name(layer)} is a coroutine function: use the AsyncClient's decorator")
     guard_of = find()
 
     @functools.wraps(function)
@@ -73,15 +73,15 @@ def wrap_async(
     find: Callable[[], Callable[P, AbstractAsyncContextManager[Any]]],
     on_busy: OnBusy,
     what: str,
-) -> Callable[P, Awaitable[R]]:
+) -> Callable[P, Coroutine[Any, Any, R]]:
     """Return a coroutine function that enters what `find()` returns for its arguments, and then does the same.
 
     Raises:
-        TypeError: A generator function, or one that is no coroutine function.
+        TypeError: Not a coroutine function, or at some layer a generator function.
     """
-    _refuse_generator(function, what)
+    _layers(function, what)
     if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function.__qualname__} is no coroutine function: use the Client's decorator")
+        raise TypeError(f"{_name(function)} is no coroutine function: use the Client's decorator")
     guard_of = find()
 
     @functools.wraps(function)
@@ -100,6 +100,40 @@ def wrap_async(
     return wrapped
 
 
-def _refuse_generator(function: Callable[..., Any], what: str) -> None:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is a generator function: its body would run without {what}")
+def _layers(function: Callable[..., Any], what: str) -> list[Any]:
+    """Return all that a call may run, innermost first: what partials, methods and `functools.wraps` are made of.
+
+    Raises:
+        TypeError: Not a function or method, or at some layer a generator function.
+    """
+    if isinstance(function, classmethod | staticmethod):
+        raise TypeError(f"@{type(function).__name__} stands above this decorator, not below it")
+    target: Any = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    # `isroutine` also knows methods, builtins, cached and compiled functions. It takes objects for them that can be
+    # bound like methods, and such an object may do anything when it is called.
+    if not (callable(target) and inspect.isroutine(target)) or inspect.isfunction(type(target).__call__):
+        raise TypeError(f"{function!r} is neither a function nor a method: decorate a function that calls it")
+    layers: list[Any] = []
+    layer: Any = function
+    while layer is not None:
+        layers.insert(0, layer)
+        layer = _inside(layer)
+    for layer in layers:
+        if inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer):
+            raise TypeError(f"{_name(layer)} is a generator function: its body would run without {what}")
+    return layers
+
+
+def _inside(layer: Any) -> Any:
+    if isinstance(layer, functools.partial):
+        return layer.func
+    if inspect.ismethod(layer):
+        return layer.__func__
+    call = type(layer).__call__
+    return call if inspect.isfunction(call) else getattr(layer, "__wrapped__", None)
+
+
+def _name(layer: Any) -> str:
+    return str(getattr(layer, "__qualname__", repr(layer)))

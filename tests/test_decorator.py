@@ -1,7 +1,10 @@
 """`@client.locked(...)`: functions that run under a lock named by their arguments."""
 
+import builtins
 import inspect
+import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -37,6 +40,42 @@ def test_name_takes_defaults_attributes_items_and_formats(client):
     assert held == {"x": True}
 
 
+def test_braces_are_doubled_also_in_a_name_without_fields(client, other):
+    @client.locked("report:{{tag}}", timeout=0)
+    def work():
+        assert client.get_lock("report:{tag}").owned()
+        assert not client.get_lock("report:{{tag}}").locked()
+
+    work()
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{user!r:>4}", "   7"),
+        ("{user:{width}}", "  7"),
+        ("{user:0{width}.{width}f}", "7.000"),
+        ("{user!s:.{width}}", "7"),
+        ("{user.real.imag}:{width:x}", "0:3"),
+        ("{{{user}}}", "{7}"),
+    ],
+)
+def test_name_is_what_str_format_makes_of_it(client, template, name):
+    @client.locked(template)
+    def work(user, width=3):
+        return client.get_lock(name).owned()
+
+    assert work(7)
+
+
+def test_value_of_an_argument_is_no_template(client):
+    @client.locked("x:{text}")
+    def work(text, secret="secret"):
+        return client.get_lock("x:{secret}{text.real}{").owned()
+
+    assert work("{secret}{text.real}{")
+
+
 def test_name_without_fields_is_one_lock_for_all_calls(client, other):
     @client.locked("only one", timeout=0)
     def work(number):
@@ -63,6 +102,21 @@ def test_method_is_locked_by_an_attribute_of_its_object(client):
         def pay(self):
             return client.get_lock("account:12").owned()
 
+    assert Account().pay()
+
+
+def test_method_is_locked_by_the_name_of_its_class(client):
+    class Account:
+        @classmethod
+        @client.locked("{cls.__module__}.{cls.__name__}")
+        def audit(cls):
+            return client.get_lock(f"{__name__}.Account").owned()
+
+        @client.locked("{self.__class__.__qualname__}")
+        def pay(self):
+            return client.get_lock(Account.__qualname__).owned()
+
+    assert Account.audit()
     assert Account().pay()
 
 
@@ -239,21 +293,104 @@ def test_decorator_is_refused_when_the_timeout_is_none(client, timeout):
         client.locked("x", timeout=timeout)
 
 
-@pytest.mark.parametrize("name", ["x:{usr}", "x:{usr.id}", "x:{usr[0]}", "x:{0}", "x:{}"])
+def test_decorator_is_refused_when_the_name_is_no_text(client):
+    with pytest.raises(TypeError, match="is text, not b'x'"):
+        client.locked(b"x")
+
+
+@pytest.mark.parametrize(
+    "name", ["x:{usr}", "x:{usr.id}", "x:{usr[0]}", "x:{user:{usr}}", "x:{}", "x:{0}", "x:{0[x]}", "x:{user:{}}"]
+)
 def test_decorator_is_refused_when_a_field_is_no_parameter(client, name):
     def work(user):
         pytest.fail("ran")
 
-    with pytest.raises(ValueError, match="no parameter"):
+    with pytest.raises(ValueError, match=r"no parameter of the function \(it has: user\)"):
         client.locked(name)(work)
 
 
-def test_decorator_is_refused_for_a_coroutine_function(client):
-    async def work():
-        pass
+@pytest.mark.parametrize(
+    "name", ["x:{", "x:}", "x:{user", "x:{user!x}", "x:{user!s:d}", "{user:{user:{user}}}", "{user[}"]
+)
+def test_decorator_is_refused_when_the_name_is_no_template(client, name):
+    def work(user):
+        pytest.fail("ran")
 
-    with pytest.raises(TypeError, match="coroutine"):
-        client.locked("x")(work)
+    with pytest.raises(ValueError, match=r"is no template for str\.format: .* is written twice"):
+        client.locked(name)(work)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("", {}, ValueError),
+        ("x" * 512 + "{user}", {}, ValueError),
+        ("x", {"lease": -1}, ValueError),
+        ("x", {"unknown": 1}, TypeError),
+    ],
+)
+def test_decorator_is_refused_when_no_call_could_get_its_lock(client, name, options, kind):
+    def work(user):
+        pytest.fail("ran")
+
+    with pytest.raises(kind):
+        client.locked(name, **options)(work)
+
+
+SECRET = "an innocent global variable"
+
+
+def reachable(value, path, depth):
+    """Yield the paths by which a template reaches what, from an argument, with what is there."""
+    yield path, value
+    if depth:
+        for name in dir(value):
+            with suppress(AttributeError):
+                yield from reachable(getattr(value, name), f"{path}.{name}", depth - 1)
+
+
+def test_name_reaches_nothing_but_the_public_parts_of_arguments(client):
+    """Neither the variables of a module, nor those of a frame: an argument's own innards lead to them."""
+
+    def here():
+        yield sys.exc_info()
+
+    async def there():
+        pytest.fail("ran")
+
+    async def over_there():
+        yield
+
+    def work(argument):
+        pytest.fail("ran")
+
+    coroutine, frame = there(), inspect.currentframe()
+    try:
+        raise KeyError
+    except KeyError as error:
+        arguments = [here, here(), coroutine, over_there(), frame, error, error.__traceback__, User(1), User, [].append]
+    outside = [globals(), vars(builtins), frame.f_locals, SECRET]
+    leaks = []
+    for argument in arguments:
+        for path, value in reachable(argument, "argument", 3):
+            if any(value is each for each in outside):
+                leaks.append(path)
+                with pytest.raises(ValueError, match=r"reads the attribute '\w+', which is not public"):
+                    client.locked(f"{{{path}}}")(work)
+    coroutine.close()
+    assert {"argument.__globals__", "argument.gi_frame.f_globals", "argument.tb_frame.f_builtins"} <= set(leaks)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["{user._id}", "{user.__dict__}", "{user.friends[0].__init__.__globals__[SECRET]}", "{user:{user.__doc__}}"],
+)
+def test_decorator_is_refused_when_the_name_reads_what_is_not_public(client, name):
+    def work(user):
+        pytest.fail("ran")
+
+    with pytest.raises(ValueError, match="which is not public: use a parameter or a property"):
+        client.locked(name)(work)
 
 
 def test_calls_exclude_each_other_among_threads(client, make_worker):

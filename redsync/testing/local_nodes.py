@@ -86,6 +86,9 @@ class LocalNodes:
         ```
     """
 
+    server: Path
+    version: str
+
     def __init__(
         self,
         n: int = 5,

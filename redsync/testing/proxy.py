@@ -50,13 +50,20 @@ class FaultProxy:
         ```
     """
 
+    port: int
+    drop_requests: bool
+    drop_replies: bool
+    refuse: bool
+    half_replies: bool
+    garbage: bool
+
     def __init__(self, target_port: int) -> None:
         self.drop_requests = self.drop_replies = self.refuse = self.half_replies = self.garbage = False
         self._delay, self._blackhole = 0.0, False
         self._target_port = target_port
         self._links: set[_Link] = set()
         listener = socket.create_server((_HOST, 0))
-        self.port: int = listener.getsockname()[1]
+        self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, args=(listener,), name="redsync-proxy", daemon=True)

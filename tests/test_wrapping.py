@@ -1,0 +1,273 @@
+"""What decorators protect: functions and methods, in whatever wrapping. All else is refused when it is decorated."""
+
+import functools
+import inspect
+import operator
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from unittest import mock
+
+import pytest
+
+from redsync import AsyncClient, Client
+
+NOBODY = ["redis://127.0.0.1:1"]
+
+
+def plain(number=1):
+    return number
+
+
+async def coroutine(number=1):
+    return number
+
+
+def generator(number=1):
+    yield number
+
+
+async def async_generator(number=1):
+    yield number
+
+
+@contextmanager
+def manager():
+    yield
+
+
+@asynccontextmanager
+async def async_manager():
+    yield
+
+
+@functools.singledispatch
+def dispatching(number):
+    return number
+
+
+class Called:
+    def __call__(self, number=1):
+        return number
+
+
+class Awaited:
+    async def __call__(self, number=1):
+        return number
+
+
+class Generating:
+    def __call__(self, number=1):
+        yield number
+
+
+class BoundLikeAMethod(Called):
+    def __get__(self, thing, kind=None):
+        return self
+
+
+class Thing:
+    def plain(self):
+        return 1
+
+    async def coroutine(self):
+        return 1
+
+    def generator(self):
+        yield
+
+    def with_number(self, number):
+        return number
+
+    part = functools.partialmethod(with_number, 1)
+
+    @classmethod
+    def of_class(cls):
+        return 1
+
+    @staticmethod
+    def of_nobody():
+        return 1
+
+
+def wrapping(inner):
+    """Return a plain function that says what it is made of, as a user's own decorator does."""
+
+    @functools.wraps(inner)
+    def outer(*args, **kwargs):
+        return inner(*args, **kwargs)
+
+    return outer
+
+
+def awaiting(inner):
+    """Return a coroutine function that says what it is made of."""
+
+    @functools.wraps(inner)
+    async def outer(*args, **kwargs):
+        result = inner(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    return outer
+
+
+PLAIN = {
+    "function": plain,
+    "lambda": lambda: 1,
+    "partial": functools.partial(plain, 1),
+    "partial of a partial": functools.partial(functools.partial(plain), number=1),
+    "method": Thing().plain,
+    "partial method": Thing().part,
+    "method of a class": Thing.of_class,
+    "function of a class": Thing.of_nobody,
+    "method of a callable object": Called().__call__,
+    "builtin": len,
+    "method of a builtin object": [].append,
+    "method of a builtin type": str.upper,
+    "wrapped": wrapping(plain),
+    "wrapped object": wrapping(Called()),
+    "cached": functools.lru_cache(plain),
+    "dispatching": dispatching,
+}
+COROUTINES = {
+    "coroutine function": coroutine,
+    "partial of a coroutine function": functools.partial(functools.partial(coroutine), 1),
+    "coroutine method": Thing().coroutine,
+    "coroutine method of an object": Awaited().__call__,
+}
+WRAPPED_COROUTINES = {
+    "wrapped": wrapping(coroutine),
+    "wrapped partial": wrapping(functools.partial(coroutine, 1)),
+    "wrapped method": wrapping(Thing().coroutine),
+    "wrapped object": wrapping(Awaited()),
+    "cached": functools.cache(coroutine),
+}
+AWAITING = {
+    "around a coroutine function": awaiting(coroutine),
+    "around a function": awaiting(plain),
+    "around an object": awaiting(Awaited()),
+    "partial": functools.partial(awaiting(plain), 1),
+}
+GENERATORS = {
+    "generator": generator,
+    "async generator": async_generator,
+    "partial": functools.partial(generator, 1),
+    "partial of a partial": functools.partial(functools.partial(async_generator)),
+    "method": Thing().generator,
+    "wrapped": wrapping(generator),
+    "wrapped twice": wrapping(wrapping(async_generator)),
+    "wrapped partial": wrapping(functools.partial(generator, 1)),
+    "partial of a wrapped one": functools.partial(wrapping(generator)),
+    "wrapped object": wrapping(Generating()),
+    "cached": functools.cache(generator),
+    "context manager": manager,
+    "partial of a context manager": functools.partial(manager),
+    "async context manager": async_manager,
+    "awaiting": awaiting(generator),
+}
+OTHERS = {
+    "object": Called(),
+    "async object": Awaited(),
+    "generating object": Generating(),
+    "object bound like a method": BoundLikeAMethod(),
+    "partial of an object": functools.partial(Awaited()),
+    "partial of a class": functools.partial(Thing),
+    "class": Thing,
+    "builtin class": int,
+    "mock": mock.Mock(),
+    "getter": operator.itemgetter(1),
+    "partial method": functools.partialmethod(plain, 1),
+    "property": property(plain),
+    "number": 5,
+}
+FOR_CLASSES = {"staticmethod": staticmethod(plain), "classmethod": classmethod(plain)}
+
+
+def each(*groups):
+    cases = [(name, function) for group in groups for name, function in group.items()]
+    return pytest.mark.parametrize("function", [f for _, f in cases], ids=[name for name, _ in cases])
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(NOBODY) as client:
+        yield client
+
+
+@pytest.fixture(params=["lock", "limiter", "limiter with options"])
+def of(request):
+    """Return a client's decorator of some kind."""
+
+    def decorator_of(client):
+        limiter = client.get_rate_limiter("x", 1, 1)
+        made = {"lock": client.locked("x"), "limiter": limiter, "limiter with options": limiter(timeout=1)}
+        return made[request.param]
+
+    return decorator_of
+
+
+@pytest.fixture
+def decorator(of, client):
+    return of(client)
+
+
+@pytest.fixture
+def async_decorator(of):
+    return of(AsyncClient(NOBODY))
+
+
+@each(PLAIN)
+def test_function_is_decorated(decorator, function):
+    assert not inspect.iscoroutinefunction(decorator(function))
+
+
+@each(COROUTINES, AWAITING)
+def test_coroutine_function_is_decorated(async_decorator, function):
+    assert inspect.iscoroutinefunction(async_decorator(function))
+
+
+@each(COROUTINES, WRAPPED_COROUTINES, AWAITING)
+def test_coroutine_function_is_refused_by_the_client_for_threads(decorator, function):
+    with pytest.raises(TypeError, match="is a coroutine function: use the AsyncClient's decorator"):
+        decorator(function)
+
+
+@each(PLAIN, WRAPPED_COROUTINES)
+def test_function_is_refused_by_the_client_for_asyncio(async_decorator, function):
+    with pytest.raises(TypeError, match="is no coroutine function: use the Client's decorator"):
+        async_decorator(function)
+
+
+@each(GENERATORS)
+def test_generator_function_is_refused(decorator, async_decorator, function):
+    for decorate in (decorator, async_decorator):
+        with pytest.raises(TypeError, match=r"is a generator function: its body would run without the (lock|limit)"):
+            decorate(function)
+
+
+@each(OTHERS)
+def test_what_is_no_function_is_refused(decorator, async_decorator, function):
+    for decorate in (decorator, async_decorator):
+        with pytest.raises(TypeError, match="is neither a function nor a method"):
+            decorate(function)
+
+
+@each(FOR_CLASSES)
+def test_decorator_stands_below_those_of_a_class(decorator, async_decorator, function):
+    for decorate in (decorator, async_decorator):
+        with pytest.raises(TypeError, match=r"^@(staticmethod|classmethod) stands above this decorator"):
+            decorate(function)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no mark for coroutine functions before Python 3.12")
+def test_marked_function_is_a_coroutine_function(client):
+    marked = inspect.markcoroutinefunction(wrapping(plain))
+    with pytest.raises(TypeError, match="is a coroutine function"):
+        client.locked("x")(wrapping(marked))
+    assert inspect.iscoroutinefunction(AsyncClient(NOBODY).locked("x")(marked))
+
+
+def test_refusal_names_what_is_inside(client):
+    with pytest.raises(TypeError, match=r"^manager is a generator function"):
+        client.locked("x")(functools.partial(manager))
+    with pytest.raises(TypeError, match=r"^Awaited\.__call__ is a coroutine function"):
+        client.locked("x")(wrapping(Awaited()))
