@@ -10,7 +10,8 @@ Which kind of lock a name is follows from the options, and must be the same wher
 | `--permits N` | one of N permits of a semaphore; no token |
 
 The lock is renewed while the command runs. If that fails, the command is ended, with all that it has started, before
-another can have the lock (see `keeper`). Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
+another can have the lock (see `keeper`).
+Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
 """
 
 from __future__ import annotations
