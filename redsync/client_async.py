@@ -11,6 +11,7 @@ import redis.asyncio
 
 import redsync
 from redsync._core.events import Event
+from redsync._core.frames import may_await
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
@@ -368,4 +369,7 @@ class AsyncClient(AnyClient[AioRunner]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
+            self._runner.abandon()
+        else:
+            await self.close()

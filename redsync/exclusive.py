@@ -6,15 +6,15 @@ in `redsync._protocols`; here is only what callers touch.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
+from redsync._core.frames import statement
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.keys import LockKeys, encode_name
@@ -24,70 +24,28 @@ from redsync._core.timing import check_timeout
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import check, release
 from redsync._protocols.tokens import Fence
+from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
 from redsync.hold import AnyHold, Hold
 
 __all__ = [
-    "Enterable",
-    "Entered",
     "Exclusive",
     "ExclusiveLock",
     "HoldT",
     "Saved",
-    "ThreadEnterable",
-    "note",
     "tell_lost",
 ]
 
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 
-
-class Entered(Protocol):
-    """What a `with` statement gives out."""
-
-    def _note_released(self) -> None:
-        """Note that the `with` is over."""
-        ...
-
-
-EnteredT = TypeVar("EnteredT", bound=Entered)
-
 Saved: TypeAlias = tuple[int, float | None]
 """What an owner gave back to wait for a condition: how many acquisitions, of which lease (None: the usual one)."""
-
-
-def note(error: BaseException, problem: BaseException) -> None:
-    """Note a problem on the error that comes out in its place, and with it what is noted on the problem itself."""
-    for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
-        error.add_note(line)
 
 
 def tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
     """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
     on_lost(make_hold(state))
-
-
-class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
-    """What can be used in a `with` statement: it knows which holds its owners' statements have open."""
-
-    _runner: RunnerT_co
-    _entered: dict[Any, list[EnteredT]]
-    """By owner, innermost last: each owner touches its own list only."""
-
-    def _innermost(self) -> EnteredT | None:
-        """Return the hold of the owner's innermost `with`; None in the child of a fork, which has none."""
-        holds = self._entered.get(self._runner.owner())
-        return holds[-1] if holds else None
-
-    def _forget(self, owner: Owner | None, hold: EnteredT | None) -> None:
-        holds = self._entered.get(owner)
-        if holds is not None and hold is not None:
-            if hold in holds:
-                holds.remove(hold)
-            hold._note_released()
-        if holds is not None and not holds:
-            self._entered.pop(owner, None)
 
 
 class Exclusive(Enterable[RunnerT_co, HoldT]):
@@ -220,41 +178,6 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         return f"<{type(self).__name__} {self._name!r}>"
 
 
-class ThreadEnterable(Enterable[Runner, EnteredT]):
-    """The end of a `with` statement, for threads."""
-
-    @abstractmethod
-    def _leave(self, hold: EnteredT | None) -> None:
-        """Release what a `with` acquired; the second time, do only what is left to be done."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release the acquisition of `__enter__`, unless it was released inside.
-
-        Raises:
-            LeaseLostError: It was lost.
-            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
-            ClientClosedError: The client was closed inside.
-
-        If the body raised, its own error comes out, and carries a note instead.
-        """
-        hold = None
-        try:
-            hold = self._innermost()
-            self._leave(hold)
-        except BaseException as problem:
-            if isinstance(problem, RedsyncError) and not is_interruption(problem):
-                if error is None:
-                    raise
-                note(error, problem)
-                return
-            # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
-            with suppress(RedsyncError):
-                self._leave(hold or self._innermost())
-            raise
-
-
 class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
     """Acquire, release and `with`, for threads."""
 
@@ -318,13 +241,13 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
         state = self._acquire(self._timeout)
         if state is None:
             raise AcquireTimeout(self._name, self._timeout or 0.0)
-        owner = hold = None
+        hold = None
         try:
-            owner, hold = self._runner.owner(), Hold(self._host, state, self._tell_lost)
-            self._entered.setdefault(owner, []).append(hold)
+            hold = Hold(self._host, state, self._tell_lost)
+            self._enter(hold, statement())
         except BaseException:
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
-            self._forget(owner, hold)
+            self._forget(hold)
             self._undo(state, 1)
             raise
         return hold
@@ -339,9 +262,9 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
                 self.release() if self._may_release(hold) else hold.release()
         except RedsyncError as error:
             if not is_interruption(error):
-                self._forget(self._runner.owner(), hold)
+                self._forget(hold)
             raise
-        self._forget(self._runner.owner(), hold)
+        self._forget(hold)
 
     # What threading.Condition asks of a lock.
 
@@ -368,7 +291,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
 
     def _restore(self, state: HoldState | None) -> None:
         """Let what `with` statements of this object gave out stand for the owner's new hold."""
-        for hold in self._entered.get(self._runner.owner(), ()):
+        for hold in self._entered_of(self._runner.owner()):
             hold._state = state or hold._state
 
     def locked(self) -> bool:

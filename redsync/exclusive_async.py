@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from redsync._core.frames import may_await, statement
 from redsync._core.holds import HoldState
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
+from redsync.enterable import Enterable, concerns_closer, note
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Enterable, Entered, Exclusive, note
-from redsync.hold import AsyncHold
+from redsync.exclusive import Exclusive
+from redsync.hold import AsyncHold, Cancelling
 
 __all__ = ["AsyncExclusiveLock", "TaskEnterable"]
 
 
-class EnteredByTask(Entered, Protocol):
-    """What an `async with` gives out: it may have its body cancelled."""
-
-    def _close_scope(self, error: BaseException | None) -> bool:
-        """Let the body not be cancelled any more; return whether `error` is no other cancellation than that."""
-        ...
-
-    def _check_loss(self) -> None:
-        """Raise if it was lost, released or not."""
-        ...
-
-
-EnteredT = TypeVar("EnteredT", bound=EnteredByTask)
+EnteredT = TypeVar("EnteredT", bound=Cancelling)
 
 
 class TaskEnterable(Enterable[AsyncRunner, EnteredT]):
@@ -50,22 +41,30 @@ class TaskEnterable(Enterable[AsyncRunner, EnteredT]):
             ClientClosedError: The client was closed inside.
 
         If the body raised for another reason, its own error comes out, and carries a note instead. So does a
-        cancellation from outside, also one that comes together with the loss.
+        cancellation from outside, also one that comes together with the loss. If it is that of an async generator that
+        is closed, in whatever task, a loss comes out of `aclose()`. If it is that of a coroutine that is dropped, where
+        nothing can be awaited, the loop does all this in its next turns.
         """
-        if isinstance(error, GeneratorExit):
-            # The coroutine is dropped, and with it the client that knew its task: nothing can be awaited any more.
+        frame, closed = statement(), isinstance(error, GeneratorExit)
+        if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
+            if (dropped := self._entered_in(frame)) is not None:
+                self._runner.leave_to_loop(partial(self._leave_dropped, dropped))
             return
-        hold = self._innermost()
-        cancelled = hold is not None and hold._close_scope(error)
+        hold = self._innermost(frame)
+        told = hold._close_scope(error) if hold is not None else closed
         try:
             await self._leave(hold)
-            if hold is not None and cancelled:
+            if hold is not None and told:
                 # The body had released what was lost, and hidden that.
                 hold._check_loss()
         except RedsyncError as problem:
-            if error is None or cancelled:
+            if error is None or (told and (not closed or concerns_closer(problem, hold))):
                 raise
             note(error, problem)
+
+    async def _leave_dropped(self, hold: EnteredT) -> None:
+        hold._close_scope(None)
+        await self._leave(hold)
 
 
 class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncHold]):
@@ -133,7 +132,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncH
         hold = AsyncHold(self._host, state, self._tell_lost)
         if self._on_lost is None:
             hold._open_scope()
-        self._entered.setdefault(self._runner.owner(), []).append(hold)
+        self._enter(hold, statement())
         return hold
 
     async def _leave(self, hold: AsyncHold | None) -> None:
@@ -145,7 +144,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskEnterable[AsyncH
                 # The body may have released and acquired again.
                 await (self.release() if self._may_release(hold) else hold.release())
         finally:
-            self._forget(self._runner.owner(), hold)
+            self._forget(hold)
 
     async def locked(self) -> bool:
         """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, ClassVar, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
+from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
 from redsync._core.timing import check_timeout
 from redsync._protocols import holding
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
-__all__ = ["AnyHold", "AsyncHold", "Cancelling", "Hold"]
+__all__ = ["AnyHold", "AsyncHold", "Cancelling", "Entered", "Hold"]
 
 
-class AnyHold(Generic[RunnerT_co]):
+class Entered(ABC):
+    """What a `with` statement gives out: it knows whose statement that is, and where it stands, until it is over."""
+
+    _entered_by: Owner | None = None
+    _entered_at: FrameType | Owner | None = None
+
+    @abstractmethod
+    def _note_released(self) -> None:
+        """Note that the `with` is over."""
+
+
+class AnyHold(Entered, Generic[RunnerT_co]):
     """What holds of both flavours have in common: all that needs no waiting."""
 
     _NOUN: ClassVar[str] = "hold"
@@ -177,7 +191,7 @@ class Hold(AnyHold[Runner]):
         self._host.runner.give_back(self._release_steps())
 
 
-class Cancelling:
+class Cancelling(Entered):
     """Lets the body of an `async with` be cancelled when one of the holds behind it is lost."""
 
     _scope: Scope | None = None
@@ -191,12 +205,16 @@ class Cancelling:
             state.watching.append(self._cancel)
 
     def _close_scope(self, error: BaseException | None) -> bool:
-        """Let it not be cancelled any more; return whether `error` is no other cancellation than that."""
+        """Let it not be cancelled any more; return whether a loss may come out in the place of `error`, see `Scope`."""
         if self._scope is None:
             return False
         for state in self._watched:
             state.watching.remove(self._cancel)
         return self._scope.close(error)
+
+    @abstractmethod
+    def _check_loss(self) -> None:
+        """Raise if it was lost, released or not."""
 
 
 class AsyncHold(AnyHold[AsyncRunner], Cancelling):

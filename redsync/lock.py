@@ -41,8 +41,8 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
         runner = self._runner
         return runner.session.holds.get(self._keys.hold, runner.owner())
 
-    def _may_release(self, hold: Any) -> bool:  # noqa: ARG002  (whatever is held now is this owner's)
-        return True
+    def _may_release(self, hold: Any) -> bool:
+        return hold._entered_by is self._runner.owner()
 
 
 class Lock(Reentrant[Any, Any], ExclusiveLock):

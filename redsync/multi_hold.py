@@ -11,9 +11,9 @@ from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.timing import check_timeout
 from redsync._protocols.lease import wait_end
+from redsync.enterable import note
 from redsync.exceptions import RedsyncError
-from redsync.exclusive import note
-from redsync.hold import AnyHold, AsyncHold, Cancelling, Hold
+from redsync.hold import AnyHold, AsyncHold, Cancelling, Entered, Hold
 
 __all__ = ["AnyMultiHold", "AsyncMultiHold", "MultiHold", "do_each", "do_each_async", "raise_first", "release_all"]
 
@@ -85,7 +85,7 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
     raise_first(cancelled + errors)
 
 
-class AnyMultiHold(Generic[HoldT]):
+class AnyMultiHold(Entered, Generic[HoldT]):
     """What multi-holds of both flavours have in common: all that needs no waiting."""
 
     def __init__(self, holds: Sequence[HoldT]) -> None:

@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redsync._core.effects import Steps
+from redsync._core.frames import statement
 from redsync._core.holds import HoldState
 from redsync._core.runner import Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._protocols.demands import Receipt
+from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Enterable, Exclusive, ExclusiveLock, HoldT, Saved, ThreadEnterable
+from redsync.exclusive import Exclusive, ExclusiveLock, HoldT, Saved
 from redsync.hold import Hold
 from redsync.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
 
@@ -145,11 +148,11 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         """
         return [lock._HOLD(lock._host, lock._own(), lock._tell_lost) for lock in self._locks]
 
-    def _enter(self, hold: MultiHoldT) -> None:
+    def _enter(self, hold: MultiHoldT, frame: FrameType | None) -> None:
         """Note the hold that a `with` gives out, here and with each lock, as if it had a `with` of its own."""
-        self._entered.setdefault(self._runner.owner(), []).append(hold)
+        super()._enter(hold, frame)
         for lock, part in zip(self._locks, hold._holds, strict=True):
-            lock._entered.setdefault(lock._runner.owner(), []).append(part)
+            lock._enter(part, frame)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), timeout=self._timeout), (self._locks,)
@@ -241,7 +244,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         hold = None
         try:
             hold = MultiHold(attempt.won())
-            self._enter(hold)
+            self._enter(hold, statement())
         except BaseException:
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
             self._undo(attempt)
@@ -258,7 +261,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         errors: list[BaseException] = []
         parts = zip(reversed(self._locks), reversed(hold._holds), strict=True)
         do_each((partial(lock._leave, part) for lock, part in parts), errors)
-        self._forget(self._runner.owner(), hold)
+        self._forget(hold)
         raise_first(errors)
 
     # What threading.Condition asks of a lock.

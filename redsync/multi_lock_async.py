@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+from redsync._core.frames import statement
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
 from redsync.exceptions import AcquireTimeout, RedsyncError
@@ -53,7 +54,8 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
                 if not attempt.settle(lock, await lock._runner.run(attempt.bid_steps(lock, self._runner.now()))):
                     break
         except GeneratorExit:
-            # The coroutine is dropped, and with it the client that knew its task: nothing can be awaited any more.
+            # The coroutine is dropped: nothing can be awaited any more.
+            self._runner.leave_to_loop(partial(self._undo, attempt))
             raise
         except BaseException:
             await self._undo(attempt)
@@ -95,7 +97,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         hold = AsyncMultiHold(attempt.won())
         silent = [part for lock, part in zip(self._locks, hold._holds, strict=True) if lock._on_lost is None]
         hold._watch(self._runner.scope(), [part._state for part in silent])
-        self._enter(hold)
+        self._enter(hold, statement())
         return hold
 
     async def _leave(self, hold: AsyncMultiHold | None) -> None:
@@ -105,8 +107,14 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         parts = zip(reversed(self._locks), reversed(hold._holds), strict=True)
         try:
             await do_each_async([partial(lock._leave, part) for lock, part in parts])
-        finally:
-            self._forget(self._runner.owner(), hold)
+        except GeneratorExit:
+            # The coroutine is dropped while it waits: the loop gives back what is left.
+            self._runner.leave_to_loop(partial(self._leave, hold))
+            raise
+        except BaseException:
+            self._forget(hold)
+            raise
+        self._forget(hold)
 
     async def locked(self) -> bool:
         """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.

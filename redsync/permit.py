@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FrameType
 from typing import Self
 
 from redsync._core.holds import HoldState
+from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner
 from redsync._protocols.semaphore import Holding
-from redsync.exclusive import ThreadEnterable
+from redsync.enterable import ThreadEnterable
 from redsync.exclusive_async import TaskEnterable
 from redsync.hold import AsyncHold, Hold
 
@@ -68,7 +70,7 @@ class Permit(Hold, ThreadEnterable["Permit"]):
     def _share(self) -> int:
         return self._state.count
 
-    def _innermost(self) -> Permit:
+    def _entered_in(self, place: FrameType | Owner | None) -> Permit:  # noqa: ARG002  (wherever it is)
         return self
 
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
@@ -105,7 +107,7 @@ class AsyncPermit(AsyncHold, TaskEnterable["AsyncPermit"]):
     def _share(self) -> int:
         return self._state.count
 
-    def _innermost(self) -> AsyncPermit:
+    def _entered_in(self, place: FrameType | Owner | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
         return self
 
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)

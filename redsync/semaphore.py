@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from redsync._core.effects import Steps
+from redsync._core.frames import statement
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.keys import encode_name
@@ -29,8 +30,9 @@ from redsync._protocols import semaphore as protocol
 from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import give_back
+from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Enterable, HoldT, ThreadEnterable, tell_lost
+from redsync.exclusive import HoldT, tell_lost
 from redsync.exclusive_async import TaskEnterable
 from redsync.permit import AsyncPermit, Permit, PermitHolder
 
@@ -208,14 +210,14 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
         state = self._acquire(self._timeout)
         if state is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
-        owner = permit = None
+        permit = None
         try:
             state.entered = True
-            owner, permit = self._runner.owner(), Permit(self._host, state)
-            self._entered.setdefault(owner, []).append(permit)
+            permit = Permit(self._host, state)
+            self._enter(permit, statement())
         except BaseException:
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
-            self._forget(owner, permit)
+            self._forget(permit)
             self._undo(state)
             raise
         return permit
@@ -229,9 +231,9 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
                 hold.release()
         except RedsyncError as error:
             if not is_interruption(error):
-                self._forget(self._runner.owner(), hold)
+                self._forget(hold)
             raise
-        self._forget(self._runner.owner(), hold)
+        self._forget(hold)
 
     def available(self) -> int:
         """Return how many permits nobody has, by what a quorum of nodes says; an instant later that may have changed.
@@ -347,7 +349,7 @@ class AsyncSemaphore(_Counted[Any, AsyncPermit], TaskEnterable[AsyncPermit]):
         permit = AsyncPermit(self._host, state)
         if self._on_lost is None:
             permit._open_scope()
-        self._entered.setdefault(self._runner.owner(), []).append(permit)
+        self._enter(permit, statement())
         return permit
 
     async def _leave(self, hold: AsyncPermit | None) -> None:
@@ -358,7 +360,7 @@ class AsyncSemaphore(_Counted[Any, AsyncPermit], TaskEnterable[AsyncPermit]):
             if not hold._released:
                 await hold.release()
         finally:
-            self._forget(self._runner.owner(), hold)
+            self._forget(hold)
 
     async def available(self) -> int:
         """Return how many permits nobody has, by what a quorum of nodes says; an instant later that may have changed.

@@ -173,7 +173,7 @@ async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
         multi = multi_of(client)
         # A coroutine that awaits while it is closed is a RuntimeError.
         await drop(multi.acquire(), multi._locks[1].owned)
-        assert multi._locks[0].owned(), "as long as its task lives"
+        await until(lambda: not len(client.runner.session.holds))
 
 
 @in_loop
@@ -183,6 +183,19 @@ async def test_release_that_is_dropped_awaits_nothing_more(nodes):
         await multi.acquire()
         await drop(multi.release(), lambda: True)
         assert not multi.owned()
+
+
+@in_loop
+async def test_body_that_is_dropped_where_it_is_left_gives_back_all(nodes):
+    async def enter_and_leave():
+        async with multi:
+            inside.append(True)
+
+    async with client_of(nodes) as client:
+        multi, inside = multi_of(client), []
+        await drop(enter_and_leave(), lambda: inside)
+        await until(lambda: not len(client.runner.session.holds))
+        await until(lambda: not multi._entered)
 
 
 # The body.

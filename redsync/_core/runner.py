@@ -5,10 +5,10 @@ A facade holds a `Runner` and a `Session` and never a driver; which driver it is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
@@ -120,7 +120,10 @@ class Scope(Protocol):
         ...
 
     def close(self, error: BaseException | None) -> bool:
-        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one."""
+        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one.
+
+        A generator that is closed can't see what cancelled its task: there it is whether nobody else asked for that.
+        """
         ...
 
 
@@ -137,6 +140,14 @@ class AsyncRunner(AnyRunner, Protocol):
 
     def scope(self) -> Scope:
         """Open a scope around what the running task does from now on."""
+        ...
+
+    def in_task(self) -> bool:
+        """Return whether a task of the client's loop is running: nothing else can await what a node answers."""
+        ...
+
+    def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let the client's loop do what gives something back; callable from a finalizer, in any thread."""
         ...
 
 

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeAlias, TypeVar, assert_never
+from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -37,7 +37,7 @@ from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import clock, describe_process
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
-from redsync.exceptions import ClientClosedError, ConfigurationError
+from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
 __all__ = ["AioRunner"]
 
@@ -110,6 +110,7 @@ class AioRunner:
         self._closing: asyncio.Task[None] | None = None
         self._ready = self._finishing = self._outlived = False
         self._active = 0
+        self._left: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
 
     # The loop, and what lives in it.
@@ -218,6 +219,23 @@ class AioRunner:
         """Return if the client is open, else raise `ClientClosedError`."""
         if self.closed:
             raise ClientClosedError
+
+    def in_task(self) -> bool:
+        """Return whether a task of the client's loop is running: nothing else can await what a node answers."""
+        loop = _running_loop()
+        return loop is not None and loop is self._loop and asyncio.current_task() is not None
+
+    def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let the client's loop do what gives something back; callable from a finalizer, in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(self._begin_left, action)
+
+    def _begin_left(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        assert self._loop is not None, "it runs this"
+        task = self._loop.create_task(_give_back(action), name="redsync-release")
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
 
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; its errors come out."""
@@ -408,6 +426,15 @@ class AioRunner:
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()
+
+
+async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await action()
+    except LeaseLostError as error:
+        log.warning("what a dropped coroutine held: %s", error)
+    except RedsyncError:
+        pass  # It was given back before, or will be when the client is closed.
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -65,10 +65,10 @@ class TaskScope:
         self._cancelled = self._task.cancel()
 
     def close(self, error: BaseException | None) -> bool:
-        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one."""
+        """End the scope, see `Scope.close`."""
         self._closed = True
         if self._handle is not None:
             self._handle.cancel()
-        if not self._cancelled:
-            return False
-        return self._task.uncancel() <= self._before and isinstance(error, asyncio.CancelledError)
+        left = self._task.uncancel() if self._cancelled else self._task.cancelling()
+        is_own = isinstance(error, GeneratorExit) or (self._cancelled and isinstance(error, asyncio.CancelledError))
+        return is_own and left <= self._before

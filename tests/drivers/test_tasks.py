@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+from contextlib import suppress
 
 import pytest
 
@@ -164,6 +165,22 @@ async def test_scope_whose_body_raised_something_else_takes_its_cancellation_bac
         await asyncio.sleep(ENDLESS)
     assert scope.close(KeyError("mine")) is False
     assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+@in_loop
+async def test_scope_in_a_generator_that_is_closed_tells_whether_anybody_else_cancelled_the_task(cancels):
+    """What cancelled the task came out where that uses the generator."""
+    scopes = [TaskScope(), TaskScope()]
+    for other, scope in enumerate(scopes):
+        if cancels:
+            scope.cancel()
+        if other:
+            asyncio.current_task().cancel()
+        with suppress(asyncio.CancelledError):
+            await turns(3)
+        assert scope.close(GeneratorExit()) is not bool(other)
+    assert asyncio.current_task().uncancel() == 0
 
 
 @in_loop

@@ -1,0 +1,189 @@
+"""`with lock` in generators: closed, dropped or ended, in whatever thread."""
+
+import gc
+import sys
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+
+from redsync import LeaseLostError, NotOwnedError
+from tests.test_async_generators import KINDS
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def is_free(make_client):
+    """Return a function that tells whether another client gets it at once."""
+    other = make_client()
+
+    def ask(kind="lock"):
+        lock = KINDS[kind](other)
+        return bool(lock.acquire(False)) and lock.release() is None
+
+    return ask
+
+
+@pytest.fixture
+def unraisable(monkeypatch):
+    """What came out where nobody could catch it."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(args.exc_value))
+    return found
+
+
+def rows(lock):
+    with lock:
+        yield from range(9)
+
+
+def begun(lock):
+    stream = rows(lock)
+    assert next(stream) == 0
+    return stream
+
+
+def lose(client):
+    (state,) = client.runner.session.holds
+    state.valid_until = 0.0
+
+
+@every_kind
+def test_generator_that_is_closed_gives_back(client, is_free, kind):
+    lock = KINDS[kind](client)
+    with closing(begun(lock)) as stream:
+        assert next(stream) == 1
+    assert is_free(kind)
+    assert not lock._entered
+
+
+@every_kind
+def test_generator_that_another_thread_closes_gives_back(client, is_free, other, kind):
+    lock = KINDS[kind](client)
+    other.do(begun(lock).close)
+    assert is_free(kind)
+    assert not lock._entered
+
+
+@every_kind
+def test_generator_that_another_thread_ends_gives_back(client, is_free, other, kind):
+    """As a streaming response, of which a server's pool of threads asks for one part after the other."""
+    assert other.do(list, begun(KINDS[kind](client))) == list(range(1, 9))
+    assert is_free(kind)
+
+
+@every_kind
+def test_generator_that_another_thread_drops_gives_back(client, is_free, other, kind):
+    streams = [begun(KINDS[kind](client))]
+    other.do(streams.clear)
+    gc.collect()
+    assert is_free(kind)
+
+
+def test_generator_that_another_thread_closes_gives_back_the_permit_it_entered(client, is_free, other):
+    other.do(begun(client.get_semaphore("x", 1).acquire()).close)
+    assert is_free("semaphore")
+
+
+def test_generator_that_another_thread_closes_gives_back_what_its_context_managers_hold(client, is_free, other):
+    @contextmanager
+    def guarded():
+        with client.get_lock("x"):
+            yield
+
+    def stream():
+        with guarded(), ExitStack() as stack:
+            stack.enter_context(client.get_mutex("y"))
+            yield 1
+
+    generator = stream()
+    next(generator)
+    other.do(generator.close)
+    assert is_free("multi")
+
+
+def test_generator_that_another_thread_closes_leaves_that_threads_own_hold(client, other):
+    lock = client.get_read_write_lock("x").read_lock
+
+    def close(stream):
+        with lock as own:
+            stream.close()
+            own.check()
+            return lock.hold_count()
+
+    stream = begun(lock)
+    assert other.do(close, stream) == 1
+    assert lock.hold_count() == 0
+
+
+def test_generators_that_are_closed_in_the_wrong_order_give_back_each_its_own(client):
+    semaphore, permits = client.get_semaphore("x", 2), []
+
+    def stream():
+        with semaphore as permit:
+            permits.append(permit)
+            yield
+
+    first, second = stream(), stream()
+    next(first)
+    next(second)
+    first.close()
+    permits[1].check()
+    with pytest.raises(NotOwnedError):
+        permits[0].check()
+    second.close()
+    assert semaphore.available() == 2
+
+
+def test_stack_that_is_handed_on_gives_back_where_it_is_closed(client, is_free):
+    def enter(stack):
+        with stack:
+            stack.enter_context(client.get_lock("x"))
+            yield stack.pop_all()
+
+    (stack,) = enter(ExitStack())
+    stack.close()
+    assert is_free()
+
+
+def test_condition_in_a_generator_goes_on_with_the_hold(client, is_free, other):
+    lock = client.get_lock("x")
+
+    def stream():
+        with lock as hold:
+            lock._acquire_restore(lock._release_save())
+            yield hold
+
+    generator = stream()
+    next(generator).check()
+    other.do(generator.close)
+    assert is_free()
+
+
+def test_loss_comes_out_where_the_generator_is_closed(client):
+    stream = begun(client.get_lock("x"))
+    lose(client)
+    with pytest.raises(LeaseLostError):
+        stream.close()
+
+
+def test_lock_that_cannot_be_given_back_is_told_where_the_generator_is_closed(client, other):
+    lock = client.get_lock("x")
+    stream = begun(lock)
+    lock._entered.clear()  # as if it was entered in a way that leaves no trace
+    with pytest.raises(NotOwnedError, match="this thread"):
+        other.do(stream.close)
+    stream.close()
+    lock.release()
+
+
+def test_generator_says_nothing_of_what_was_given_back_before(client, unraisable):
+    lock = client.get_lock("x")
+    stream = begun(lock)
+    lock.release()
+    stream.close()
+    left = begun(lock)
+    client.close()
+    del left
+    gc.collect()
+    assert unraisable == []
