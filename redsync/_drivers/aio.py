@@ -286,13 +286,15 @@ class AioRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
         if not parcel.done:
             deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
             await lane.wait_for_round(parcel, deadline, effect.timeout)
+        if effect.lingers and tally.open:
+            await lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
         tally.at = clock()
         return tally
 

@@ -381,7 +381,7 @@ class ThreadRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen, effect.guard)
             listening.add((lane, effect.listen))
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
@@ -389,6 +389,8 @@ class ThreadRunner:
             lane.wait(parcel, sent_at + effect.timeout)
             if not parcel.done:
                 lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
+        if effect.lingers and tally.open:
+            lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
         tally.at = clock()
         return tally
 
