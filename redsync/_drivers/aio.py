@@ -240,6 +240,10 @@ class AioRunner:
         at_home = self._loop is None or _running_loop() is self._loop
         return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         if self._maintenance is not None:

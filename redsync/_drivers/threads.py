@@ -250,6 +250,10 @@ class ThreadRunner:
         with self._doing.aside():
             return self.run(steps)
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         return self._maintenance.statuses()

@@ -147,6 +147,10 @@ class SimRunner:
         """Open a scope around what the running task does from now on."""
         return TaskScope()
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         now, guard = self.now(), self.session.timing.restart_guard
