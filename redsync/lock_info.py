@@ -51,8 +51,8 @@ class LockInfo:
             "semaphore", "none" if nothing is at its key, or the type of a foreign value.
         holders: Who holds it on a quorum of nodes; of many readers 63 at most, who have it for longest; of a semaphore
             `Semaphore.holders` tells them.
-        waiters: Who waits on any node, longest first: `<client uuid>:<serial of the thread or task>`.
-        votes: What each node said.
+        waiters: Who waits on any node that was heard, longest first: `<client uuid>:<serial of the thread or task>`.
+        votes: What each node said; "not waited for" if it was much slower than a quorum.
     """
 
     name: str | bytes

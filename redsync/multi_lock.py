@@ -5,9 +5,8 @@ with client.get_multi_lock(client.get_lock("account:7"), client.get_lock("accoun
     transfer()
 ```
 
-Locks are acquired in one order, that of their keys, whatever the order of the arguments: so of those who wait for each
-other one always holds the last of them all, and goes on. What each lock decides is in its own protocol; here is only
-what becomes of the others meanwhile.
+In which order they are acquired, and why two never wait for each other in a circle, is told in `multi_attempt`. What
+each lock decides is in its own protocol; here is only what becomes of the others meanwhile.
 """
 
 from __future__ import annotations
@@ -18,79 +17,20 @@ from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from redsync._core.effects import Steps
 from redsync._core.frames import statement
-from redsync._core.holds import HoldState
 from redsync._core.runner import Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync._protocols.demands import Receipt
 from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Exclusive, ExclusiveLock, HoldT, Saved
+from redsync.exclusive import Exclusive, ExclusiveLock, Saved
 from redsync.hold import Hold
+from redsync.multi_attempt import Attempt, Course
 from redsync.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
 
-__all__ = ["AnyMultiLock", "Attempt", "MultiLock"]
+__all__ = ["AnyMultiLock", "MultiLock"]
 
 LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
 MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
-
-_INSTANT = 1e-6
-"""Seconds to wait when the time is up: one try, and unlike that of a timeout of 0 a short one."""
-
-
-class Attempt(Generic[HoldT]):
-    """One attempt to take all locks: enough to give everything back at any point.
-
-    Attributes:
-        busy: The lock that others held all the time; None if there was none.
-    """
-
-    __slots__ = ("_bids", "_deadline", "_holds", "_lease", "_timeout", "busy")
-
-    def __init__(self, timeout: float | None, lease: float | None, now: float) -> None:
-        self._timeout = timeout
-        self._deadline = now + (timeout or 0.0)
-        self._lease = lease
-        self._bids: list[tuple[Exclusive[Any, HoldT], Receipt]] = []
-        self._holds: list[HoldT] = []
-        self.busy: Exclusive[Any, HoldT] | None = None
-
-    def bid_steps(self, lock: Exclusive[Any, HoldT], now: float, saved: Saved | None = None) -> Steps[HoldState | None]:
-        """Return the protocol that acquires the next lock; whatever comes of it is known here from now on.
-
-        Args:
-            lock: The lock.
-            now: This instant.
-            saved: What to acquire; None for one acquisition.
-        """
-        left = max(self._deadline - now, _INSTANT) if self._timeout else self._timeout
-        count, lease = saved or (1, self._lease)
-        demand = lock._demand(left, lease, count)
-        self._bids.append((lock, demand.receipt))
-        return lock._acquire_steps(lock._runner.session, demand, lock._runner.now())
-
-    def settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> bool:
-        """Take note of the answer; return whether to go on.
-
-        Raises:
-            LeaseLostError: One that was taken before was lost while this one was waited for.
-        """
-        lock._crowded = state is None or state.queued
-        holds: list[Any] = self.won()
-        for hold in holds:
-            if hold.lost:
-                hold.check()
-        if state is None:
-            self.busy = lock
-        return state is not None
-
-    def won(self) -> list[HoldT]:
-        """Return what was acquired, also what no call has returned yet."""
-        for lock, receipt in self._bids[len(self._holds) :]:
-            if receipt.state is not None:
-                self._holds.append(lock._HOLD(lock._host, receipt.state, lock._tell_lost))
-        return self._holds
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
@@ -162,15 +102,33 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
-    """Return what locks are ordered by, in every process alike."""
+    """Return what locks are ordered by: their keys, in every process alike; tied ones are tried in any order."""
     return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
+
+
+def _follow(course: Course) -> None:
+    result, error = None, None
+    while True:
+        try:
+            step = course.send(result) if error is None else course.throw(error)
+        finally:
+            # The error knows this frame, so it must not keep the error.
+            error = None
+        if step is None:
+            return
+        lock, steps = step
+        try:
+            result = lock._runner.run(steps)
+        except RedsyncError as raised:
+            error = raised
 
 
 class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
     """Several locks as one, for threads: of any kind, also from different clients; held all or none.
 
     Two multi-locks never deadlock each other, whatever they have in common, if their owners hold none of these locks
-    before: each acquires its locks in the order of their keys. Beyond that the guarantees are those of its locks, each
+    before: each acquires its locks in the order of their keys, and waits for none of several locks of one name on
+    different nodes while it holds another of them. Beyond that the guarantees are those of its locks, each
     for itself. It is as reentrant as the least reentrant of them. A `threading.Condition` gives all of them back to
     wait, and has all or none of them afterwards. Any number of threads may use one object.
 
@@ -194,18 +152,18 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
             LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
             KeyTypeError: The key of one holds a value of another type.
+            ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
         return self._acquire(check_timeout(blocking, timeout), lease).busy is None
 
     def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[Hold]:
-        attempt: Attempt[Hold] = Attempt(timeout, lease, self._runner.now())
+        attempt: Attempt[Hold] = Attempt(self._locks, timeout, lease)
         try:
             try:
-                for lock in self._locks:
-                    if not attempt.settle(lock, lock._runner.run(attempt.bid_steps(lock, self._runner.now()))):
-                        self._undo(attempt)
-                        break
+                _follow(attempt.course())
+                if attempt.busy is not None:
+                    self._undo(attempt)
             except Exception:
                 self._undo(attempt)
                 raise
@@ -270,7 +228,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         return all(lock._is_owned() for lock in self._locks)
 
     def _release_save(self) -> list[Saved]:
-        saved, held = [lock._save() for lock in self._locks], self._own()
+        saved, held = [lock._save() for lock in self._locks], list(zip(self._locks, self._own(), strict=True))
         errors: list[BaseException] = []
         try:
             do_each(self._releases(held), errors)
@@ -281,24 +239,24 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         raise_first(errors)
         return saved
 
-    def _releases(self, holds: Sequence[Hold]) -> Iterator[Callable[[], None]]:
+    @staticmethod
+    def _releases(parts: Sequence[tuple[Exclusive[Any, Hold], Hold]]) -> Iterator[Callable[[], None]]:
         """Yield what gives back all acquisitions that are left of each hold, the last first."""
-        for lock, state in reversed([(lock, hold._state) for lock, hold in zip(self._locks, holds, strict=False)]):
+        for lock, state in reversed([(lock, hold._state) for lock, hold in parts]):
             if state.count:
                 yield partial(lock._runner.run, lock._release_steps(state, state.count))
 
     def _acquire_restore(self, saved: Sequence[Saved]) -> None:
-        attempt: Attempt[Hold] = Attempt(None, None, self._runner.now())
+        attempt: Attempt[Hold] = Attempt(self._locks, saved=dict(zip(self._locks, saved, strict=True)))
         try:
             try:
-                for lock, each in zip(self._locks, saved, strict=True):
-                    attempt.settle(lock, lock._runner.run(attempt.bid_steps(lock, self._runner.now(), each)))
+                _follow(attempt.course())
             except Exception:
-                do_each(self._releases(attempt.won()), [])
+                do_each(self._releases(attempt.parts()), [])
                 raise
         except BaseException:
             # Interrupted, perhaps while it was being undone.
-            do_each(self._releases(attempt.won()), [])
+            do_each(self._releases(attempt.parts()), [])
             raise
         for lock, hold in zip(self._locks, attempt.won(), strict=True):
             lock._restore(hold._state)

@@ -11,10 +11,28 @@ from redsync._core.timing import check_timeout
 from redsync.exceptions import AcquireTimeout, RedsyncError
 from redsync.exclusive_async import AsyncExclusiveLock, TaskEnterable
 from redsync.hold import AsyncHold
+from redsync.multi_attempt import Attempt, Course
 from redsync.multi_hold import AsyncMultiHold, do_each_async
-from redsync.multi_lock import AnyMultiLock, Attempt
+from redsync.multi_lock import AnyMultiLock
 
 __all__ = ["AsyncMultiLock"]
+
+
+async def _follow(course: Course) -> None:
+    result, error = None, None
+    while True:
+        try:
+            step = course.send(result) if error is None else course.throw(error)
+        finally:
+            # The error knows this frame, so it must not keep the error.
+            error = None
+        if step is None:
+            return
+        lock, steps = step
+        try:
+            result = await lock._runner.run(steps)
+        except RedsyncError as raised:
+            error = raised
 
 
 class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]):
@@ -43,16 +61,15 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
             QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
             LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
             KeyTypeError: The key of one holds a value of another type.
+            ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
         return (await self._acquire(check_timeout(blocking, timeout), lease)).busy is None
 
     async def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[AsyncHold]:
-        attempt: Attempt[AsyncHold] = Attempt(timeout, lease, self._runner.now())
+        attempt: Attempt[AsyncHold] = Attempt(self._locks, timeout, lease)
         try:
-            for lock in self._locks:
-                if not attempt.settle(lock, await lock._runner.run(attempt.bid_steps(lock, self._runner.now()))):
-                    break
+            await _follow(attempt.course())
         except GeneratorExit:
             # The coroutine is dropped: nothing can be awaited any more.
             self._runner.leave_to_loop(partial(self._undo, attempt))

@@ -112,6 +112,24 @@ def test_inspect_tells_what_a_minority_of_dead_nodes_said(client, nodes):
         assert len(info.holders) == 1
 
 
+def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
+    client = make_client(node_timeout=600.0)
+    with client.get_lock("x") as hold:
+        nodes.pause(0)
+        nodes.pause(3)
+        info = client.inspect("x")
+        assert [holder.owner for holder in info.holders] == [hold.owner]
+        assert [vote.detail == "not waited for" for vote in info.votes] == [True, False, False, True, False]
+        with client.get_semaphore("s", 2) as permit:
+            assert client.get_semaphore("s", 2).available() == 1
+            assert [holder.id for holder in client.get_semaphore("s", 2).holders()] == [permit.id]
+        assert client.get_rate_limiter("r", 1, per=9.0).retry_after() == 0.0
+        assert not client.get_read_write_lock("rw").write_lock.force_release()
+        assert not client.get_lock("y").force_release()
+        nodes.resume(0)
+        nodes.resume(3)
+
+
 def test_inspect_raises_quorum_error_when_too_few_nodes_answer(client, nodes):
     for i in range(3):
         nodes.kill(i)

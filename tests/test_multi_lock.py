@@ -13,6 +13,7 @@ from redsync import (
     AcquireTimeout,
     AsyncClient,
     ClientClosedError,
+    ConfigurationError,
     HoldLost,
     KeyTypeError,
     LeaseLostError,
@@ -21,7 +22,7 @@ from redsync import (
     NotOwnedError,
     QuorumError,
 )
-from redsync.multi_lock import Attempt
+from redsync.multi_attempt import Attempt
 from redsync.testing import LocalNodes
 from tests.support.locks import timed
 
@@ -207,6 +208,100 @@ def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worke
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
+# Locks of one name on different nodes
+
+
+def spelled(nodes, host):
+    """Return the URLs of nodes, spelled otherwise."""
+    return [url.replace("127.0.0.1", host) for url in nodes.urls]
+
+
+def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(client, far, other, make_worker, eventually):
+    near_lock, far_lock = client.get_lock("x"), far.get_lock("x")
+    multi = client.get_multi_lock(near_lock, far_lock, client.get_lock("a"), client.get_lock("z"))
+    for held, free, where in ((near_lock, far_lock, client), (far_lock, near_lock, far)):
+        other.do(held.acquire)
+        waiter = make_worker()
+        waiting = waiter.start(multi.acquire)
+        eventually(lambda where=where: where.inspect("x").waiters)
+        assert not free.locked()
+        assert client.get_lock("a").locked(), "what comes before them is held meanwhile"
+        assert not client.get_lock("z").locked()
+        other.do(held.release)
+        assert waiting.result(10)
+        assert waiter.do(multi.owned)
+        waiter.do(multi.release)
+
+
+def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, make_worker, nodes, far_nodes):
+    one = make_client(spelled(nodes, "127.0.0.1")), make_client(spelled(far_nodes, "localhost"))
+    two = make_client(spelled(nodes, "localhost")), make_client(spelled(far_nodes, "127.0.0.1"))
+    inside = []
+
+    def work(program):
+        multi = program[0].get_multi_lock(*[client.get_lock("x") for client in program])
+        for _ in range(20):
+            with multi:
+                inside.append(program)
+                assert inside == [program]
+                time.sleep(0.001)
+                inside.clear()
+        return ["localhost" in lock._runner.homes[0] for lock in multi._locks]
+
+    workers = [make_worker().start(work, program) for program in (one, two, one, two)]
+    orders = [worker.result(60) for worker in workers]
+    assert orders == [[False, True]] * 4, "each began with another one"
+
+
+def test_locks_of_one_name_are_had_at_once_or_not_at_all_without_waiting(client, far, other):
+    locks = [client.get_lock("x"), far.get_lock("x")]
+    multi = client.get_multi_lock(*locks)
+    for held in locks:
+        other.do(held.acquire)
+        for timeout in (0, 0.2):
+            assert multi.acquire(timeout=timeout) is False
+            assert not any(lock.owned() for lock in locks)
+        other.do(held.release)
+    assert multi.acquire(blocking=False)
+    multi.release()
+
+
+def test_locks_of_one_name_without_quorum_are_an_error_in_time(client, far, far_nodes):
+    multi = client.get_multi_lock(client.get_lock("x"), far.get_lock("x"))
+    for i in range(2):
+        far_nodes.kill(i)
+    for timeout in (0, 0.2):
+        with pytest.raises(QuorumError):
+            multi.acquire(timeout=timeout)
+        assert not client.get_lock("x").locked()
+
+
+@pytest.mark.threads_only
+def test_locks_of_one_name_are_held_again_after_a_wait_of_their_condition(client, far, other, make_worker, eventually):
+    locks, worker = [client.get_lock("x"), far.get_lock("x")], make_worker()
+    multi = client.get_multi_lock(*locks)
+    worker.do(multi.acquire)
+    worker.do(multi.acquire)
+    saved = worker.do(multi._release_save)
+    other.do(locks[1].acquire)
+    restoring = worker.start(multi._acquire_restore, saved)
+    eventually(lambda: far.inspect("x").waiters)
+    assert not locks[0].locked()
+    other.do(locks[1].release)
+    restoring.result(10)
+    assert worker.do(lambda: [lock.hold_count() for lock in locks]) == [2, 2]
+
+
+@pytest.mark.parametrize("kinds", [("lock", "lock"), ("lock", "mutex"), ("fair_lock", "fenced_lock")])
+def test_lock_that_is_given_twice_by_different_addresses_is_refused(make_client, nodes, kinds, raw, eventually):
+    clients = make_client(), make_client(spelled(nodes, "localhost"))
+    multi = clients[0].get_multi_lock(*[getattr(c, f"get_{kind}")("x") for c, kind in zip(clients, kinds, strict=True)])
+    for timeout in (-1, 0):
+        with pytest.raises(ConfigurationError, match="'x' is given twice"):
+            multi.acquire(timeout=timeout)
+    eventually(lambda: raw.count("redsync:x") == 0)
+
+
 # All or none
 
 
@@ -258,9 +353,10 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
 
     monkeypatch.setattr(type(lock), "_demand", note_timeout)
     for timeout in (0.5, 0.0, None):
-        attempt = Attempt(timeout, None, 100.0)
-        for now in (100.0, 100.2, 103.0):
-            attempt.bid_steps(lock, now)
+        attempt = Attempt([lock], timeout)
+        attempt._now, attempt._deadline = iter([100.0, 100.2, 103.0]).__next__, 100.0 + (timeout or 0.0)
+        for _ in range(3):
+            attempt._bid_steps(lock, waits=True)
     assert timeouts[:2] == pytest.approx([0.5, 0.3])
     assert 0 < timeouts[2] < 0.001
     assert timeouts[3:] == [0.0] * 3 + [None] * 3

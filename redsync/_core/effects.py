@@ -28,7 +28,7 @@ The traps below contain the only bare `yield`s; everything else says `yield from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from redsync._core.events import Event
@@ -42,6 +42,12 @@ __all__ = ["Arg", "Broadcast", "Command", "Effect", "Notify", "Reply", "Signal",
 T = TypeVar("T")
 
 Arg: TypeAlias = bytes | int | Guard
+
+_LEAST_LINGERING = 0.02
+"""Seconds for which a round lingers at least: as long as a healthy node on a busy machine may stand still."""
+
+_SLOWER = 4
+"""By how much slower than the quorum a healthy node may be to be heard, if that is more."""
 
 
 class Command(NamedTuple):
@@ -82,6 +88,7 @@ class Broadcast(NamedTuple):
         decide: Replaces the plain count of votes, see `Tally`.
         thorough: Whether silence must be told from refusals, see `Tally`.
         late: Whether to note votes that come after the round was won, see `Tally`.
+        lingers: Whether to wait for the other nodes when it is won, until `lingers_until`: what they know counts too.
         listen: Keep wake-ups for this key from before the sending on, so that none is missed before the `Wait`.
     """
 
@@ -97,6 +104,15 @@ class Broadcast(NamedTuple):
     listen: bytes | None = None
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
+    lingers: bool = False
+
+    def tally(self, nodes: Sequence[str]) -> Tally:
+        """Return the tally of the round, without votes."""
+        return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=self.late, lingers=self.lingers)
+
+    def lingers_until(self, sent_at: float, won_at: float) -> float:
+        """Return until when the other nodes are waited for: by the pace of the first ones they hang after that."""
+        return min(won_at + max(_LEAST_LINGERING, _SLOWER * (won_at - sent_at)), sent_at + self.timeout)
 
 
 class Tell(NamedTuple):

@@ -115,6 +115,7 @@ class Tally:
         replies: Each node's reply, or the reason (text) for which it FAILED.
         verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
         late: Whether choices and replies that come after the round was won are noted too.
+        lingers: Whether those are even waited for, so failures are noted as well; until the tally is frozen.
         sent: Bit set of the nodes to which the command was handed, so of all nodes that may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
@@ -129,6 +130,7 @@ class Tally:
         "failed",
         "granted",
         "late",
+        "lingers",
         "nodes",
         "quorum",
         "refused",
@@ -146,6 +148,7 @@ class Tally:
         *,
         thorough: bool | Callable[[Tally], bool] = False,
         late: bool = False,
+        lingers: bool = False,
     ) -> None:
         """Begin a tally without votes.
 
@@ -156,6 +159,7 @@ class Tally:
             thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
                 must not be taken for a refusal. A function tells whether they also say enough about who has it.
             late: Note who grants after the round was won.
+            lingers: Note whatever anybody says after that.
         """
         n = len(nodes)
         self.nodes: Final = nodes
@@ -165,19 +169,21 @@ class Tally:
         self.replies: list[Any] = [None] * n
         self.verdict = _PENDING
         self.sent = 0
-        self.late = late
+        self.late = late or lingers
+        self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
         self._decide = decide
         self._thorough = thorough
 
     def record(self, node: int, reply: object) -> bool:
-        """Count the reply of the node with that index; True when this very vote decided the round."""
+        """Count the reply of the node with that index; True when this very vote ended what is waited for."""
         if self.choices[node] is not None:
             return False
         if self.verdict is not _PENDING:
             if self.late and self.verdict is _WON:
                 self._note_late(node, reply)
+                return self.lingers and not self.open
             return False
         try:
             granted = self._judge(reply)
@@ -210,6 +216,15 @@ class Tally:
         self.choices[node] = choice
 
     @property
+    def open(self) -> bool:
+        """Whether a vote that comes now may be waited for."""
+        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.choices)
+
+    def freeze(self) -> None:
+        """Note no vote any more."""
+        self.late = self.lingers = False
+
+    @property
     def backers(self) -> int:
         """Bit set of the nodes that are known to have granted, also late."""
         return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
@@ -220,9 +235,13 @@ class Tally:
         return sum(1 << node for node, choice in enumerate(self.choices) if choice is _REFUSED)
 
     def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason, if it has not voted; True when the round is decided now."""
+        """Count the node as FAILED for that reason, if it has not voted; True when nobody is waited for any more."""
         if self.verdict is not _PENDING:
-            return False
+            if not self.open or self.choices[node] is not None:
+                return False
+            self.replies[node] = reason
+            self.choices[node] = _FAILED
+            return not self.open
         if self.choices[node] is not None:
             # Whoever counted that vote may have been interrupted before the verdict.
             return self._decided()

@@ -80,6 +80,10 @@ class AnyRunner(Protocol):
     @property
     def homes(self) -> tuple[str, ...]: ...
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what the servers say they are."""
+        ...
+
     def owner(self) -> Owner:
         """Return the calling thread's or task's owner."""
         ...

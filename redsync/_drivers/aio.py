@@ -258,6 +258,10 @@ class AioRunner:
         at_home = self._loop is None or _running_loop() is self._loop
         return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         if self._maintenance is not None:
@@ -304,13 +308,15 @@ class AioRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
         if not parcel.done:
             deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
             await lane.wait_for_round(parcel, deadline, effect.timeout)
+        if effect.lingers and tally.open:
+            await lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
         tally.at = clock()
         return tally
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final, cast
 
+from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.exchange import Exchange
@@ -117,6 +118,12 @@ class AioLane(Exchange):
                 self._board.close(parcel, f"no answer within {timeout:g} s")
         finally:
             self._rounds -= 1
+
+    async def linger(self, parcel: Parcel, tally: Tally, deadline: float) -> None:
+        """Return when everybody has voted in a round that was won, or at the deadline."""
+        self._begin_lingering(parcel, tally)
+        await self.wait(parcel, deadline)
+        self._end_lingering(parcel, tally)
 
     async def nap(self, naps: Naps) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""

@@ -200,7 +200,7 @@ class Board:
             # An interruption came between the last vote and the verdict.
             tally.close(reason)
         # Not only if this vote decided it: an interruption may have come between the verdict and this.
-        if tally.verdict is not _PENDING:
+        if not tally.open:
             parcel.done = True
             self._awaken(parcel)
 

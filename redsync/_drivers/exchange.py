@@ -14,6 +14,7 @@ from typing import Final
 import hiredis
 
 from redsync._core.interruptions import is_interruption
+from redsync._core.quorum import Tally
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line
 from redsync._drivers.boards import Board
@@ -229,6 +230,17 @@ class Exchange:
             if silence > GIVE_UP:
                 # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
                 self._board.discard(link, f"no answer for {silence:.0f} s")
+
+    def _begin_lingering(self, parcel: Parcel, tally: Tally) -> None:
+        """Let a parcel that was done be done once more, when everybody has voted."""
+        with self._mutex:
+            parcel.done = not tally.open
+
+    def _end_lingering(self, parcel: Parcel, tally: Tally) -> None:
+        """Let a tally change no more: its protocol is going to read it."""
+        with self._mutex:
+            parcel.done = True
+            tally.freeze()
 
     def reconsider(self) -> None:
         """Look again at who takes part in what: what is known of a node's memory has changed."""

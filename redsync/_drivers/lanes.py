@@ -20,6 +20,7 @@ from contextlib import closing
 from typing import Final
 
 from redsync._core.interruptions import is_interruption
+from redsync._core.quorum import Tally
 from redsync._drivers.exchange import Exchange
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
@@ -79,6 +80,12 @@ class Lane(Exchange):
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
         self._turns.wait(sleeper, deadline)
+
+    def linger(self, parcel: Parcel, tally: Tally, deadline: float) -> None:
+        """Return when everybody has voted in a round that was won, or at the deadline."""
+        self._begin_lingering(parcel, tally)
+        self.wait(parcel, deadline)
+        self._end_lingering(parcel, tally)
 
     def nap(self, naps: Naps) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""

@@ -153,6 +153,13 @@ class Node:
         """Where its keys are: its address and the number of the database."""
         return f"{self.address}/{self._pool.connection_kwargs.get('db') or 0}"
 
+    @property
+    def server(self) -> str | None:
+        """Which process and database it is, however it is spelled; None while it is not connected, or does not tell."""
+        if not self.connected or self.info is None or self.info.run_id is None:
+            return None
+        return f"{self.info.run_id}/{self._pool.connection_kwargs.get('db') or 0}"
+
     def forget(self) -> None:
         """Begin anew, as the child of a fork does."""
         self.connected = self.tried = False

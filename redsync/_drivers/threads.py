@@ -250,6 +250,10 @@ class ThreadRunner:
         with self._doing.aside():
             return self.run(steps)
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         return self._maintenance.statuses()
@@ -381,7 +385,7 @@ class ThreadRunner:
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen, effect.guard)
             listening.add((lane, effect.listen))
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = clock()
         lane.send(parcel)
@@ -389,6 +393,8 @@ class ThreadRunner:
             lane.wait(parcel, sent_at + effect.timeout)
             if not parcel.done:
                 lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
+        if effect.lingers and tally.open:
+            lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
         tally.at = clock()
         return tally
 

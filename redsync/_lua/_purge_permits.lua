@@ -2,22 +2,22 @@
 -- left keeps its slots a little longer, which harms nobody. Where nothing else is left the keys go as a whole, however many
 -- there are. No command gets more than 1,000 values: Lua can't pass on more than some 8,000. Uses at_most and what
 -- _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
-local foreign, expired, batch
-repeat
-  batch = math.min(at_most, 1000)
-  expired = redis.pcall('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, batch)
-  foreign = expired.err ~= nil or string.match(expired[1] or redis.call('zrange', KEYS[1], 0, 0)[1] or '', '^[rw]:') ~= nil
-  if not foreign and #expired > 0 then
+local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
+local foreign = first.err ~= nil or string.match(first[1] or '', '^[rw]:') ~= nil
+if not foreign and first[1] and tonumber(first[2]) <= now then
+  repeat
+    local batch = math.min(at_most, 1000)
+    local expired = redis.call('zrangebyscore', KEYS[1], '-inf', now, 'limit', 0, batch)
     if #expired == batch and tonumber(redis.call('zrange', KEYS[1], -1, -1, 'withscores')[2]) <= now then
       freed = freed + redis.call('bitcount', KEYS[5])
       redis.call('del', KEYS[1], KEYS[4], KEYS[5])
-    else
+    elseif #expired > 0 then
       local slots = redis.call('hmget', KEYS[4], unpack(expired))
       redis.call('zrem', KEYS[1], unpack(expired))
       redis.call('hdel', KEYS[4], unpack(expired))
       for i = 1, #expired do freed = freed + mark(slots[i] or '', 0) end
       tidy()
     end
-  end
-  at_most = at_most - batch
-until foreign or #expired < batch or at_most == 0
+    at_most = at_most - batch
+  until #expired < batch or at_most == 0
+end

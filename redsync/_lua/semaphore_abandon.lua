@@ -23,5 +23,6 @@ if wants then
 elseif ARGV[2] == '1' then
 -- include: leave_line
 end
+local queued = freed > 0 and redis.call('exists', KEYS[2]) == 1
 -- include: wake_line
 return type(mine) == 'string' and 1 or 0

@@ -35,6 +35,7 @@ local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. window or '')
 local its_limit, its_version, its_permits, its_window = read_limit(KEYS[6])
 
 local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
+local queued = highest > 0
 local mine = redis.call('hget', KEYS[4], me) or ''
 local has, had = {}, 0
 for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end

@@ -17,6 +17,7 @@ local at_most = math.huge
 -- include: purge_permits
 -- include: line
 if foreign then return 0 end
+local queued = freed > 0 and redis.call('exists', KEYS[2]) == 1
 -- include: wake_line
 local guard = ARGV[2]
 -- include: remembers

@@ -6,13 +6,15 @@
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
 -- Reply: 1 this node had the permit | 0 it had not, or no longer
 -- include: slots
--- include: limit
--- include: line
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
 local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
--- A place may be left, as this node did not grant when the others did.
+-- Mostly nobody waits. Then there is no place to leave and nobody to wake, and what that takes is not even defined.
+local queued = redis.call('exists', KEYS[2]) == 1
+if queued then
+  -- A place may be left, as this node did not grant when the others did.
 -- include: leave_line
+end
 if ARGV[2] == '0' then
   if mine then freed = freed + drop(ARGV[1], mine) end
 elseif mine then
@@ -33,5 +35,9 @@ elseif mine then
   end
 end
 tidy()
+if queued then
+-- include: limit
+-- include: line
 -- include: wake_line
+end
 return expiry and mine and tonumber(expiry) > now and 1 or 0

@@ -15,5 +15,6 @@ local known = version and (version > wanted or version == wanted and (its_limit 
 if known or is_void(wanted) then return {version or -1, permits or 0} end
 write_limit(KEYS[6], limit, wanted, math.ceil((ARGV[4] or 0) / 1000))
 freed = permits and ARGV[2] - permits or 0
+local queued = freed > 0 and redis.call('exists', KEYS[2]) == 1
 -- include: wake_line
 return {wanted, tonumber(ARGV[2])}

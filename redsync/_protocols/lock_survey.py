@@ -15,7 +15,7 @@ from redsync._core.presence import Claim, ClientRecord, owner_of
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
-from redsync._protocols.rounds import no_quorum, type_error
+from redsync._protocols.rounds import has_answers, no_quorum, type_error
 
 __all__ = ["Look", "force_release", "holder", "survey"]
 
@@ -84,7 +84,7 @@ class Look:
 
 
 def look(
-    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict] | None = None
+    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict], *, lingers: bool = False
 ) -> Steps[Tally]:
     """Ask all nodes what they know of a lock; `Look.read` reads each reply."""
     return (
@@ -96,18 +96,15 @@ def look(
                 lambda reply: Look.read(reply).owner is not None,
                 session.timing.node_timeout,
                 decide=decide,
+                lingers=lingers,
             )
         )
     )
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock, and wait for each that answers."""
-
-    def decide(tally: Tally) -> Verdict:
-        return Verdict.PENDING if None in tally.choices else Verdict.WON
-
-    return (yield from look(session, keys, owner, decide))
+    """Ask all nodes what they know of a lock, and hear each that is not much slower than a quorum."""
+    return (yield from look(session, keys, owner, has_answers, lingers=True))
 
 
 def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:

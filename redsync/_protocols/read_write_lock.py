@@ -23,7 +23,7 @@ from redsync._core.scripts import Script
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
-from redsync._protocols.rounds import no_quorum, type_error
+from redsync._protocols.rounds import has_answers, no_quorum, type_error
 from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write", "force_release", "is_held"]
@@ -135,8 +135,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
 
 
 def _ask_all(session: Session, command: Command, owner: Owner, judge: Judge) -> Steps[Tally]:
-    def decide(tally: Tally) -> Verdict:
-        return Verdict.PENDING if None in tally.choices else Verdict.WON
-
-    effect = Broadcast(command, owner.lane, owner, judge, session.timing.node_timeout, decide=decide)
-    return (yield from broadcast(effect))
+    timeout = session.timing.node_timeout
+    return (
+        yield from broadcast(Broadcast(command, owner.lane, owner, judge, timeout, decide=has_answers, lingers=True))
+    )

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Choice, Tally, Verdict
 from redsync.exceptions import KeyTypeError, QuorumError
 
-__all__ = ["is_granted", "most_refusals", "no_quorum", "refusals", "type_error"]
+__all__ = ["has_answers", "is_granted", "most_refusals", "no_quorum", "refusals", "type_error"]
 
 
 _FOREIGN = 0
 _CODES = (1, 2, _FOREIGN)
 _REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
+
+
+def has_answers(tally: Tally) -> Verdict:
+    """Look for a quorum that answers, whatever it says: a question about what nodes know is won by that."""
+    if tally.granted + tally.refused >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
 
 def is_granted(reply: Any) -> bool:

@@ -253,9 +253,9 @@ def _look(
     """Ask all nodes, and return what each of them knows, by their indices; `start`: the first slot of the page."""
 
     def decide(tally: Tally) -> Verdict:
-        if None in tally.choices:
-            return Verdict.PENDING
-        return Verdict.WON if tally.granted >= tally.quorum else Verdict.LOST
+        if tally.granted >= tally.quorum:
+            return Verdict.WON
+        return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
     looks: dict[int, Look] = {}
 
@@ -268,7 +268,9 @@ def _look(
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = Command(INSPECT, pool.keys.all, (holders, memory, start))
     timeout = session.timing.node_timeout * (_PATIENCE if holders < 0 else 1)
-    tally = yield from broadcast(Broadcast(command, owner.lane, owner, judge, timeout, guard, decide=decide))
+    tally = yield from broadcast(
+        Broadcast(command, owner.lane, owner, judge, timeout, guard, decide=decide, lingers=True)
+    )
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

@@ -98,7 +98,7 @@ def test_effects_are_values():
 
 def test_effects_ask_for_nothing_special_by_default():
     assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (0.0, 0, None, None)
-    assert (BROADCAST.thorough, BROADCAST.late) == (False, False)
+    assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
     assert Tell(COMMAND, 0, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
     assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "nothing is handed over"
@@ -106,3 +106,17 @@ def test_effects_ask_for_nothing_special_by_default():
 
 def test_command_is_data_all_through():
     assert pickle.loads(pickle.dumps(COMMAND)) == COMMAND
+
+
+def test_tally_of_a_broadcast_is_as_it_asks_for():
+    tally = BROADCAST._replace(late=True).tally(["a", "b", "c"])
+    assert (tally.nodes, tally.late, tally.lingers) == (["a", "b", "c"], True, False)
+    assert BROADCAST._replace(lingers=True).tally(["a"]).lingers
+
+
+@pytest.mark.parametrize(
+    ("won_at", "until"),
+    [(100.0, 100.02), (100.001, 100.021), (100.01, 100.05), (100.04, 100.2), (100.2, 100.25), (100.25, 100.25)],
+)
+def test_round_lingers_for_as_long_as_a_healthy_node_may_take_but_never_beyond_its_timeout(won_at, until):
+    assert BROADCAST._replace(timeout=0.25).lingers_until(100.0, won_at) == pytest.approx(until)

@@ -15,8 +15,8 @@ PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 SIZES = range(1, 8)
 
 
-def new_tally(n, decide=None, judge=lambda reply: reply == "yes", *, thorough=False, late=False):
-    return Tally([f"node{i}" for i in range(n)], judge, decide, thorough=thorough, late=late)
+def new_tally(n, decide=None, judge=lambda reply: reply == "yes", **options):
+    return Tally([f"node{i}" for i in range(n)], judge, decide, **options)
 
 
 def cast(tally, node, choice):
@@ -496,3 +496,43 @@ def test_closing_a_won_round_leaves_late_votes_to_come():
     tally.close("no answer")
     tally.record(4, "yes")
     assert tally.backers == 0b10111
+
+
+# Lingering: everybody is wanted, but nobody is waited for at any cost.
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_lingering_tally_is_open_until_everybody_has_voted_or_it_is_lost(n):
+    for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
+        plain, tally = new_tally(n), new_tally(n, lingers=True)
+        for node, choice in enumerate(votes):
+            before = tally.verdict
+            ended = cast(tally, node, choice)
+            cast(plain, node, choice)
+            assert tally.open is (tally.verdict is PENDING or (tally.won and node < n - 1))
+            assert ended is (tally.verdict is not before or (tally.won and node == n - 1)), votes
+        assert tally.verdict is plain.verdict, votes
+        assert (tally.granted, tally.refused, tally.failed) == (plain.granted, plain.refused, plain.failed), votes
+        assert not tally.won or tuple(tally.choices) == votes
+
+
+def test_lingering_tally_notes_why_nodes_failed():
+    tally = new_tally(5, lingers=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    assert not tally.fail(3, "refused")
+    assert not tally.fail(3, "closed the connection")
+    assert tally.fail(4, "closed the connection")
+    assert [vote.detail for vote in tally.votes[3:]] == ["refused", "closed the connection"]
+
+
+def test_frozen_tally_notes_nothing_more():
+    tally = new_tally(5, lingers=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    tally.freeze()
+    assert not tally.open
+    assert not cast(tally, 3, GRANTED)
+    assert not cast(tally, 4, FAILED)
+    assert tally.choices[3:] == [None, None]
+    assert tally.votes[3] == Vote("node3", FAILED, "not waited for")

@@ -20,7 +20,7 @@ import redsync
 from redsync import Client
 from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Verdict
 from redsync._core.scripts import Script
 from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.lanes import Lane
@@ -120,8 +120,7 @@ class Rig:
         """Send a command without waiting for it; return its parcel."""
         command = Command(script, (key,), words(args))
         effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
-        addresses = [node.address for node in self.nodes]
-        parcel = Parcel(effect, Tally(addresses, judge, decide, late=effect.late))
+        parcel = Parcel(effect, effect.tally([node.address for node in self.nodes]))
         parcel.tally.sent_at = clock()
         self.lane.send(parcel)
         return parcel
@@ -131,6 +130,8 @@ class Rig:
         self.lane.wait(parcel, parcel.tally.sent_at + parcel.effect.timeout)
         if not parcel.done:
             self.lane.end_round(parcel, "no answer in time")
+        if parcel.tally.open:
+            self.lane.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
         return parcel.tally
 
     def ask(self, *args, **options):

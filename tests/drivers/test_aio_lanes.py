@@ -9,7 +9,6 @@ import redis.asyncio
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally
 from redsync._drivers.aio import clock
 from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
@@ -48,7 +47,7 @@ class AioRig:
     def parcel(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
         command = Command(script, (key,), args)
         effect = Broadcast(command, 0, self.owner, lambda reply: True, timeout, decide=decide, **options)
-        tally = Tally([node.address for node in self.nodes], effect.judge, decide)
+        tally = effect.tally([node.address for node in self.nodes])
         tally.sent_at = clock()
         return Parcel(effect, tally)
 
@@ -57,6 +56,8 @@ class AioRig:
         self.lane.send(parcel)
         if not parcel.done:
             await self.lane.wait_for_round(parcel, clock() + parcel.effect.timeout, parcel.effect.timeout)
+        if parcel.tally.open:
+            await self.lane.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
         return parcel.tally
 
     def tell(self, script, *args, owed_to=0, owed_until=0.0):
@@ -319,3 +320,20 @@ async def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(no
             assert lists(raw) == [["release"]] * 3
     finally:
         accept_writes(raw[2])
+
+
+# Lingering.
+
+
+@both_loops
+@in_loop
+async def test_lingering_round_hears_everybody_also_those_that_refuse(nodes, raw, make_script, loop):
+    raw[1].set("bad", 1)
+    picky = make_script("picky", "if redis.call('get', 'bad') then return redis.error_reply('ERR bad') end return 1")
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        for _ in range(50):
+            tally = await rig.ask(picky, lingers=True)
+            assert tally.won
+            assert [vote.detail for vote in tally.votes] == ["1", "ERR bad", "1"]
+            assert not tally.open

@@ -1055,3 +1055,16 @@ def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_s
     narrow.connect(2)
     narrow.settle()
     assert raw[2].lrange("list", 0, -1) == [str(number) for number in range(50)]
+
+
+# Lingering.
+
+
+def test_lingering_round_hears_everybody_also_those_that_refuse(rig, raw, make_script):
+    raw[1].set("bad", 1)
+    picky = make_script("picky", "if redis.call('get', 'bad') then return redis.error_reply('ERR bad') end return 1")
+    for _ in range(50):
+        tally = rig.ask(picky, rig.owner(), lingers=True)
+        assert tally.won
+        assert [vote.detail for vote in tally.votes] == ["1", "ERR bad", "1"]
+        assert not tally.open

@@ -25,7 +25,7 @@ from redsync._core.effects import Broadcast, Command, Notify, Signal, Tell, Wait
 from redsync._core.holds import HoldTable
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._protocols.claim import acquire_new
@@ -195,7 +195,7 @@ class Toy:
 
     def _broadcast(self, effect, answer):
         addresses = [f"node{i}" for i in range(self.n)]
-        tally = Tally(addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(addresses)
         assert len(answer.replies) == self.n
         tally.sent = (1 << self.n) - 1 if answer.sent is None else answer.sent
         tally.sent_at = self.now

@@ -116,7 +116,7 @@ class World:
     def _broadcast(self, effect: Broadcast) -> Tally:
         self.rounds += 1
         nodes = [f"node{i}" for i in range(self.n)]
-        tally = Tally(nodes, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(nodes)
         tally.sent, tally.sent_at = (1 << self.n) - 1, self.now
         command = effect.command if isinstance(effect.command, Command) else effect.command()
         for node in sorted(range(self.n), key=lambda _: self.luck()):

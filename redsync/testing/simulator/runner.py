@@ -147,6 +147,10 @@ class SimRunner:
         """Open a scope around what the running task does from now on."""
         return TaskScope()
 
+    def servers(self) -> frozenset[str]:
+        """Return which servers and databases are connected, by what they say they are."""
+        return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
         now, guard = self.now(), self.session.timing.restart_guard
@@ -260,12 +264,16 @@ class SimRunner:
         if effect.listen is not None:
             self.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
-        tally = Tally(self._addresses, effect.judge, effect.decide, thorough=effect.thorough, late=effect.late)
+        tally = effect.tally(self._addresses)
         parcel = Letter(effect, tally)
         tally.sent_at = self.now()
         self.post(parcel)
         if not parcel.done:
             await self.wait_for_round(parcel, timeout)
+        if tally.open:
+            parcel.done = False
+            await self._sleep_on(parcel, effect.lingers_until(tally.sent_at, self.now()))
+            tally.freeze()
         tally.at = self.now()
         if parcel.command is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, parcel.number, tally))
@@ -282,12 +290,15 @@ class SimRunner:
 
     async def wait_for_round(self, parcel: Parcel, timeout: float) -> None:
         """Return when the parcel's tally is decided, which it is after the timeout at the latest."""
-        waiting: asyncio.Future[None] = asyncio.Future(loop=self.sim.loop)
-        parcel.gate = _Gate(waiting)
-        await self.wakeups.sleep_until(waiting, self.now() + timeout)
+        await self._sleep_on(parcel, self.now() + timeout)
         if not parcel.done and parcel.tally is not None:
             parcel.tally.close(f"no answer within {timeout:g} s")
             finish(parcel)
+
+    async def _sleep_on(self, parcel: Parcel, until: float) -> None:
+        waiting: asyncio.Future[None] = asyncio.Future(loop=self.sim.loop)
+        parcel.gate = _Gate(waiting)
+        await self.wakeups.sleep_until(waiting, until)
 
     def post(self, letter: Parcel) -> None:
         """Send a letter to all nodes; composed now if it is composed at all."""

@@ -1,0 +1,152 @@
+"""One attempt of a multi-lock to take its locks, for both flavours: which comes next, and what is given back.
+
+Locks are acquired in the order of their keys, whatever the order of the arguments: so of those who wait for each other
+one always holds the last of them all, and goes on.
+
+**Tied locks** have one key, on the nodes of different clients. No order of them is known to all programs: a node has
+many URLs; what a server says of itself changes when it restarts, and what it keeps is gone when it is emptied; and it
+says nothing while it is down. Two programs with opposite orders could wait for each other for ever. So no order is
+relied on: while a tied lock is held, its twins are only tried. If one can't be had at once, all of them are given back,
+and that one is waited for first, after a random pause that keeps two programs from meeting again and again. Thus
+whoever waits holds nothing but locks with smaller keys, and the argument above needs no more than the keys.
+
+Twins that turn out to be the same lock, because their nodes say that they are the same servers, are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, Generic, TypeAlias
+
+from redsync._core.effects import Steps, Wait, wait
+from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
+from redsync._core.timing import retry_delay
+from redsync._protocols.demands import Receipt
+from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
+from redsync.exclusive import Exclusive, HoldT, Saved
+
+__all__ = ["Attempt", "Course"]
+
+_INSTANT = 1e-6
+"""Seconds to wait when the time is up: one try, and unlike that of a timeout of 0 a short one."""
+
+
+Course: TypeAlias = Generator[tuple[Exclusive[Any, Any], Steps[Any]] | None, Any, None]
+"""What to run, each on its lock's runner; is sent what came of it, or thrown its error. None at the end."""
+
+
+class Attempt(Generic[HoldT]):
+    """One attempt to take all locks: enough to give everything back at any point.
+
+    Attributes:
+        busy: The lock that others held all the time; None if there was none.
+    """
+
+    __slots__ = ("_bids", "_deadline", "_holds", "_lease", "_locks", "_now", "_saved", "_timeout", "busy")
+
+    def __init__(
+        self,
+        locks: Sequence[Exclusive[Any, HoldT]],
+        timeout: float | None = None,
+        lease: float | None = None,
+        saved: Mapping[Exclusive[Any, HoldT], Saved] | None = None,
+    ) -> None:
+        """Begin; `saved`: what to acquire of each, one acquisition if that is None."""
+        self._locks = locks
+        self._now = locks[0]._runner.now
+        self._timeout = timeout
+        self._deadline = self._now() + (timeout or 0.0)
+        self._lease = lease
+        self._saved = saved or {}
+        self._bids: dict[Exclusive[Any, HoldT], Receipt] = {}
+        self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
+        self.busy: Exclusive[Any, HoldT] | None = None
+
+    def course(self) -> Course:
+        """Take the locks, until one can't be had; whatever comes of it is known here from now on.
+
+        Raises:
+            LeaseLostError: One that was taken before was lost while another one was waited for.
+            ConfigurationError: Two of them are the same lock.
+        """
+        for _, group in groupby(self._locks, lambda lock: lock._keys.lock):
+            tied, failures = list(group), 0
+            while (busy := (yield from self._take(tied))) is not None:
+                if busy is tied[0] or self._is_over():
+                    self.busy = busy
+                    yield None
+                yield from self._give_back(tied)
+                failures += 1
+                pause = self._now() + retry_delay(failures, busy._runner.session.luck())
+                yield busy, wait(Wait(pause if self._timeout is None else min(pause, self._deadline)))
+                tied.sort(key=lambda lock: lock is not busy)
+        yield None
+
+    def _take(self, tied: Sequence[Exclusive[Any, HoldT]]) -> Generator[Any, Any, Exclusive[Any, HoldT] | None]:
+        """Take locks that are tied; return the one that can't be had. Only the first is waited for."""
+        for lock in tied:
+            waits = lock is tied[0]
+            try:
+                state = yield lock, self._bid_steps(lock, waits=waits)
+            except (QuorumError, KeyTypeError) as error:
+                if is_interruption(error):
+                    raise
+                _refuse_twins(lock, tied)
+                if waits or self._is_over() or isinstance(error, KeyTypeError):
+                    raise
+                state = None
+            self._settle(lock, state)
+            _refuse_twins(lock, tied)
+            if state is None:
+                return lock
+        return None
+
+    def _bid_steps(self, lock: Exclusive[Any, HoldT], *, waits: bool) -> Steps[HoldState | None]:
+        left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
+        count, lease = self._saved.get(lock, (1, self._lease))
+        demand = lock._demand(left if waits else 0.0, lease, count)
+        self._bids[lock] = demand.receipt
+        return lock._acquire_steps(lock._runner.session, demand, lock._runner.now())
+
+    def _settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> None:
+        lock._crowded = state is None or state.queued
+        holds: list[Any] = self.won()
+        for hold in holds:
+            if hold.lost:
+                hold.check()
+
+    def _give_back(self, tied: Sequence[Exclusive[Any, HoldT]]) -> Generator[Any, Any, None]:
+        for lock, hold in self.parts():
+            if lock in tied:
+                state = hold._state
+                # One that is lost, or can't be given back everywhere, is gone all the same.
+                with suppress(RedsyncError):
+                    yield lock, lock._release_steps(state, state.count) if self._saved else hold._release_steps()
+        for lock in tied:
+            self._bids.pop(lock, None)
+            self._holds.pop(lock, None)
+
+    def _is_over(self) -> bool:
+        return self._timeout is not None and self._now() >= self._deadline
+
+    def parts(self) -> list[tuple[Exclusive[Any, HoldT], HoldT]]:
+        """Return what was acquired, also what no call has returned yet, in the order of the locks."""
+        for lock, receipt in self._bids.items():
+            if receipt.state is not None and lock not in self._holds:
+                self._holds[lock] = lock._HOLD(lock._host, receipt.state, lock._tell_lost)
+        return [(lock, self._holds[lock]) for lock in self._locks if lock in self._holds]
+
+    def won(self) -> list[HoldT]:
+        """Return the holds of what was acquired."""
+        return [hold for _, hold in self.parts()]
+
+
+def _refuse_twins(lock: Exclusive[Any, Any], tied: Sequence[Exclusive[Any, Any]]) -> None:
+    """Raise if a lock is the same as one that it is tied to, as far as their clients are connected."""
+    if any(other is not lock and lock._runner.servers() & other._runner.servers() for other in tied):
+        raise ConfigurationError(
+            f"lock {lock.name!r} is given twice: nodes of two clients are the same servers under different addresses"
+        )
