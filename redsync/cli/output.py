@@ -16,7 +16,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TextIO
 
 from redsync._core.text import printable
@@ -38,6 +38,7 @@ __all__ = [
     "warn",
     "write",
     "write_json",
+    "write_json_members",
 ]
 
 _ENTER, _LEAVE, _HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
@@ -141,9 +142,30 @@ def tell(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """Write a value to standard output at once, as JSON in one line of ASCII."""
+    write(f"{_json(value)}\n")
+
+
+def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
+    """Write an object as JSON in one line of ASCII, member by member; an iterator is a list, element by element."""
+    before = "{"
+    for name, value in members:
+        write(f"{before}{_json(name)}: ", flush=False)
+        if isinstance(value, Iterator):
+            write("[", flush=False)
+            for number, element in enumerate(value):
+                write(f"{', ' if number else ''}{_json(element)}", flush=False)
+            write("]", flush=False)
+        else:
+            write(_json(value), flush=False)
+        before = ", "
+    write("}\n")
+
+
+def _json(value: Any) -> str:
     import json
 
-    put(json.dumps(value), flush=True)
+    # The one character of ASCII that json writes as it is, and that terminals take for a command.
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def enter_screen() -> None:

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import io
+import json
 import logging
 import sys
 from pathlib import Path
@@ -87,6 +88,15 @@ def test_json_is_ascii_and_one_line(capsys):
     assert out.isascii()
     assert out.count("\n") == 1
     assert tricks(out) == set()
+    assert json.loads(out) == {"name": HOSTILE}
+
+
+def test_json_of_members_is_the_same_as_json_of_the_whole(capsys):
+    value = {"a": 1, "names": [HOSTILE, {"b": None}], "none": []}
+    output.write_json(value)
+    output.write_json_members((name, iter(each) if isinstance(each, list) else each) for name, each in value.items())
+    whole, by_members = capsys.readouterr().out.splitlines()
+    assert by_members == whole
 
 
 def test_what_the_stream_can_not_encode_is_escaped(monkeypatch):
