@@ -16,7 +16,16 @@ from redsync._core.presence import Claim, ClientRecord
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
 
-__all__ = ["LatchLook", "NameLook", "Waiter", "break_commands", "key_patterns", "look_command", "name_of_key"]
+__all__ = [
+    "LatchLook",
+    "NameLook",
+    "Waiter",
+    "break_commands",
+    "key_patterns",
+    "keys_of_name",
+    "look_command",
+    "name_of_key",
+]
 
 INSPECT: Final = Script.load("name_inspect")
 
@@ -126,6 +135,11 @@ class NameLook:
             raise ValueError(f"{reply!r:.80}") from None
 
     @property
+    def all_waiting(self) -> int:
+        """How many wait, for the latch as well."""
+        return self.waiting + (self.latch.waiting if self.latch else 0)
+
+    @property
     def is_empty(self) -> bool:
         """Whether the node keeps nothing under that name."""
         return self.kind == "none" and not self.waiting and self.latch is None
@@ -160,6 +174,12 @@ def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:
     """Return the patterns of all keys that tell of a name which matches `pattern`; `name_of_key` reads the keys."""
     full = re.sub(rb"([\\*?\[\]^])", rb"\\\1", prefix) + pattern
     return [full, b"redsync_*:{%s}" % full, b"redsync_*::%s" % full]
+
+
+def keys_of_name(prefix: bytes, name: bytes) -> tuple[bytes, ...]:
+    """Return the keys that `key_patterns` looks for and that tell of a name, the lock's own first."""
+    keys = SlotKeys.of(prefix, name)
+    return keys.lock, keys.limit, LatchKeys.of(prefix, name).latch, keys.queue
 
 
 def name_of_key(prefix: bytes, key: bytes) -> bytes | None:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE, SetupError
-from redsync.cli.output import put, shown, take_over, told_error, warn
+from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE, OutputError, SetupError
+from redsync.cli.output import flush, open_streams, put, take_over, tell, told_error, warn, write
 
 __all__ = ["FAMILIES", "WRAPPING", "main"]
 
@@ -35,11 +34,16 @@ WRAPPING: Final = {"lock"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with our own status when the arguments are wrong."""
+    """Ends with our own status when the arguments are wrong, and writes as all commands do."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {shown(message)}\n")
+        tell(self.format_usage())
+        warn(f"{self.prog}: {message}")
+        self.exit(USAGE)
+
+    def _print_message(self, message: str, _: object = None) -> None:
+        # Only help comes here. argparse's own way is silent about a full disk.
+        write(message)
 
 
 class _Version(argparse.Action):
@@ -64,23 +68,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         # A process of our own. What it loads stays to the end: to look for garbage there takes a tenth of the start.
         gc.set_threshold(20_000, 10, 10)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parse(arguments)
-    if argv is None:
+        open_streams()
         take_over()
     try:
+        try:
+            return _run(_parse(list(sys.argv[1:] if argv is None else argv)))
+        finally:
+            # The interpreter would do it at its exit, and end with a status of its own.
+            flush()
+    except OutputError as error:
+        # Whoever read our output may have ended (`redsync demo | head`), and wants to hear nothing of it.
+        if error.status != BROKEN_PIPE:
+            warn(f"redsync: {error}")
+        return error.status
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
         status: int = options.run(options)
-        sys.stdout.flush()
+    except OutputError:  # `main` deals with it
+        raise
     except SetupError as error:
         warn(*f"redsync {options.command}: {error}".split("\n"))
         return error.status
     except KeyboardInterrupt:
         warn(f"redsync {options.command}: interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has ended (`redsync demo | head`). The interpreter flushes once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except Exception as error:
         warn(*told_error(error), f"redsync {options.command}: failed, which is a mistake of ours: please report it")
         return FAILED

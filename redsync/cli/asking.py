@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -27,16 +27,17 @@ __all__ = [
     "Answer",
     "Node",
     "Nodes",
+    "count_existing",
     "execute",
-    "find_names",
     "look_at",
+    "questions",
 ]
 
 BATCH: Final = 200
 """Names per write: a node that is asked for many stays free for others in between."""
 
 LONGEST_ANSWER: Final = 60.0
-"""Seconds that a node may take for all that a command asks at once: to list its names takes the longest."""
+"""Seconds that a node may take for all that a command asks at once."""
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
 """What redis-py says of a connection that could not be made."""
@@ -104,15 +105,16 @@ class Nodes:
         """How many nodes must grant."""
         return len(self.nodes) // 2 + 1
 
-    def ask(self, question: Callable[[redis.Redis], T]) -> list[Answer[T]]:
-        """Ask all nodes at once, and return what each said, in their order."""
+    def ask(self, question: Callable[[redis.Redis], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+        """Ask all nodes, or these, at once, and return what each said, in their order."""
+        asked = self.nodes if among is None else among
         unheard = f"did not end its answer within {LONGEST_ANSWER:g} s"
-        answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in self.nodes]
+        answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
         def ask_one(index: int, node: Node) -> None:
             answers[index] = _ask(node, question)
 
-        threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(self.nodes)]
+        threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
             thread.start()
         # Each byte that comes begins a node's timeout anew; a thread that waits for ever ends with the command.
@@ -226,28 +228,38 @@ def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) 
     return pipeline.execute(raise_on_error=False)
 
 
-def find_names(client: redis.Redis, prefix: bytes, pattern: bytes) -> set[bytes]:
-    """Return the names that match a pattern and of which the node keeps something."""
-    from redsync._protocols.name_survey import key_patterns, name_of_key
+def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> list[int]:
+    """Return of each group of keys how many the node has."""
+    pipeline = client.pipeline(transaction=False)
+    for group in groups:
+        pipeline.exists(*group)
+    counts = pipeline.execute()
+    if any(type(count) is not int for count in counts):
+        raise ValueError(f"{counts!r:.80}")
+    return counts
 
-    keys = (key for match in key_patterns(prefix, pattern) for key in client.scan_iter(match, count=1000))
-    return {name for key in keys if (name := name_of_key(prefix, key)) is not None}
 
-
-def look_at(client: redis.Redis, prefix: bytes, names: Sequence[bytes], most: int = 100) -> dict[bytes, NameLook]:
-    """Return what the node keeps under each of the names; those of which it knows nothing are left out.
+def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[bytes, Command]:
+    """Return what to ask a node about each of the names.
 
     Args:
-        client: The node.
         prefix: What the names of all keys begin with.
         names: The names.
         most: Of how many holders and waiters of each to tell who they are.
     """
-    from redsync._protocols.name_survey import NameLook, look_command
+    from redsync._protocols.name_survey import look_command
+
+    return {name: look_command(prefix, name, most) for name in names}
+
+
+def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
+    """Return what the node keeps under each name that the questions are about, if it keeps something."""
+    from redsync._protocols.name_survey import NameLook
 
     looks: dict[bytes, NameLook] = {}
+    names = list(asked)
     for begin in range(0, len(names), BATCH):
         batch = names[begin : begin + BATCH]
-        replies = execute(client, [look_command(prefix, name, most) for name in batch])
+        replies = execute(client, [asked[name] for name in batch])
         looks |= {name: NameLook.read(reply) for name, reply in zip(batch, replies, strict=True)}
     return {name: look for name, look in looks.items() if not look.is_empty}

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Nodes, execute, look_at
+from redsync.cli.asking import Nodes, execute, look_at, questions
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError
 from redsync.cli.output import prompt, put, shown, warn, write_json
 from redsync.cli.writing import complain, who
@@ -19,7 +19,8 @@ def take_away(options: Any) -> int:
     """Take a claim away from one owner, on all nodes."""
     name = encoded(options.name)
     with Nodes.chosen(options) as nodes:
-        answers = nodes.ask(lambda client: look_at(client, nodes.prefix, [name], most=10_000).get(name))
+        asked = questions(nodes.prefix, [name], most=10_000)
+        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
         held = [
             (look.kind, claim)
             for answer in answers

@@ -6,6 +6,7 @@
 | 1 | the command found something wrong |
 | 64 | wrong usage |
 | 69 | too few nodes answer, or something that it needs is not installed or does not start |
+| 74 | standard output can't be written, as on a full disk |
 | 75 | busy: others hold the lock |
 | 77 | the nodes refuse the password, or forbid a command |
 | 78 | no nodes configured, or settings that contradict each other |
@@ -13,7 +14,7 @@
 | 125 | redsync itself failed |
 | 126 | the command was found, and can't be executed |
 | 127 | the command was not found |
-| 128 + n | ended by signal n; 130 for Ctrl-C |
+| 128 + n | ended by signal n; 130 for Ctrl-C, 141 where nobody reads our output any more |
 
 64 to 78 are those of sysexits.h, 124 to 127 those of timeout(1) and env(1).
 """
@@ -40,7 +41,9 @@ __all__ = [
     "UNAVAILABLE",
     "UNCONFIGURED",
     "UNREADABLE",
+    "UNWRITABLE",
     "USAGE",
+    "OutputError",
     "SetupError",
     "UsageError",
     "is_refusal",
@@ -53,6 +56,7 @@ FINE: Final = 0
 BROKEN: Final = 1
 USAGE: Final = 64
 UNAVAILABLE: Final = 69
+UNWRITABLE: Final = 74
 BUSY: Final = 75
 REFUSED: Final = 77
 UNCONFIGURED: Final = 78
@@ -87,6 +91,10 @@ class UsageError(SetupError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, USAGE)
+
+
+class OutputError(SetupError):
+    """Standard output can't be written, so the command's result is lost."""
 
 
 def is_refusal(text: str | None) -> bool:

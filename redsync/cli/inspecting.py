@@ -18,7 +18,7 @@ def add_parsers(subparsers: Any) -> None:
     doctor = _add(subparsers, "doctor", "doctor", "doctor", "check every node and how they fit together, and advise")
     doctor.epilog = "Exit status: 0 all is well, 1 something needs attention, 69 too few nodes answer."
     ls = _add(subparsers, "ls", "listing", "ls", "list locks, semaphores and all else that nodes keep")
-    _add_pattern(ls)
+    _add_pattern(ls, None)
     show = _add(subparsers, "show", "showing", "show", "show what each node knows of one name: who holds it, who waits")
     _add_name(show)
     show.epilog = "Exit status: 0 whether anybody holds it or not; 69 if too few nodes answer."
@@ -33,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
         ("top", "show who holds what, drawn anew every moment, until q or Ctrl-C"),
     ):
         parser = _add(subparsers, name, "watching" if name == "watch" else "top", name, summary)
-        _add_pattern(parser)
+        _add_pattern(parser, 1000)
         parser.add_argument(
             "--interval", type=seconds(), default=1.0, metavar="SECONDS", help="time between two looks (default: 1)"
         )
@@ -65,9 +65,13 @@ def _add_dev(subparsers: Any) -> None:
     dev.set_defaults(run=_late("dev", "dev"))
 
 
-def _add_pattern(parser: argparse.ArgumentParser) -> None:
+def _add_pattern(parser: argparse.ArgumentParser, limit: int | None) -> None:
     parser.add_argument(
         "pattern", nargs="?", default="*", metavar="PATTERN", help="which names, as * ? [a-z] (default: all)"
+    )
+    default = "no limit" if limit is None else f"{limit:,}"
+    parser.add_argument(
+        "--limit", type=whole(1), default=limit, metavar="N", help=f"how many names at most (default: {default})"
     )
 
 

@@ -1,42 +1,32 @@
-"""`redsync ls`: what the nodes keep, under which names."""
+"""`redsync ls`: what the nodes keep, under which names. It writes while it looks: a page, sorted, and then the next."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Answer, Nodes, find_names, look_at
+from redsync.cli.asking import Answer, Nodes
 from redsync.cli.exits import FINE
-from redsync.cli.output import warn, write_json
-from redsync.cli.writing import complain, print_table, process, told
+from redsync.cli.output import warn, write_json_members
+from redsync.cli.pages import PAGE, Looks, Pages
+from redsync.cli.writing import PagedTable, complain, process, told
 
 if TYPE_CHECKING:
     from redsync._core.presence import Claim
     from redsync._protocols.name_survey import NameLook
 
-__all__ = ["HEADINGS", "described", "held_by", "kind_of", "list_rows", "listed", "ls", "survey", "to_come"]
+__all__ = ["HEADINGS", "described", "held_by", "kind_of", "list_rows", "listed", "ls", "more_than", "to_come"]
 
 HEADINGS = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
 
 
-def survey(nodes: Nodes, pattern: bytes, most: int = 100) -> list[Answer[dict[bytes, NameLook]]]:
-    """Return what each node keeps under the names that match a pattern."""
-    return nodes.ask(
-        lambda client: look_at(client, nodes.prefix, sorted(find_names(client, nodes.prefix, pattern)), most)
-    )
-
-
-def listed(nodes: Nodes, answers: list[Answer[dict[bytes, NameLook]]]) -> list[dict[str, Any]]:
-    """Return what a survey says of each name, by name; nothing in it depends on which node said it."""
-    names = sorted({name for answer in answers for name in answer.value or ()})
-    return [
-        _summary(
-            name, [answer.value[name] for answer in answers if answer.value and name in answer.value], nodes.quorum
-        )
-        for name in names
-    ]
+def listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
+    """Return what nodes say of each name, by name; nothing in it depends on which node said it."""
+    names = sorted({name for each in looks for name in each})
+    return [_summary(name, [each[name] for each in looks if name in each], quorum) for name in names]
 
 
 def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
@@ -50,7 +40,7 @@ def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
         "name": name.decode("utf-8", "backslashreplace"),
         "kind": kinds.most_common(1)[0][0] if kinds else "latch" if latch else "none",
         "holders": [_holder(held, quorum) for held in claims.values()],
-        "waiting": max(look.waiting + (look.latch.waiting if look.latch else 0) for look in looks),
+        "waiting": max(look.all_waiting for look in looks),
         "permits": max(look.permits for look in looks) or None,
         "latch": latch and {"size": latch.size, "left": min(look.latch.left for look in looks if look.latch)},
     }
@@ -118,20 +108,65 @@ def list_rows(entries: list[dict[str, Any]], count: int) -> list[tuple[str, ...]
     return rows
 
 
-def _trouble(answers: list[Answer[Any]]) -> list[dict[str, Any]]:
-    return [{"node": answer.node, "error": answer.error} for answer in answers]
+def more_than(limit: int) -> str:
+    """Return a sentence that says that there are more names than those shown."""
+    return f"there are more names than these {limit:,}: choose by a pattern, or raise --limit"
+
+
+class _Listing:
+    """The names, page by page, and no more than are wanted.
+
+    Attributes:
+        has_more: There are more than that.
+        is_empty: There was none.
+    """
+
+    def __init__(self, nodes: Nodes, pattern: str, limit: int | None) -> None:
+        self.has_more = False
+        self.is_empty = True
+        self._quorum = nodes.quorum
+        self._limit = limit
+        # One more than the limit tells whether there are more.
+        self._pages = Pages(nodes, encoded(pattern), PAGE if limit is None else min(PAGE, limit + 1))
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        left = self._limit
+        for looks in self._pages:
+            entries = listed(looks, self._quorum)
+            self.is_empty = self.is_empty and not entries
+            yield entries[:left]
+            if left is not None:
+                self.has_more = len(entries) > left
+                if self.has_more:
+                    return
+                left -= len(entries)
+
+    @property
+    def answers(self) -> list[Answer[Any]]:
+        return self._pages.answers
+
+
+def _members(nodes: Nodes, listing: _Listing) -> Iterator[tuple[str, Any]]:
+    """Yield the members of the JSON object; which nodes fail is known at the end."""
+    yield "quorum", nodes.quorum
+    yield "names", (entry for entries in listing for entry in entries)
+    yield "more", listing.has_more
+    yield "nodes", [{"node": answer.node, "error": answer.error} for answer in listing.answers]
 
 
 def ls(options: Any) -> int:
     """List the names of which nodes keep something."""
     with Nodes.chosen(options) as nodes:
-        answers = survey(nodes, encoded(options.pattern))
-        entries = listed(nodes, answers)
+        listing = _Listing(nodes, options.pattern, options.limit)
         if options.json:
-            write_json({"nodes": _trouble(answers), "quorum": nodes.quorum, "names": entries})
-        elif entries:
-            print_table(HEADINGS, list_rows(entries, len(nodes.nodes)), cut=(0, 2))
-        elif sys.stdout.isatty() and nodes.status(answers) == FINE:
+            write_json_members(_members(nodes, listing))
+        else:
+            table = PagedTable(HEADINGS, cut=(0, 2))
+            for entries in listing:
+                table.put(list_rows(entries, len(nodes.nodes)))
+        if listing.has_more:
+            warn(more_than(options.limit))
+        elif listing.is_empty and sys.stdout.isatty() and not options.json and nodes.status(listing.answers) == FINE:
             warn("nothing is kept under any such name")
-        complain(answers)
-        return nodes.status(answers)
+        complain(listing.answers)
+        return nodes.status(listing.answers)

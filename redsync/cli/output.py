@@ -4,30 +4,41 @@ Names, owners, hosts, programs, versions and error texts are chosen by whoever c
 could move the cursor, recolour or retitle the terminal, hide text, or look like a line of ours. So all control and
 format characters, line ends among them, are escaped on their way out, whichever command writes. Commands neither print
 nor touch the streams: a linter and a test look for it.
+
+Standard error only explains: a message that can't be written is dropped, and the exit status stays what it is. Standard
+output is the result: where it can't be written the command ends with `OutputError`. A stream that was closed before we
+were started is one that nobody wants: for us it is /dev/null.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TextIO
 
 from redsync._core.text import printable
+from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, OutputError
 
 __all__ = [
     "Line",
     "draw",
     "enter_screen",
+    "flush",
     "leave_screen",
+    "open_streams",
     "prompt",
     "put",
     "shown",
     "take_over",
+    "tell",
     "told_error",
     "warn",
+    "write",
     "write_json",
+    "write_json_members",
 ]
 
 _ENTER, _LEAVE, _HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
@@ -53,40 +64,118 @@ def shown(text: str | bytes) -> str:
     return printable(text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text)
 
 
+def open_streams() -> None:
+    """Prepare the streams of a process of our own, before it opens anything else.
+
+    A socket or pipe of ours could get the number of a closed stream, and what is written to that number would go there.
+    So /dev/null takes the number. It closes on exec: a process that we start finds the stream closed, as we did.
+    """
+    with contextlib.suppress(OSError):  # no /dev, or no descriptor: the stream stays None
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if getattr(sys, name) is None:
+                # The lowest number that is free, and those below are open.
+                os.open(os.devnull, os.O_RDWR)
+                setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+    stream, is_ours = sys.stderr, sys.stderr is sys.__stderr__
+    if stream is not None and is_ours:
+        # A buffer would keep what can't be written, the interpreter would try again at its exit, and end with 120.
+        raw = io.FileIO(stream.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
+
+
 def put(*lines: str, flush: bool = False) -> None:
     """Write lines to standard output.
 
     Raises:
-        BrokenPipeError: Nobody reads any more.
+        OutputError: They can't be written.
     """
-    _write(sys.stdout, "".join(f"{line}\n" for line in _fit(lines, sys.stdout)), flush=flush)
+    write("".join(f"{line}\n" for line in _fit(lines, sys.stdout)), flush=flush)
+
+
+def flush() -> None:
+    """Write what standard output has kept back.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    write("")
 
 
 def warn(*lines: str) -> None:
-    """Write lines to standard error, at once."""
-    _write(sys.stderr, "".join(f"{line}\n" for line in _fit(lines, sys.stderr)))
+    """Write lines to standard error, at once; what can't be written is dropped."""
+    tell("".join(f"{line}\n" for line in _fit(lines, sys.stderr)))
 
 
 def prompt(*lines: str) -> None:
     """Ask on standard error: what is typed stands behind the last line."""
-    _write(sys.stderr, "\n".join(_fit(lines, sys.stderr)) + " ")
+    tell("\n".join(_fit(lines, sys.stderr)) + " ")
+
+
+def write(text: str, *, flush: bool = True) -> None:
+    """Write a text to standard output as it is: one of ours alone.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        if text:
+            sys.stdout.write(text)
+        if flush:
+            sys.stdout.flush()
+    except OSError as error:
+        # What is left in its buffer is flushed once more when the interpreter exits, which must not fail as well.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = BROKEN_PIPE if isinstance(error, BrokenPipeError) else UNWRITABLE
+        raise OutputError(f"standard output can't be written: {error.strerror}", status) from error
+
+
+def tell(text: str) -> None:
+    """Write a text to standard error as it is, one of ours alone; what can't be written is dropped."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def write_json(value: Any) -> None:
     """Write a value to standard output at once, as JSON in one line of ASCII."""
+    write(f"{_json(value)}\n")
+
+
+def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
+    """Write an object as JSON in one line of ASCII, member by member; an iterator is a list, element by element."""
+    before = "{"
+    for name, value in members:
+        write(f"{before}{_json(name)}: ", flush=False)
+        if isinstance(value, Iterator):
+            write("[", flush=False)
+            for number, element in enumerate(value):
+                write(f"{', ' if number else ''}{_json(element)}", flush=False)
+            write("]", flush=False)
+        else:
+            write(_json(value), flush=False)
+        before = ", "
+    write("}\n")
+
+
+def _json(value: Any) -> str:
     import json
 
-    put(json.dumps(value), flush=True)
+    # The one character of ASCII that json writes as it is, and that terminals take for a command.
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def enter_screen() -> None:
     """Begin to draw on a screen of our own."""
-    _write(sys.stdout, _ENTER)
+    write(_ENTER)
 
 
 def leave_screen() -> None:
     """Give the terminal back as it was."""
-    _write(sys.stdout, _LEAVE)
+    write(_LEAVE)
 
 
 def draw(lines: Sequence[Line]) -> None:
@@ -97,7 +186,7 @@ def draw(lines: Sequence[Line]) -> None:
         text if plain or not line.style else f"{_STYLES[line.style]}{text}{_PLAIN}"
         for text, line in zip(texts, lines, strict=True)
     )
-    _write(sys.stdout, _HOME + "\r\n".join(line + _END_OF_LINE for line in drawn) + _END_OF_SCREEN)
+    write(_HOME + "\r\n".join(line + _END_OF_LINE for line in drawn) + _END_OF_SCREEN)
 
 
 def take_over() -> None:
@@ -108,9 +197,7 @@ def take_over() -> None:
     class Escaping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             error = record.exc_info[1] if record.exc_info else None
-            # Who logs has other things to do than to learn that nobody reads it.
-            with contextlib.suppress(OSError, ValueError):
-                warn(record.getMessage(), *(told_error(error) if error else ()))
+            warn(record.getMessage(), *(told_error(error) if error else ()))
 
     def tell_end(end: threading.ExceptHookArgs) -> None:
         if end.exc_value is not None and not isinstance(end.exc_value, SystemExit):
@@ -135,11 +222,3 @@ def _fit(lines: Iterable[str], stream: TextIO | None) -> list[str]:
         line if line.isascii() or not encoding else line.encode(encoding, "backslashreplace").decode(encoding)
         for line in map(shown, lines)
     ]
-
-
-def _write(stream: TextIO | None, text: str, *, flush: bool = True) -> None:
-    if stream is None:  # closed before we were started
-        return
-    stream.write(text)
-    if flush:
-        stream.flush()

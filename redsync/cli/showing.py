@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Answer, Nodes, look_at
+from redsync.cli.asking import Answer, Nodes, look_at, questions
 from redsync.cli.exits import FINE, state_of
 from redsync.cli.listing import described
 from redsync.cli.output import put, write_json
@@ -24,7 +24,8 @@ def show(options: Any) -> int:
     """Show what each node keeps under one name."""
     name = encoded(options.name)
     with Nodes.chosen(options) as nodes:
-        answers = nodes.ask(lambda client: look_at(client, nodes.prefix, [name]).get(name))
+        asked = questions(nodes.prefix, [name])
+        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
         if options.json:
             write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_as_json, answers))})
         else:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from redsync.cli.arguments import encoded
 from redsync.cli.asking import Nodes
 from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
-from redsync.cli.listing import list_rows
+from redsync.cli.listing import list_rows, more_than
 from redsync.cli.output import Line, draw, enter_screen, leave_screen, shown, write_json
+from redsync.cli.pages import Window
 from redsync.cli.watching import View, holds, look
 from redsync.cli.writing import cells, fitted, narrowed, table, told
 
@@ -48,14 +50,15 @@ def top(options: Any) -> int:
     if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("needs a terminal: take --json, or `redsync watch`")
     with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
+        window = Window(nodes, encoded(options.pattern), options.limit, lambda seen: seen.all_waiting)
         while options.json:
-            write_json({"time": time.time(), **look(nodes, options.pattern)})
+            write_json({"time": time.time(), **look(nodes, window)})
             time.sleep(options.interval)
         ages = Ages()
         with _screen():
             leaving = False
             while not leaving:
-                view, now = look(nodes, options.pattern), time.monotonic()
+                view, now = look(nodes, window), time.monotonic()
                 ages.note(view, now)
                 draw(page(view, ages, now, *shutil.get_terminal_size()))
                 leaving = _key_within(options.interval) in ("q", "Q", "\x03", "\x04", "")
@@ -68,9 +71,11 @@ def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Li
     up = sum(node["error"] is None for node in view["nodes"])
     held = sum(bool(entry["holders"]) for entry in entries)
     waiting = sum(entry["waiting"] for entry in entries)
-    names = f"{len(entries)} name{'' if len(entries) == 1 else 's'}, {held} held, {waiting} waiting"
+    count = f"{len(entries)}{'+' if view['more'] else ''} name{'' if len(entries) == 1 else 's'}"
+    names = f"{count}, {held} held, {waiting} waiting"
     lines = [Line(f"redsync top  {time.strftime('%H:%M:%S')}  {names}  (q: leave)", "bold")]
-    lines += [*_node_lines(view["nodes"], width), Line("")]
+    more = Line(more_than(len(entries)) if view["more"] else "", "faint")
+    lines += [*_node_lines(view["nodes"], width), more]
     rows = _rows(entries[:height], len(view["nodes"]), ages, now)
     body = table(_HEADINGS, narrowed(_HEADINGS, rows, width, (0, 2, 1)))
     lines.append(Line(body[0] + " " * (width - cells(body[0])), "heading"))

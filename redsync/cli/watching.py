@@ -1,6 +1,7 @@
 """`redsync watch`: the same look at the nodes, again and again, and what is different.
 
-Nodes are asked, not subscribed to: what begins and ends between two looks is not seen, but nothing must be configured.
+Nodes are asked, not subscribed to: what begins and ends between two looks is not seen, but no configuration is needed.
+Only as many names are looked at as `--limit` says, so a look costs no more however many there are.
 """
 
 from __future__ import annotations
@@ -11,37 +12,36 @@ from collections.abc import Iterator
 from typing import Any
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Answer, Nodes
+from redsync.cli.asking import Nodes
 from redsync.cli.exits import FINE
-from redsync.cli.listing import listed, survey
-from redsync.cli.output import put, write_json
+from redsync.cli.listing import listed, more_than
+from redsync.cli.output import put, warn, write_json
+from redsync.cli.pages import Window
 from redsync.cli.writing import process
 
 __all__ = ["View", "changes", "holds", "look", "settled", "watch"]
 
-MOST = 20
-"""Holders and waiters of each name that are asked for: enough to see who, and cheap enough to be asked every second."""
-
 View = dict[str, Any]
 
 
-def look(nodes: Nodes, pattern: str) -> View:
-    """Return what nodes keep now, and which of them do not answer."""
-    answers = survey(nodes, encoded(pattern), MOST)
-    return {"nodes": [_node(answer) for answer in answers], "names": listed(nodes, answers)}
-
-
-def _node(answer: Answer[Any]) -> dict[str, str | None]:
-    return {"node": answer.node, "error": answer.error}
+def look(nodes: Nodes, window: Window) -> View:
+    """Return what nodes keep now, which of them do not answer, and whether there are more names."""
+    answers, looks = window.look()
+    states = [{"node": answer.node, "error": answer.error} for answer in answers]
+    return {"nodes": states, "names": listed(looks, nodes.quorum), "more": window.is_full}
 
 
 def watch(options: Any) -> int:
     """Tell of each change until Ctrl-C."""
     with Nodes.chosen(options) as nodes:
-        before: View = {"nodes": [{"node": node.address, "error": None} for node in nodes.nodes], "names": []}
+        window = Window(nodes, encoded(options.pattern), options.limit)
+        states = [{"node": node.address, "error": None} for node in nodes.nodes]
+        before: View = {"nodes": states, "names": [], "more": False}
         with contextlib.suppress(KeyboardInterrupt):
             while True:
-                now = settled(before, look(nodes, options.pattern))
+                now = settled(before, look(nodes, window))
+                if now["more"] and not before["more"]:
+                    warn(more_than(options.limit))
                 for event in changes(before, now):
                     _tell(event, as_json=options.json)
                 before = now

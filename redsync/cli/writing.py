@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from redsync.cli.asking import Answer
 
 __all__ = [
+    "PagedTable",
     "cells",
     "clock",
     "complain",
@@ -67,18 +68,48 @@ def narrowed(
     return rows
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int] = ()) -> None:
-    """Write a table. Where the terminal is too narrow, these columns are cut; if none may be, each row is a list."""
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table. Where the terminal is too narrow, each row is a list."""
+    width = _terminal_width()
     rows = escaped(rows)
-    if width and cut:
-        rows = narrowed(headings, rows, width, cut)
     lines = table(headings, rows)
-    if width and not cut and max(map(cells, lines)) > width:
+    if width and max(map(cells, lines)) > width:
         indent = max(map(len, headings)) + 2
         lists = [[f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)] for row in rows]
         lines = [line for each in lists for line in ("", *each)][1:]
     put(*lines)
+
+
+class PagedTable:
+    """A table that is written some rows at a time. Its columns become wider where they must, and never narrower."""
+
+    def __init__(self, headings: Sequence[str], cut: Sequence[int]) -> None:
+        """Begin a table.
+
+        Args:
+            headings: They are written with the first rows.
+            cut: The columns that are cut where the terminal is too narrow.
+        """
+        self._headings = headings
+        self._cut = cut
+        self._is_begun = False
+
+    def put(self, rows: Sequence[Sequence[str]]) -> None:
+        """Write rows, at once."""
+        if not rows:
+            return
+        width = _terminal_width()
+        rows = narrowed(self._headings, rows, width, self._cut) if width else escaped(rows)
+        put(*table(self._headings, rows)[self._is_begun :], flush=True)
+        # What follows is aligned with it.
+        columns = zip(self._headings, *rows, strict=True)
+        self._headings = [column[0].ljust(max(map(cells, column))) for column in columns]
+        self._is_begun = True
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal, 0 if standard output is none."""
+    return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
 
 
 def wrapped(text: str, indent: str) -> list[str]:

@@ -170,35 +170,6 @@ def test_arguments_are_those_of_the_process_by_default(command, monkeypatch):
     assert main() == 0
 
 
-def test_reader_that_ends_early_is_no_error():
-    program = """
-import sys
-from redsync import cli
-
-class Family:
-    def add_parsers(subparsers):
-        subparsers.add_parser("planted").set_defaults(run=Family.run)
-    def run(options):
-        print("a line " * 100_000)
-        return 0
-
-cli.FAMILIES["planted_family"] = ("planted",)
-sys.modules["redsync.cli.planted_family"] = Family
-sys.exit(cli.main(["planted"]))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == 141
-
-
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_start_imports_nothing_slow_or_optional(arguments):
     done = run_python(

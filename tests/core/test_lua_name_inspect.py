@@ -5,7 +5,14 @@ import pytest
 from redsync._core.keys import LatchKeys
 from redsync._core.presence import ClientRecord
 from redsync._core.slots import SlotKeys
-from redsync._protocols.name_survey import NameLook, break_commands, key_patterns, look_command, name_of_key
+from redsync._protocols.name_survey import (
+    NameLook,
+    break_commands,
+    key_patterns,
+    keys_of_name,
+    look_command,
+    name_of_key,
+)
 
 PREFIX, NAME = b"redsync:", b"x"
 KEYS, LATCH = SlotKeys.of(PREFIX, NAME), LatchKeys.of(PREFIX, NAME)
@@ -141,6 +148,17 @@ def test_patterns_match_the_keys_of_names_and_no_others(node):
         name_of_key(b"p*:", key) for pattern in key_patterns(b"p*:", b"a[^c]*") for key in node.redis.scan_iter(pattern)
     }
     assert found == {b"ab", b"a{t}"}
+
+
+@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"p*:", b"{p}"])
+@pytest.mark.parametrize("name", [b"x", b"{x}", b"a{x"])
+def test_every_key_that_tells_of_a_name_is_found(prefix, name, node):
+    keys = keys_of_name(prefix, name)
+    for key in keys:
+        node.redis.set(key, 1)
+    found = {key for pattern in key_patterns(prefix, b"*") for key in node.redis.scan_iter(pattern)}
+    assert found == set(keys)
+    assert {name_of_key(prefix, key) for key in keys} == {name}
 
 
 def test_nothing_breaks_a_latch_or_a_foreign_value():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from redsync.cli.output import shown
-from redsync.cli.writing import cells, fitted, narrowed, short, table, told
+from redsync.cli.writing import PagedTable, cells, fitted, narrowed, short, table, told
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 from tests.support.trouble import add_guest
@@ -113,6 +113,32 @@ def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
     used = set(raw[0].info("commandstats"))
     assert "cmdstat_scan" in used
     assert "cmdstat_keys" not in used
+
+
+def test_ls_lists_no_more_names_than_are_wanted_and_tells_of_more(raw, redsync):
+    for name in ("a", "b", "c"):
+        raw[0].set(f"redsync:{name}", "me", px=60_000)
+    done = redsync("ls", "--limit", "2")
+    assert (done.status, len(done.out.splitlines())) == (0, 3)
+    assert done.err == "there are more names than these 2: choose by a pattern, or raise --limit\n"
+    cut, whole = redsync("ls", "--limit", "1", "--json").json, redsync("ls", "--limit", "3", "--json").json
+    assert (len(cut["names"]), cut["more"]) == (1, True)
+    assert ([entry["name"] for entry in whole["names"]], whole["more"]) == (["a", "b", "c"], False)
+
+
+def test_ls_writes_a_page_before_it_looks_for_the_next(three, raw, start):
+    with raw[0].pipeline(transaction=False) as pipeline:
+        for number in range(5000):
+            pipeline.set(f"redsync:{number}", "me", px=600_000)
+        pipeline.execute()
+    raw[0].config_resetstat()
+    command = start("ls")
+    reader = command.stdout.fileno()
+    assert os.read(reader, 4) == b"NAME"
+    command.stdout.close()
+    command.stdout = None
+    assert (command.communicate(timeout=30)[1], command.returncode) == ("", 141)
+    assert raw[0].info("commandstats")["cmdstat_evalsha"]["calls"] < 5000
 
 
 def test_ls_looks_under_the_prefix_given(make_client, redsync):
@@ -353,6 +379,13 @@ def test_break_without_owner_is_wrong_usage(redsync):
 def test_names_can_not_play_tricks_with_the_terminal():
     assert shown(b"a\x1b[31m\nb\xff") == "a\\x1b[31m\\nb\\xff"
     assert shown("naïve 名") == "naïve 名"
+
+
+def test_table_by_pages_is_aligned_and_never_gets_narrower(capsys):
+    pages = PagedTable(["A", "B"], cut=())
+    for rows in ([], [["xxx", "y"]], [["x", "y"], ["xxxxx", "z"]], [["w", "z"]]):
+        pages.put(rows)
+    assert capsys.readouterr().out.splitlines() == ["A    B", "xxx  y", "x      y", "xxxxx  z", "w      z"]
 
 
 def test_table_is_aligned():

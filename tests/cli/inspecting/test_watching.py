@@ -56,7 +56,7 @@ def test_watch_tells_of_who_waits(three, make_client, other, start):
 def view(*holders, errors=(None, None, None), waiting=0):
     nodes = [{"node": f"node {number}", "error": error} for number, error in enumerate(errors)]
     entry = {"name": "x", "kind": "lock", "holders": list(holders), "waiting": waiting, "permits": None, "latch": None}
-    return {"nodes": nodes, "names": [entry]}
+    return {"nodes": nodes, "names": [entry], "more": False}
 
 
 def hold(owner, *, quorum=True):
@@ -149,6 +149,25 @@ def test_page_fits_the_terminal():
     assert max(map(len, lines)) <= 40
     assert lines[4].startswith("name 49"), "what most wait for comes first"
     assert lines[-1] == "... and 45 lines more"
+
+
+def test_page_tells_of_names_that_are_not_looked_at():
+    lines = shown({**view(hold("a")), "more": True})
+    assert "1+ name, 1 held" in lines[0]
+    assert "there are more names than these 1: choose by a pattern, or raise --limit" in lines
+
+
+def test_watch_and_top_look_at_no_more_names_than_are_wanted(raw, start):
+    for name in ("a", "b"):
+        raw[0].set(f"redsync:{name}", "me", px=60_000)
+    top = start("top", "--json", "--limit", "1", "--interval", "0.05")
+    seen = json.loads(top.read_until("\n"))
+    assert (len(seen["names"]), seen["more"]) == (1, True)
+    watching = start("watch", "--limit", "1", "--interval", "0.05")
+    assert watching.stderr.readline().startswith("there are more names than these 1: ")
+    for command in (top, watching):
+        command.interrupt()
+        assert command.end() == 0
 
 
 def test_page_has_the_states_of_the_nodes_in_its_head():

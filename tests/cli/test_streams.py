@@ -1,0 +1,178 @@
+"""Standard streams that are closed, full or without a reader: what a command says then, and how it ends."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CLOSINGS = ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"]
+NOBODY = "redis://127.0.0.1:1"
+
+OPEN_STREAMS = """
+import os
+def is_open(number):
+    try:
+        return bool(os.fstat(number))
+    except OSError:
+        return False
+found = [number for number in range(3) if is_open(number)]
+with open(os.environ["FOUND"], "w") as file:
+    file.write(f"{found} {[os.readlink(f'/proc/{os.getppid()}/fd/{number}') for number in range(3)]}")
+raise SystemExit(3)
+"""
+
+
+def closing(redirections):
+    """Return what starts a command with streams closed, as a shell's user writes it."""
+    return {"before": ["sh", "-c", f'exec "$@" {redirections}', "sh"]}
+
+
+@pytest.fixture(params=["full", "without reader", "closed"])
+def mute(request):
+    """A standard error that can't be written."""
+    if request.param == "closed":
+        yield closing("2>&-")
+        return
+    if request.param == "full":
+        end = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, end = os.pipe()
+        os.close(reader)
+    yield {"stderr": end}
+    os.close(end)
+
+
+# Closed at the start
+
+
+@pytest.mark.parametrize("closed", CLOSINGS)
+def test_lock_has_the_status_of_a_command_that_finds_the_same_streams_closed(closed, redsync, tmp_path):
+    found = tmp_path / "found"
+    done = redsync("lock", "x", "-n", "--", sys.executable, "-c", OPEN_STREAMS, FOUND=str(found), **closing(closed))
+    assert (done.status, done.out, done.err) == (3, "", "")
+    numbers = {0: "<&-", 1: ">&-", 2: "2>&-"}
+    shut = {number for number, each in numbers.items() if each in closed.split()}
+    streams, ours = found.read_text().split("] ")
+    assert streams == str([number for number in range(3) if number not in shut]).rstrip("]")
+    assert all("/dev/null" in each for number, each in enumerate(ours.split(",")) if number in shut), ours
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["ls"], 0),
+        (["ls", "--json"], 0),
+        (["show", "x"], 0),
+        (["break", "x", "--owner", "a"], 1),
+        (["ls", "--url", NOBODY], 69),
+        (["top"], 64),
+        (["ls", "--nonsense"], 64),
+        (["--version"], 0),
+        (["lock", "--help"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_closed_streams_change_no_status_and_no_message_strays(arguments, status, closed, redsync, raw):
+    done = redsync(*arguments, **closing(closed))
+    assert done.status == status, done.err
+    assert "Traceback" not in done.err
+    if ">&-" in closed.split():
+        assert done.out == ""
+    if "2>&-" in closed.split():
+        assert done.err == ""
+        assert status == 0 or done.out == ""
+
+
+# Standard error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["-n", "busy", "--", "true"], 75),
+        (["-n", "-E", "0", "busy", "--", "true"], 0),
+        (["-v", "-w", "0.1", "busy", "--", "true"], 75),
+        (["x", "--max-hold", "0.2", "--", "sleep", "20"], 124),
+        (["x", "-v", "--", "sh", "-c", "exit 3"], 3),
+        (["x", "--", "no-such-command"], 127),
+        (["x", "--", "/dev/null"], 126),
+        (["x"], 64),
+        (["x", "--url", "nonsense", "--", "true"], 78),
+        (["x", "-n", "--url", NOBODY, "--", "true"], 69),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_lock_that_can_not_explain_itself_ends_with_the_same_status(arguments, status, mute, run_lock, make_client):
+    with make_client().get_fenced_lock("busy"):
+        assert run_lock(*arguments, **mute)[:2] == (status, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["ls", "--url", NOBODY], 69),
+        (["show", "x", "--url", NOBODY, "--json"], 69),
+        (["break", "x", "--owner", "a", "--yes"], 1),
+        (["doctor", "--url", NOBODY], 69),
+        (["ls", "--nonsense"], 64),
+        (["ls", "--url", "nonsense"], 78),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_command_that_can_not_explain_itself_ends_with_the_same_status(arguments, status, mute, redsync, raw):
+    assert redsync(*arguments, **mute).status == status
+
+
+def test_interrupted_command_without_standard_error_ends_with_130(start, nodes):
+    with open("/dev/full", "w") as full:
+        command = start("lock", "x", "-c", "echo begun; sleep 20", stderr=full)
+        command.read_until("begun")
+        command.interrupt()
+        assert command.end() == 130
+
+
+# Standard output
+
+
+PRINTING = [["ls"], ["ls", "--json"], ["show", "x"], ["show", "x", "--json"], ["doctor"], ["watch"], ["top", "--json"]]
+PRINTING += [["--help"], ["lock", "--help"], ["--version"], ["dev"]]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_result_that_can_not_be_written_is_told_with_status_74(arguments, unbuffered, redsync, make_client):
+    with make_client().get_lock("x"), open("/dev/full", "w") as full:
+        done = redsync(*arguments, stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert done.status == 74
+    assert done.err.splitlines()[-1] == "redsync: standard output can't be written: No space left on device"
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_reader_that_ends_early_is_no_error(arguments, start, make_client):
+    with make_client().get_lock("x"):
+        reader, end = os.pipe()
+        os.close(reader)
+        command = start(*arguments, stdout=end)
+        os.close(end)
+        assert (command.finish()[1], command.returncode) == ("", 141)
+
+
+def test_lock_does_not_care_whether_standard_output_can_be_written(run_lock):
+    with open("/dev/full", "w") as full:
+        assert run_lock("x", "-v", "--", "sh", "-c", "exit 3", stdout=full)[0] == 3
+
+
+def test_streams_of_a_process_that_may_open_nothing_stay_closed():
+    program = (
+        "import resource, sys\n"
+        "from redsync.cli import output\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\n"
+        "output.open_streams()\n"
+        "output.put('nobody'); output.flush(); output.warn('hears'); output.prompt('this')\n"
+        "sys.exit(sys.stdout is not None)"
+    )
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
