@@ -88,8 +88,8 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
             {"lock_command", "taking", "signals", "guard", "deadlines", "terminal", "wire"}
             | {"keeper", "keeping", "family", "child", "cgroup"},
         ),
-        (["ls"], {"inspecting", "asking", "listing", "reading", "writing"}),
-        (["show", "x"], {"inspecting", "asking", "listing", "reading", "showing", "writing"}),
+        (["ls"], {"inspecting", "asking", "listing", "pages", "reading", "writing"}),
+        (["show", "x"], {"inspecting", "asking", "listing", "pages", "reading", "showing", "writing"}),
     ],
 )
 def test_command_loads_nothing_of_the_others(arguments, mine):

@@ -63,7 +63,8 @@ def load_package() -> list[Module]:
 def find_undriven(modules: list[Module]) -> Iterator[str]:
     """Yield each call of a protocol whose steps nobody performs.
 
-    Steps may be the operand of `yield from`, an argument of another call (`runner.run(release(...))`), or returned.
+    Steps may be the operand of `yield from`, an argument of another call (`runner.run(release(...))`), returned, or
+    yielded together with who performs them (`yield lock, release(...)`).
     """
     by_name = {module.name: module for module in modules}
     driven = {name for module in modules for name, is_steps in module.functions.items() if is_steps}
@@ -98,10 +99,12 @@ def find_undriven(modules: list[Module]) -> Iterator[str]:
     for module in modules:
         parents = {child: parent for parent in ast.walk(module.tree) for child in ast.iter_child_nodes(parent)}
         for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
-            user = parents[call]
-            while isinstance(user, ast.IfExp | ast.Starred | ast.keyword):  # these only pass it on
+            user, paired = parents[call], False
+            while isinstance(user, ast.IfExp | ast.Starred | ast.keyword | ast.Tuple):  # these only pass it on
+                paired = paired or isinstance(user, ast.Tuple)
                 user = parents[user]
             performed = isinstance(user, ast.YieldFrom | ast.Call | ast.Return | ast.Lambda)
+            performed = performed or (paired and isinstance(user, ast.Yield))
             if not performed and is_protocol(call.func, module, user):
                 yield f"{module.name}:{call.lineno}: {ast.unparse(call)}"
 

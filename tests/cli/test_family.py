@@ -96,25 +96,27 @@ def test_without_proc_the_group_is_ended():
 
 
 def test_processes_of_another_namespace_are_no_members(monkeypatch, tmp_path):
+    ours = family.Family()
     # The number that /proc/self has there is not ours.
     (tmp_path / "self").symlink_to("1")
     stranger = tmp_path / "77"
     stranger.mkdir()
     (stranger / "stat").write_text(f"77 (sleep) S {os.getpid()} 77 77 0")
     monkeypatch.setattr(family, "_PROC", tmp_path)
-    assert family.Family().members() == {}
+    assert ours.members() == {}
     (tmp_path / "self").unlink()
     (tmp_path / "self").symlink_to(str(os.getpid()))
-    assert set(family.Family().members()) == {77}
+    assert set(ours.members()) == {77}
 
 
 def test_name_of_a_program_may_look_like_the_rest(monkeypatch, tmp_path):
+    ours = family.Family()
     (tmp_path / "self").symlink_to(str(os.getpid()))
     odd = tmp_path / "78"
     odd.mkdir()
     (odd / "stat").write_bytes(b"78 (a) R 1 1 1) S %d 78 78 0" % os.getpid())
     monkeypatch.setattr(family, "_PROC", tmp_path)
-    assert family.Family().members()[78].state == "S"
+    assert ours.members()[78].state == "S"
 
 
 @pytest.fixture
