@@ -8,7 +8,9 @@ pipeline, or in a script whose shell shares its group with us, the command is in
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -68,7 +70,7 @@ def launch(
                     os._exit(0)
             for each in (*handled, *_RESTORED):
                 signal.signal(each, signal.SIG_DFL)
-            os.execvpe(command[0], command, environment)  # noqa: S606
+            _execute(command, environment)
         except BaseException as error:
             _fail(writer, error)
     os.close(writer)
@@ -88,6 +90,17 @@ def _settle(place: str, group: int, cgroup: Cgroup) -> None:
         if place == FRONT:
             give(os.getpid())
     cgroup.join()
+
+
+def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606
+    except OSError as error:
+        script = shutil.which(command[0], path=environment.get("PATH"))
+        if error.errno != errno.ENOEXEC or script is None:
+            raise
+        # A script without a first line that says by what to run it: that is the shell, as execvp(3) has it.
+        os.execve("/bin/sh", ["/bin/sh", script, *command[1:]], environment)  # noqa: S606
 
 
 def _fail(writer: int, error: BaseException) -> NoReturn:

@@ -112,6 +112,13 @@ def test_command_that_can_not_be_run_gives_the_lock_back(run_lock, client, comma
     assert not client.get_fenced_lock("x").locked()
 
 
+def test_script_without_a_first_line_for_it_is_run_by_the_shell(run_lock, tmp_path):
+    script = tmp_path / "script"
+    script.write_text('echo "$1"; exit 3\n')
+    script.chmod(0o700)
+    assert run_lock("x", "--", str(script), "a b") == (3, "a b\n", "")
+
+
 @pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
 def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
     def fail(*_, **__):
