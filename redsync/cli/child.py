@@ -51,7 +51,7 @@ def launch(
         environment: All of its environment.
         place: Where it is to be.
         group: The process group of `redsync lock`.
-        cgroup: Which control group it joins.
+        cgroup: Which control group it joins if it is tied.
         handled: Signals that we treat otherwise than it is to.
         tied: It is killed if the calling process ends before it.
 
@@ -63,8 +63,9 @@ def launch(
     number = os.fork()
     if not number:
         try:
-            _settle(place, group, cgroup)
+            _settle(place, group)
             if tied:
+                cgroup.join()
                 set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
                 if os.getppid() != parent:
                     os._exit(0)
@@ -82,14 +83,13 @@ def launch(
     return number
 
 
-def _settle(place: str, group: int, cgroup: Cgroup) -> None:
+def _settle(place: str, group: int) -> None:
     if place == SHARED:
         os.setpgid(0, group)
     else:
         os.setpgid(0, 0)
         if place == FRONT:
             give(os.getpid())
-    cgroup.join()
 
 
 def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:

@@ -44,6 +44,12 @@ class _Process(NamedTuple):
     state: str
     parent: int
     group: int
+    threads: int
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can do anything still; of a zombie other threads than the first may."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 class Family:
@@ -77,7 +83,7 @@ class Family:
         waiting = [number for number in children.get(os.getpid(), ()) if number not in self._spared]
         while waiting:
             number = waiting.pop(0)
-            if table[number].state not in "ZX":
+            if table[number].lives:
                 found[number] = table[number]
             waiting += children.get(number, ())
         return found
@@ -130,8 +136,7 @@ def is_alone() -> bool:
     """Whether no other process is in the process group of this one, as far as can be known."""
     ours = os.getpgrp()
     return not any(
-        process.group == ours and process.state not in "ZX" and number != os.getpid()
-        for number, process in _processes()
+        process.group == ours and process.lives and number != os.getpid() for number, process in _processes()
     )
 
 
@@ -162,5 +167,5 @@ def _processes() -> Iterator[tuple[int, _Process]]:
             with contextlib.suppress(OSError):
                 stat = (_PROC / name / "stat").read_bytes()
                 # The program's name stands in parentheses and may contain any.
-                state, parent, group = stat[stat.rindex(b")") + 2 :].split(None, 3)[:3]
-                yield int(name), _Process(state.decode(), int(parent), int(group))
+                fields = stat[stat.rindex(b")") + 2 :].split()
+                yield int(name), _Process(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[17]))

@@ -9,6 +9,7 @@ on, it ends the command, and all that this has started. Before none of them is l
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -167,20 +168,27 @@ class Keeping:
         if schedule.reason is None:
             if self._wire.closed:
                 self._end(DESERTED, instant)
-            elif self._status is not None and (self._asked or instant >= self._ended_at + self._policy.kill_after):
-                if not self._family.gone:
-                    self._end(BEHIND, instant)
+            elif instant >= self._patient_until:
+                self._end(BEHIND, instant)
             elif schedule.look(instant):
                 self._end(str(schedule.reason), instant)
         if self._killed_at is not None or instant >= schedule.kill_at:
             self._kill(instant)
 
+    @property
+    def _patient_until(self) -> float:
+        """The instant until which what the command has left running may go on."""
+        if self._status is None or self._family.gone:
+            return math.inf
+        # Of a command that ended because it was asked to, the others have been asked, or should be.
+        was_asked = self._asked and self._status > SIGNALLED
+        return self._ended_at + (0.0 if was_asked else self._policy.kill_after)
+
     def _end(self, reason: str, instant: float) -> None:
         self._schedule.begin(reason, instant)
         if self._schedule.asks:
-            asked = self._family.send(signal.SIGTERM, but=self._asked)
-            self._asked |= asked
-            self._pressed = bool(asked)
+            # What was forwarded need not have been heeded then; but who tidies up is not disturbed.
+            self._pressed = bool(self._family.send(signal.SIGTERM, but=self._asked if reason == BEHIND else ()))
             self._family.send(signal.SIGCONT)
 
     def _kill(self, instant: float) -> None:
@@ -212,8 +220,8 @@ class Keeping:
     def _sleep(self, instant: float) -> None:
         """Wait for a message, a child's end, or the time at which there is something to decide."""
         until = self._schedule.next
-        if self._status is not None and self._schedule.reason is None:
-            until = min(until, self._ended_at + self._policy.kill_after)
+        if self._schedule.reason is None:
+            until = min(until, self._patient_until)
         patience = _POLL if self._killed_at is not None else min(max(until - instant, 0.0), _LONGEST_SLEEP)
         wire: list[Any] = [] if self._wire.closed else [self._wire]
         if self._children in select.select([self._children, *wire], [], [], patience)[0]:

@@ -16,6 +16,10 @@ from tests.cli.commands import ROOT
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers and /proc")
 
 
+STAT = " 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0"
+"""What else /proc tells of a process with one thread."""
+
+
 def run(program):
     """Run a program as a process of its own: to adopt orphans can't be undone."""
     begin = "import os, signal, subprocess, sys, time\nfrom redsync.cli.family import Family\n"
@@ -101,7 +105,7 @@ def test_processes_of_another_namespace_are_no_members(monkeypatch, tmp_path):
     (tmp_path / "self").symlink_to("1")
     stranger = tmp_path / "77"
     stranger.mkdir()
-    (stranger / "stat").write_text(f"77 (sleep) S {os.getpid()} 77 77 0")
+    (stranger / "stat").write_text(f"77 (sleep) S {os.getpid()} 77 77{STAT}")
     monkeypatch.setattr(family, "_PROC", tmp_path)
     assert ours.members() == {}
     (tmp_path / "self").unlink()
@@ -114,9 +118,22 @@ def test_name_of_a_program_may_look_like_the_rest(monkeypatch, tmp_path):
     (tmp_path / "self").symlink_to(str(os.getpid()))
     odd = tmp_path / "78"
     odd.mkdir()
-    (odd / "stat").write_bytes(b"78 (a) R 1 1 1) S %d 78 78 0" % os.getpid())
+    (odd / "stat").write_bytes(f"78 (a) R 1 1 1) S {os.getpid()} 78 78{STAT}".encode())
     monkeypatch.setattr(family, "_PROC", tmp_path)
     assert ours.members()[78].state == "S"
+
+
+def test_zombie_that_goes_on_in_another_thread_is_a_member(monkeypatch, tmp_path):
+    ours = family.Family()
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    for number, threads in ((79, 1), (80, 2)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / "stat").write_text(
+            f"{number} (python) Z {os.getpid()} 1 1{STAT}".replace("0 1 0", f"0 {threads} 0")
+        )
+    monkeypatch.setattr(family, "_PROC", tmp_path)
+    assert set(ours.members()) == {80}
 
 
 @pytest.fixture

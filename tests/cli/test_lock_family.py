@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,31 @@ def test_shell_that_is_asked_to_end_does_not_give_the_lock_back_under_its_job(lo
     process.stdin.write("\n")
     process.finish()
     assert process.returncode == 143
+
+
+THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(3600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""Ends its first thread alone: the process is a zombie that goes on."""
+
+
+def test_zombie_that_goes_on_in_another_thread_is_ended(lock_command):
+    process = lock_command("x", "--max-hold", "0.5", "-k", "0.2", "--", sys.executable, "-c", THREAD)
+    process.read_until("ready\n")
+    process.finish()
+    assert process.returncode == 124
+
+
+def test_command_that_did_not_heed_a_signal_is_asked_again(lock_command):
+    command = "trap 'echo noted' INT; trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.02; done"
+    process = lock_command("x", "--max-hold", "1", "-c", command)
+    process.read_until("ready\n")
+    process.interrupt()
+    process.read_until("noted\n")
+    assert process.finish()[0] == "asked\n"
 
 
 def test_orphans_are_reaped(lock_command):
