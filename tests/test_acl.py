@@ -291,7 +291,7 @@ def test_spin_lock_needs_no_subscription(guarded, make_worker):
                 assert lock.owned()
 
     with guarded.client() as client:
-        lock = client.get_spin_lock("x")
+        lock = client.get_spin_lock("x", timeout=20)
         with lock as hold:
             assert not make_worker().do(lock.acquire, timeout=0.05)
             waiting = make_worker().start(client.get_spin_lock("x").acquire, timeout=20)
