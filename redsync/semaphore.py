@@ -169,13 +169,13 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
-        state = self._acquire(check_timeout(blocking, timeout), lease, n)
-        return None if state is None else Permit(self._host, state)
+        return self._acquire(check_timeout(blocking, timeout), lease, n)
 
-    def _acquire(self, timeout: float | None, lease: float | None = None, wanted: int = 1) -> HoldState | None:
+    def _acquire(self, timeout: float | None, lease: float | None = None, wanted: int = 1) -> Permit | None:
         demand = self._demand(timeout, lease, wanted)
         try:
-            return self._runner.run(self._acquire_steps(demand))
+            state = self._runner.run(self._acquire_steps(demand))
+            return None if state is None else Permit(self._host, state)
         except BaseException:
             if demand.receipt.state is not None:
                 # Interrupted when the acquire had succeeded: the caller will never know.
@@ -207,9 +207,10 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
             QuorumError: Too few nodes answered until the timeout.
             ConfigurationError: The nodes know another number of permits than this program.
         """
-        state = self._acquire(self._timeout)
-        if state is None:
+        permit = self._acquire(self._timeout)
+        if permit is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
+<<<<<<< HEAD
         permit = None
         try:
             state.entered = True
@@ -219,6 +220,17 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
             self._forget(permit)
             self._undo(state)
+=======
+        owner = None
+        try:
+            permit._state.entered = True
+            owner = self._runner.owner()
+            self._entered.setdefault(owner, []).append(permit)
+        except BaseException:
+            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
+            self._forget(owner, permit)
+            self._undo(permit._state)
+>>>>>>> w/sent
             raise
         return permit
 
@@ -305,13 +317,13 @@ class AsyncSemaphore(_Counted[Any, AsyncPermit], TaskEnterable[AsyncPermit]):
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
-        state = await self._acquire(check_timeout(blocking, timeout), lease, n)
-        return None if state is None else AsyncPermit(self._host, state)
+        return await self._acquire(check_timeout(blocking, timeout), lease, n)
 
-    async def _acquire(self, timeout: float | None, lease: float | None = None, wanted: int = 1) -> HoldState | None:
+    async def _acquire(self, timeout: float | None, lease: float | None = None, wanted: int = 1) -> AsyncPermit | None:
         demand = self._demand(timeout, lease, wanted)
         try:
-            return await self._runner.run(self._acquire_steps(demand))
+            state = await self._runner.run(self._acquire_steps(demand))
+            return None if state is None else AsyncPermit(self._host, state)
         except BaseException:
             if demand.receipt.state is not None:
                 # Interrupted (KeyboardInterrupt) when the acquire had succeeded: the caller will never know.
@@ -341,12 +353,11 @@ class AsyncSemaphore(_Counted[Any, AsyncPermit], TaskEnterable[AsyncPermit]):
             QuorumError: Too few nodes answered until the timeout.
             ConfigurationError: The nodes know another number of permits than this program.
         """
-        state = await self._acquire(self._timeout)
-        if state is None:
+        permit = await self._acquire(self._timeout)
+        if permit is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
-        state.entered = True
-        permit = AsyncPermit(self._host, state)
+        permit._state.entered = True
         if self._on_lost is None:
             permit._open_scope()
         self._enter(permit, statement())

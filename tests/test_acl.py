@@ -278,6 +278,30 @@ def test_without_a_word_something_is_refused(word, guarded, make_worker):
     assert guarded.refused()
 
 
+def test_spin_lock_needs_no_subscription(guarded, make_worker):
+    """docs/locks/spin.md: take it when the nodes' ACL allows no SUBSCRIBE."""
+    guarded.allow([word for word in ALL if word != "+subscribe"])
+
+    async def in_tasks(holder):
+        async with AsyncClient(guarded.urls(), restart_guard=0.001, node_timeout=2.0) as client:
+            lock = client.get_spin_lock("x")
+            assert not await lock.acquire(timeout=0.05)
+            make_worker().start(holder.release)
+            async with client.get_spin_lock("x", timeout=20):
+                assert lock.owned()
+
+    with guarded.client() as client:
+        lock = client.get_spin_lock("x", timeout=20)
+        with lock as hold:
+            assert not make_worker().do(lock.acquire, timeout=0.05)
+            waiting = make_worker().start(client.get_spin_lock("x").acquire, timeout=20)
+            hold.release()
+        assert waiting.result(20)
+        lock.force_release()
+        asyncio.run(in_tasks(lock.__enter__()))
+    assert guarded.refused() == {("command", "subscribe")}
+
+
 @pytest.mark.slow
 def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
     places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]

@@ -130,7 +130,7 @@ class Bid:
     @property
     def place(self) -> tuple[Arg, ...]:
         """What an undoing says to get the place back that grants have taken away; empty if there is none."""
-        return (self._wanted, 0, *self._place()) if self._ticket and self._waits and not self._suspended else ()
+        return (self._wanted, 0, *self._place()) if self.taken and self._waits and not self._suspended else ()
 
     def judge(self, reply: Any) -> bool:
         """Tell a granting reply from a refusing one."""

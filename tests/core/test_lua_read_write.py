@@ -491,6 +491,7 @@ def test_crowd_of_readers_is_served_in_waves(rw):
     for i, owner in enumerate(crowd):
         rw.queue("read", owner, waited=5_000 - i)
     rw.release("write", ME)
+    assert len(rw.holders()) == 63, "as many as docs/locks/read-write.md says have it in the step of the release"
     waves = []
     while heard := rw.node.heard():
         waves.append(len(heard))

@@ -606,6 +606,7 @@ def test_resize_keeps_the_newest(sem):
     assert sem.resize(high, 6) == [high, 5]
     assert sem.resize(high, 6, sure=True) == [high, 6]
     assert sem.redis.keys() == [KEYS.limit]
+    assert sem.redis.pttl(KEYS.limit) == -1, "what resize has set stays"
 
 
 def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(sem):
@@ -744,6 +745,18 @@ def test_limit_of_a_rate_limiter_has_its_window(sem):
         assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60", 4]
     assert sem.look()[4] == 60
     assert sem.ask(B, window=(60,)) == b"1"
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(60_000, 86_400_000), (40_000_000, 86_400_000), (90_000_000, 180_000_000)])
+def test_limit_of_a_rate_limiter_is_kept_for_a_day_or_two_windows_from_a_use_on(sem, lasts, lease, kept):
+    """Not from each use, but from the first after each window."""
+    sem.ask(A, window=(60,), lease=lease)
+    assert lasts(sem.redis.pttl(KEYS.limit), kept)
+    for key in KEYS.held[:3]:
+        assert sem.redis.pexpire(key, lease - 1)
+    sem.redis.pexpire(KEYS.limit, kept - lease)
+    sem.ask(B, window=(60,), lease=lease)
+    assert lasts(sem.redis.pttl(KEYS.limit), kept)
 
 
 def test_window_that_a_quorum_contradicts_is_set_right(sem):

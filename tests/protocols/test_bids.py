@@ -266,6 +266,23 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
     assert toy.waits[0].until - 1000.0 < 0.05
 
 
+def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(bidder):
+    """It has drawn one, and no node has heard of it: an undoing that gave the place back would put it there."""
+    toy = bidder.toy
+    steps = bidder.steps(timeout=5.0)
+    ask = bidder.bid.ask
+
+    def interrupted(now):
+        if toy.tallies:
+            raise KeyboardInterrupt
+        return ask(now)
+
+    bidder.bid.ask = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        toy.play(steps, (ASK, toy.all_say(full())), UNDO)
+    assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
+
+
 def test_permit_that_gives_up_leaves_the_line(bidder):
     toy = bidder.toy
     script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), ("wait for wake-up", toy.slept())

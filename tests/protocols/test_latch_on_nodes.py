@@ -308,14 +308,48 @@ def test_what_was_not_used_for_a_day_is_forgotten_by_everybody(world, ada):
     assert ada.set(1) is True
 
 
-def test_count_down_takes_two_rounds_and_a_look_one(world, ada, bob):
-    ada.set(2)
+def test_count_down_takes_two_rounds_and_a_look_one_and_to_set_it_four(world, ada, bob):
+    def rounds(call, *args):
+        before = world.rounds
+        call(*args)
+        return world.rounds - before
+
+    ada.set(1)
     bob.count()
-    rounds = world.rounds
-    bob.count()
-    assert world.rounds == rounds + 1
-    bob.down()
-    assert world.rounds == rounds + 3
+    assert [rounds(bob.count), rounds(bob.down), rounds(ada.set, 2)] == [1, 2, 4]
+
+
+def test_first_setting_takes_a_round_more_where_clocks_of_nodes_differ(world, ada):
+    world.offsets = [0.0, 0.003, 0.009]
+    ada.set(1)
+    assert world.rounds == 5, "nodes begin with different tokens"
+
+
+@pytest.mark.parametrize("guard", [1.0, 4.0, 5.0, 9.0])
+def test_setting_fails_until_the_guard_is_over_and_waits_for_the_rest_of_five_seconds(world, guard):
+    for store in world.stores:
+        store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
+    born, ada = world.now, Caller(world, lease=1.0, restart_guard=guard)
+    for call in (lambda: ada.set(2), ada.delete):
+        world.now = born + guard - 0.1
+        with pytest.raises(QuorumError, match="FORGETFUL"):
+            call()
+        assert world.now < born + guard, "at once"
+    world.now = born + guard + 0.1
+    assert ada.set(2) is True
+    assert max(guard, 5.0) <= world.now - born < max(guard, 5.0) + 0.5
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_setter_that_died_half_way_is_waited_for_for_five_seconds(world, ada, bob, rounds):
+    """After it had the lock under which latches are set, and before it told the nodes anything."""
+    dying = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
+    for _ in range(rounds + 1):
+        next(dying)
+    died = world.now
+    assert bob.set(3) is True
+    assert 4.9 < world.now - died < 5.5
+    assert bob.count() == 3
 
 
 def forget(world, node):

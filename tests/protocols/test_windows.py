@@ -26,6 +26,17 @@ def test_loss_of_throughput_is_a_percent_or_two(per, loss):
     assert window.terms()[0] / per - 1 < loss
 
 
+@pytest.mark.parametrize(("per", "most"), [(1.0, 97.8), (10.0, 98.0), (3600.0, 99.0)])
+def test_throughput_is_what_the_page_says(per, most):
+    """docs/rate-limiting.md: the allowance is 1 % of the window, at least 10 ms, at most four times `node_timeout`."""
+    window = Window(per, TIMING)
+    for _ in range(50):
+        window.note(0.0005, late=False)
+    allowance = min(max(0.01 * per, 0.01), 4 * TIMING.node_timeout)
+    assert window.terms() == (pytest.approx(1.01 * (per + allowance) + 0.002), pytest.approx(allowance / 2))
+    assert round(100 * per / window.terms()[0], 1) == most
+
+
 def test_allowance_follows_what_rounds_take():
     window = Window(1.0, TIMING)
     for _ in range(20):

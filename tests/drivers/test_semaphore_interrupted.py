@@ -1,0 +1,113 @@
+"""A semaphore interrupted at every point at which an interruption can come: no permit is left that nobody knows of."""
+
+import itertools
+import time
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from redsync import OverReleaseError, QuorumError
+from tests.support.leftovers import claims
+
+STRIDE = 11
+"""Of some 400 points a run tries each eleventh; the seed says which."""
+
+
+@pytest.fixture
+def client(make_lasting):
+    return make_lasting()
+
+
+def left(raw, within=2.5):
+    """Wait until the nodes have no permits and no places; return what they have if they always do."""
+    deadline = time.monotonic() + within
+    while True:
+        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
+        if found == [[]] * len(raw):
+            return None
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def interrupt(client, raw, inject, seed):
+    """Return a function that tries all points of something, and checks after each that no permit is left."""
+
+    def interrupt(do, prepare=lambda semaphore: None, after=lambda semaphore: None):
+        """Interrupt `do(semaphore, prepare(semaphore))`; `after(semaphore)` follows."""
+        table, wrong = client.runner.session.holds, []
+        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+            semaphore = client.get_semaphore(f"x {point}", 3)
+            prepared = prepare(semaphore)
+            where = inject(point, partial(do, semaphore, prepared))
+            if where is None:
+                break
+            after(semaphore)
+            if len(table):
+                wrong.append(f"{where}: holds {[state.name for state in table]}")
+                break
+            rest = left(raw)
+            if rest is not None:
+                wrong.append(f"{where}: left {rest}")
+                break
+        print(f"{point} points")
+        assert wrong == []
+        assert point > 50
+
+    return interrupt
+
+
+def take(semaphore):
+    permit = semaphore.acquire(timeout=2.0, n=2)
+    assert permit
+    return permit
+
+
+def release_if_not_begun(semaphore):
+    """Whoever interrupts a call in its first steps finds the permit held, and can give it back."""
+    with suppress(OverReleaseError):
+        semaphore.release(2)
+
+
+def test_acquire_interrupted_at_any_point_leaves_no_permit(interrupt):
+    interrupt(lambda semaphore, _: take(semaphore))
+
+
+def test_with_interrupted_at_any_point_leaves_no_permit(interrupt):
+    def enter_and_leave(semaphore, _):
+        with semaphore as permit:
+            permit.check()
+
+    interrupt(enter_and_leave, after=partial(enter_and_leave, _=None))
+
+
+def test_with_of_a_permit_interrupted_at_any_point_leaves_no_permit(interrupt):
+    def leave(_, permit):
+        with permit:
+            pass
+
+    interrupt(leave, take, release_if_not_begun)
+
+
+@pytest.mark.parametrize("whose", ["semaphore", "permit"])
+def test_release_interrupted_at_any_point_leaves_no_permit(interrupt, whose):
+    def release(semaphore, permit):
+        semaphore.release(2) if whose == "semaphore" else permit.release()
+
+    interrupt(release, take, release_if_not_begun)
+
+
+def test_waiting_interrupted_at_any_point_leaves_no_place_in_line(interrupt, make_lasting):
+    """Another client has all there are."""
+    other, theirs = make_lasting(), []
+
+    def have_all(semaphore):
+        theirs.append(other.get_semaphore(semaphore.name, 3).acquire(n=3))
+
+    def wait_in_vain(semaphore, _):
+        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+            assert semaphore.acquire(timeout=0.1) is None
+
+    interrupt(wait_in_vain, have_all, lambda semaphore: theirs.pop().release())
