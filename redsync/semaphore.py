@@ -210,27 +210,13 @@ class Semaphore(_Counted[Any, Permit], ThreadEnterable[Permit]):
         permit = self._acquire(self._timeout)
         if permit is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
-<<<<<<< HEAD
-        permit = None
         try:
-            state.entered = True
-            permit = Permit(self._host, state)
+            permit._state.entered = True
             self._enter(permit, statement())
         except BaseException:
             # Interrupted: without an `__enter__` that returns there is no `__exit__`.
             self._forget(permit)
-            self._undo(state)
-=======
-        owner = None
-        try:
-            permit._state.entered = True
-            owner = self._runner.owner()
-            self._entered.setdefault(owner, []).append(permit)
-        except BaseException:
-            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
-            self._forget(owner, permit)
             self._undo(permit._state)
->>>>>>> w/sent
             raise
         return permit
 
