@@ -166,7 +166,6 @@ def _run_under_lock(options: argparse.Namespace, command: list[str], voice: Voic
     from redsync.cli.signals import Signals
 
     _silence(options.quiet)
-    _fill_streams()
     # The keeper is a copy of this process, so it comes first: before threads, connections and the lock.
     with Signals() as signals, Keeper(command, _environment(options), signals.spurned) as keeper:
         return _hold_and_run(options, keeper, signals, voice)
@@ -233,13 +232,6 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
             return
         if signal.SIGTSTP in came:
             signals.stop_ourselves()
-
-
-def _fill_streams() -> None:
-    # Where standard streams are closed, what we open would get their numbers. The command finds them closed as before.
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(number)
 
 
 def _silence(quiet: bool) -> None:
