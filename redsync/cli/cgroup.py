@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 __all__ = ["Cgroup"]
@@ -26,9 +27,8 @@ class Cgroup:
         with contextlib.suppress(OSError):
             ours = _our_group()
             if ours is not None and _is_ours(ours):
-                path = ours / f"redsync-{os.getpid()}"
-                path.mkdir()
-                self._path = path
+                # Each container has a process 1, and more than one may be in the same group.
+                self._path = path = Path(tempfile.mkdtemp(prefix="redsync-", dir=ours))
                 if not (path / "cgroup.kill").exists():  # Linux before 5.14
                     self.remove()
 
@@ -41,11 +41,12 @@ class Cgroup:
         self._write("cgroup.kill", "1")
 
     def remove(self) -> None:
-        """Remove it, if nobody is left in it."""
+        """Remove it, if nobody is left in it, with those below that a killed `redsync lock` could not remove."""
         if self._path is not None:
-            # Its other owner, or the service manager, may have been faster.
-            with contextlib.suppress(OSError):
-                self._path.rmdir()
+            for path, _, _ in os.walk(self._path, topdown=False):
+                # Its other owner, or the service manager, may have been faster.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
 
     def _write(self, name: str, text: str) -> None:
         if self._path is not None:

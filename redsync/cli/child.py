@@ -15,8 +15,10 @@ import signal
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from redsync.cli.deadlines import now
 from redsync.cli.family import PARENT_DEATH_SIGNAL, set_option
 from redsync.cli.terminal import give
+from redsync.cli.wire import is_ready
 
 if TYPE_CHECKING:
     from redsync.cli.cgroup import Cgroup
@@ -43,6 +45,7 @@ def launch(
     cgroup: Cgroup,
     handled: Collection[int],
     tied: bool,
+    until: float,
 ) -> int:
     """Start a command; return its process number.
 
@@ -54,6 +57,7 @@ def launch(
         cgroup: Which control group it joins if it is tied.
         handled: Signals that we treat otherwise than it is to.
         tied: It is killed if the calling process ends before it.
+        until: It is killed if it has not begun by then.
 
     Raises:
         OSError: It can't be executed.
@@ -75,6 +79,9 @@ def launch(
         except BaseException as error:
             _fail(writer, error)
     os.close(writer)
+    # Who was stopped before it has begun, or waits for a slow disk, must not begin when the lock is another's.
+    if not is_ready(until - now(), reader):
+        os.kill(number, signal.SIGKILL)
     with open(reader, "rb") as told:
         failure = told.read()
     if failure:

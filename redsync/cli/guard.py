@@ -63,8 +63,8 @@ class TheKeeper(Protocol):
         """Kill it as well."""
         ...
 
-    def reap(self) -> None:
-        """Reap what was left to us."""
+    def look_after(self) -> None:
+        """Act on the news of a child."""
         ...
 
 
@@ -177,7 +177,7 @@ class Guard:
         elif number == signal.SIGCONT:
             self._resume()
         elif number == signal.SIGCHLD:
-            self._keeper.reap()
+            self._keeper.look_after()
 
     def _follow(self, number: int, resumed: int) -> None:
         """The command was stopped: stop as well if that is the terminal's doing, so that the shell takes over."""

@@ -97,8 +97,11 @@ class Keeper:
             passes = 0 if self._family.send(signal.SIGKILL) else passes + 1
             time.sleep(_POLL)
 
-    def reap(self) -> None:
-        """Reap what was left to us as the first process of a container."""
+    def look_after(self) -> None:
+        """Make it go on if it was stopped, and reap what was left to us as the first process of a container."""
+        with contextlib.suppress(ChildProcessError):
+            if os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
+                os.kill(self.number, signal.SIGCONT)
         with contextlib.suppress(ChildProcessError):
             while os.getpid() == 1 and os.waitpid(-1, os.WNOHANG)[0]:
                 pass

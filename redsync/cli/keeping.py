@@ -9,18 +9,18 @@ on, it ends the command, and all that this has started. Before none of them is l
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import select
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from redsync.cli.child import SHARED, launch
 from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LOST, Policy, Schedule, now
 from redsync.cli.exits import SIGNALLED
 from redsync.cli.family import Family
-from redsync.cli.wire import NOTHING
+from redsync.cli.wire import NOTHING, is_ready
 
 if TYPE_CHECKING:
     from redsync.cli.cgroup import Cgroup
@@ -81,8 +81,14 @@ class Keeping:
 
     def run(self) -> None:
         """Do all of it."""
+        try:
+            self._keep()
+        finally:
+            self._cgroup.remove()
+
+    def _keep(self) -> None:
         while not self._leader:
-            select.select([self._wire], [], [])
+            is_ready(math.inf, self._wire)
             for words in self._wire.receive():
                 if self._leader:
                     self._obey(words)
@@ -92,7 +98,6 @@ class Keeping:
                 return
         while not self._turn():
             pass
-        self._cgroup.remove()
 
     def _begin(self, place: str, group: str, until: str, owner: str, token: str, *policy: str) -> bool:
         """Start the command, if there is time for that; return whether it runs."""
@@ -114,6 +119,7 @@ class Keeping:
                 cgroup=self._cgroup,
                 handled=self._handled,
                 tied=self._policy.heeds_loss,
+                until=self._schedule.next,
             )
         except OSError as error:
             self._wire.send("unable", error.errno)
@@ -131,8 +137,6 @@ class Keeping:
         for words in self._wire.receive():
             self._obey(words)
         instant = now()
-        if self._wire.closed and not self._policy.heeds_loss:
-            return True
         self._decide(instant)
         if self._is_over(instant):
             left = () if self._family.gone else self._family.members()
@@ -166,7 +170,7 @@ class Keeping:
     def _decide(self, instant: float) -> None:
         schedule = self._schedule
         if schedule.reason is None:
-            if self._wire.closed:
+            if self._wire.closed and self._policy.heeds_loss:
                 self._end(DESERTED, instant)
             elif instant >= self._patient_until:
                 self._end(BEHIND, instant)
@@ -223,9 +227,9 @@ class Keeping:
         if self._schedule.reason is None:
             until = min(until, self._patient_until)
         patience = _POLL if self._killed_at is not None else min(max(until - instant, 0.0), _LONGEST_SLEEP)
-        wire: list[Any] = [] if self._wire.closed else [self._wire]
-        if self._children in select.select([self._children, *wire], [], [], patience)[0]:
-            os.read(self._children, 4096)
+        if is_ready(patience, self._children, *(() if self._wire.closed else (self._wire,))):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._children, 4096)
 
 
 def _leave_streams() -> None:

@@ -21,6 +21,7 @@ import errno
 import logging
 import math
 import os
+import signal
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -226,8 +227,11 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
     from redsync.cli.signals import FORWARDED
 
     while (left := until - time.monotonic()) > 0 and not hold.lost:
-        if any(number in FORWARDED for number in signals.wait(left)):
+        came = signals.wait(left)
+        if any(number in FORWARDED for number in came):
             return
+        if signal.SIGTSTP in came:
+            signals.stop_ourselves()
 
 
 def _silence(quiet: bool) -> None:

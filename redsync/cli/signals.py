@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 from collections import deque
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from redsync.cli.wire import Wire
+from redsync.cli.wire import Wire, is_ready
 
 __all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals"]
 
@@ -96,7 +94,7 @@ class Signals:
 
     def wait(self, seconds: float, *others: Wire) -> list[int]:
         """Sleep until a signal or a message comes, `wake` is called, or the time is up; return which signals came."""
-        select.select([self._reader, *(other.fileno() for other in others)], [], [], max(seconds, 0.0))
+        is_ready(seconds, self._reader, *others)
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
         came = []
@@ -116,6 +114,6 @@ class Signals:
         try:
             os.killpg(os.getpgrp(), signal.SIGTSTP)
             # It need not happen at once where there are more threads.
-            select.select([self._reader], [], [], 0.1)
+            is_ready(0.1, self._reader)
         finally:
             signal.signal(signal.SIGTSTP, former)

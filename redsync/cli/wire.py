@@ -6,15 +6,18 @@ closes the wire for the other.
 
 from __future__ import annotations
 
+import math
+import select
 import socket
 from typing import Final
 
-__all__ = ["NOTHING", "Wire"]
+__all__ = ["NOTHING", "Wire", "is_ready"]
 
 NOTHING: Final = "-"
 """The word for None."""
 
 _CHUNK: Final = 4096
+_LONGEST: Final = 1e6
 
 
 class Wire:
@@ -68,3 +71,14 @@ class Wire:
             self._received += data
         *lines, self._received = self._received.split(b"\n")
         return [line.decode().split() for line in lines]
+
+
+def is_ready(seconds: float, *files: Wire | int) -> bool:
+    """Wait until one of them can be read, or the time is up; whatever their numbers, which `select` limits to 1,023.
+
+    No wait is longer than eleven days.
+    """
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return bool(poll.poll(math.ceil(min(max(seconds, 0.0), _LONGEST) * 1000)))

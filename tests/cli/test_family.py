@@ -159,6 +159,15 @@ def test_control_group_ends_all_that_joined(group):
         group.remove()
 
 
+def test_groups_that_were_left_in_it_are_removed_with_it(group):
+    if group._path is None:
+        pytest.skip("no control group can be made here")
+    # As of a nested `redsync lock` that was killed.
+    (group._path / "redsync-inner").mkdir()
+    group.remove()
+    assert not group._path.exists()
+
+
 def test_without_leave_to_make_one_nothing_happens(monkeypatch):
     monkeypatch.setattr("redsync.cli.cgroup._our_group", lambda: Path("/nowhere"))
     made = Cgroup()

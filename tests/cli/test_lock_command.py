@@ -283,3 +283,22 @@ def test_start_loads_little_besides_the_client(nodes):
     loaded = set(done.stdout.split())
     assert ours <= loaded
     assert {name for name in loaded if name.split(".")[0] == "rich" or "demo" in name or "testing" in name} == set()
+
+
+def test_closed_streams_stay_closed_and_the_status_is_kept(lock_command):
+    # What we open ourselves must not get their numbers.
+    before = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    process = lock_command("x", "-c", "[ -e /proc/self/fd/2 ] || exit 3", before=before)
+    process.finish()
+    assert process.returncode == 3
+
+
+def test_inherited_descriptors_may_be_many(lock_command):
+    # `select` knows 1,024.
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        process = lock_command("x", "--", "echo", "ran", pass_fds=many)
+    finally:
+        for number in many:
+            os.close(number)
+    assert process.finish() == ("ran\n", "")

@@ -17,6 +17,10 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 LEFT = "redsync lock: ended what the command had left running\n"
 
 
+def parent_of(number):
+    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 # What is left behind
 
 
@@ -102,6 +106,37 @@ def test_command_is_ended_with_its_keeper(lock_command, client):
     assert client.get_fenced_lock("x").acquire(False)
 
 
+def test_keeper_that_was_stopped_sees_the_end_of_the_command(lock_command):
+    process = lock_command("x", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE)
+    process.read_until("ready\n")
+    os.kill(find(process)[1], signal.SIGSTOP)
+    process.stdin.write("\n")
+    process.finish()
+    assert process.returncode == 3
+
+
+@pytest.mark.slow
+def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_lock(
+    lock_command, eventually, tmp_path
+):
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o700)
+    # To look for it takes a while.
+    path = ":".join([*["/nowhere"] * 10_000, str(tmp_path)])
+    process = lock_command("x", "--lease", "1.5", "--", "program", PATH=path)
+    eventually(lambda: len(process.family()) == 3)
+    holder, keeper = process.pid, next(number for number in process.family() if parent_of(number) == process.pid)
+    (child,) = process.family() - {holder, keeper}
+    for number in (child, holder):
+        os.kill(number, signal.SIGSTOP)
+    eventually(lambda: child not in process.family())
+    os.kill(holder, signal.SIGCONT)
+    process.finish()
+    assert process.returncode == 124
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.slow
 def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
     process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')
@@ -123,6 +158,14 @@ def test_command_whose_lock_may_be_lost_goes_on_without_us(lock_command, tmp_pat
     process.stdin.write("\n")
     process.stdin.flush()
     eventually(done.exists)
+
+
+def test_command_whose_lock_may_be_lost_is_ended_without_us_when_its_time_is_over(lock_command, eventually):
+    process = lock_command("x", "--on-lost", "ignore", "--max-hold", "1", "-c", "echo ready; sleep 60")
+    process.read_until("ready\n")
+    process.kill()
+    process.wait()
+    eventually(lambda: not process.family())
 
 
 # With a terminal
@@ -166,6 +209,17 @@ def test_command_that_wants_the_terminal_from_the_background_stops_us_too(on_ter
     process.read_until("stopped")
     process.type("words\n")
     process.read_until("got words")
+    process.read_until("over")
+    assert process.end() == 0
+
+
+def test_stop_key_works_while_the_lock_is_kept_for_longer(on_terminal, eventually):
+    process = on_terminal('"$@"; echo stopped; kill %1; fg; echo over', "--min-hold", "60", "--", "echo", "ran")
+    process.read_until("ran")
+    # The terminal is the holder's again, and nobody is left but that and the shell.
+    eventually(lambda: os.tcgetpgrp(process.terminal.master) in process.family() and len(process.family()) == 2)
+    process.type("\x1a")
+    process.read_until("stopped")
     process.read_until("over")
     assert process.end() == 0
 
