@@ -319,7 +319,9 @@ class Maintenance:
             # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
             error = describe_error(problem)
         with self._settled:
-            self._census.note_tried(node, error)
+            # When the client is closed, that is what broke it off, and no news of the node.
+            if not self._stopping:
+                self._census.note_tried(node, error)
             del self._connecting[node.index]
             self._settled.notify_all()
         self._waker.wake()

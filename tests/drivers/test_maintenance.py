@@ -558,3 +558,18 @@ def test_lock_may_be_called_as_the_birth_record(kind, make_guarded):
     with getattr(client, kind)("birth") as hold:
         hold.check()
         assert take(make_guarded(), "another") is True
+
+
+def test_node_that_is_still_being_connected_when_the_client_is_closed_is_not_told_of(make_client, nodes, eventually):
+    nodes.pause(0)
+    client = make_client(node_timeout=5.0)
+    assert client.get_lock("x").acquire(False)
+    maintenance = client.runner._maintenance
+    assert maintenance._connecting
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(client.close)
+        eventually(lambda: maintenance._stopping)
+        nodes.resume(0)
+        closing.result(30)
+    assert not maintenance._connecting
+    assert maintenance.statuses()[0].last_error is None
