@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 __all__ = ["Cgroup"]
@@ -28,7 +27,9 @@ class Cgroup:
             ours = _our_group()
             if ours is not None and _is_ours(ours):
                 # Each container has a process 1, and more than one may be in the same group.
-                self._path = path = Path(tempfile.mkdtemp(prefix="redsync-", dir=ours))
+                path = ours / f"redsync-{os.getpid()}-{os.urandom(4).hex()}"
+                path.mkdir()
+                self._path = path
                 if not (path / "cgroup.kill").exists():  # Linux before 5.14
                     self.remove()
 

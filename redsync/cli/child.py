@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -103,6 +102,8 @@ def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606
     except OSError as error:
+        import shutil
+
         script = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or script is None:
             raise

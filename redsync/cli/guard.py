@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from redsync.cli.child import FRONT, OWN, SHARED
@@ -21,6 +21,8 @@ _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0
 _RESOLUTION: Final = 0.001
+_PATIENCE: Final = 2.0
+_PASSES: Final = 2
 
 _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 """What stops a program because of the terminal."""
@@ -59,8 +61,8 @@ class TheKeeper(Protocol):
         """Kill all that it keeps."""
         ...
 
-    def take_over(self) -> None:
-        """Kill it as well."""
+    def strike(self) -> set[int]:
+        """Kill it as well; return who was there."""
         ...
 
     def look_after(self) -> None:
@@ -88,19 +90,21 @@ class Guard:
         status: The command's exit status, 128 + n if signal n ended it.
         errno: Why it could not be executed, 0 if it could.
         reason: Why it was ended, one of the words of `deadlines`; None if it was not.
-        left: The processes that could not be ended.
     """
 
-    def __init__(self, keeper: TheKeeper, hold: TheHold, signals: Signals, policy: Policy) -> None:
+    def __init__(
+        self, keeper: TheKeeper, hold: TheHold, signals: Signals, policy: Policy, say: Callable[[str], object]
+    ) -> None:
         self.status = 0
         self.errno = 0
         self.reason: str | None = None
-        self.left: tuple[int, ...] = ()
         self._keeper = keeper
         self._wire = keeper.wire
         self._hold = hold
         self._signals = signals
         self._policy = policy
+        self._say = say
+        self._told_left = False
         self._shared = False
         self._group = 0
         self._until = 0.0
@@ -114,6 +118,17 @@ class Guard:
         self._shared = place == SHARED
         self._until = _end_of(self._hold)
         self._keeper.begin(self._hold, self._until, place, self._policy)
+        try:
+            self._watch()
+        except BaseException:
+            # Whatever failed here: nothing may run without its lock.
+            self._end_all()
+            raise
+        finally:
+            if self._group and foreground() == self._group and not self._shared:
+                give(os.getpgrp())
+
+    def _watch(self) -> None:
         while not self._over:
             self._tell()
             for number in self._signals.wait(self._patience(), self._wire):
@@ -121,13 +136,23 @@ class Guard:
             for words in self._wire.receive():
                 self._hear(words)
             if self._wire.closed and not self._over:
-                self._keeper.take_over()
                 self.reason = DESERTED
-                self._over = True
+                self._end_all()
             elif not self._over and now() >= self._too_late:
                 self._keeper.enforce()
-        if self._group and foreground() == self._group and not self._shared:
-            give(os.getpgrp())
+
+    def _end_all(self) -> None:
+        """Kill all; return when nobody is left, or nothing is saved by waiting for who can't be killed."""
+        began, empty = now(), 0
+        # A listing that shows nobody may have missed one who was forked meanwhile.
+        while empty < _PASSES and now() < max(began + _PATIENCE, self._too_late):
+            left = self._keeper.strike()
+            empty = 0 if left else empty + 1
+            if now() >= began + _PATIENCE:
+                self._tell_left(left)
+            self._tell()
+            self._signals.wait(_SHORTEST_SLEEP)
+        self._over = True
 
     def _tell(self) -> None:
         until = _end_of(self._hold)
@@ -161,11 +186,18 @@ class Guard:
         elif what == "unable":
             self.errno = int(rest[0])
             self._over = True
+        elif what == "left":
+            self._tell_left(rest)
         elif what == "over":
             self.status = int(rest[0])
             self.reason = None if rest[1] == NOTHING else rest[1]
-            self.left = tuple(map(int, rest[2:]))
             self._over = True
+
+    def _tell_left(self, left: Collection[object]) -> None:
+        if left and not self._told_left:
+            self._told_left = True
+            numbers = ", ".join(map(str, left))
+            self._say(f"can't end what the command has started, and keep the lock while we can: processes {numbers}")
 
     def _react(self, number: int) -> None:
         if number in FORWARDED:

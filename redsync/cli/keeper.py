@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from redsync.cli.cgroup import Cgroup
 from redsync.cli.deadlines import Policy
@@ -27,13 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeper"]
 
-_POLL: Final = 0.01
-_PATIENCE: Final = 5.0
-_PASSES: Final = 2
-
 
 class Keeper:
-    """The keeper, for as long as the `with` block lasts; nothing of the command is left then.
+    """The keeper, for as long as the `with` block lasts.
 
     Attributes:
         wire: Where to talk to it.
@@ -87,15 +82,10 @@ class Keeper:
         self._family.send(signal.SIGKILL, but=(self.number,))
         os.kill(self.number, signal.SIGCONT)
 
-    def take_over(self) -> None:
-        """Kill all that it has kept, and itself if it has not ended."""
-        deadline = time.monotonic() + _PATIENCE
-        passes = 0
-        while passes < _PASSES and time.monotonic() < deadline:
-            self._cgroup.kill()
-            # A listing that shows nobody may have missed one who was forked meanwhile.
-            passes = 0 if self._family.send(signal.SIGKILL) else passes + 1
-            time.sleep(_POLL)
+    def strike(self) -> set[int]:
+        """Kill all that it has kept, and itself if it has not ended; return who was there."""
+        self._cgroup.kill()
+        return self._family.send(signal.SIGKILL)
 
     def look_after(self) -> None:
         """Make it go on if it was stopped, and reap what was left to us as the first process of a container."""
@@ -112,9 +102,7 @@ class Keeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for its end. If the command still runs, something failed here: nothing may run without its lock."""
-        if error is not None:
-            self.take_over()
+        """Wait for its end: it sees that of the wire."""
         self.wire.close()
         # It may have been stopped.
         with contextlib.suppress(ProcessLookupError):

@@ -45,6 +45,10 @@ _POLL: Final = 0.01
 _PATIENCE: Final = 2.0
 """Seconds for the end of those that were killed: who does not end in time can't be ended by us."""
 
+_POLL_OF_THE_REST: Final = 0.2
+_TIME_TO_STOP: Final = 0.1
+"""Seconds that a full-screen program has to tidy the terminal up before it is stopped in any case."""
+
 
 class Keeping:
     """Waits for the start, starts the command, and ends when nobody of its family is left."""
@@ -76,8 +80,10 @@ class Keeping:
         self._asked: set[int] = set()
         self._pressed = False
         self._halted = False
+        self._halt_at = math.inf
         self._resumed = 0
-        self._killed_at: float | None = None
+        self._killed_at = math.inf
+        self._told_left = False
 
     def run(self) -> None:
         """Do all of it."""
@@ -139,8 +145,7 @@ class Keeping:
         instant = now()
         self._decide(instant)
         if self._is_over(instant):
-            left = () if self._family.gone else self._family.members()
-            self._wire.send("over", self._status or 0, self._told_reason(), *left)
+            self._wire.send("over", self._status or 0, self._told_reason())
             return True
         self._sleep(instant)
         return False
@@ -155,9 +160,10 @@ class Keeping:
             self._forward(int(number))
         elif what == "stop":
             self._halted = True
-            self._family.halt()
+            self._halt_at = now() + _TIME_TO_STOP
         elif what == "resume":
             self._halted = False
+            self._halt_at = math.inf
             self._resumed = int(number)
             self._family.send(signal.SIGCONT)
 
@@ -176,8 +182,11 @@ class Keeping:
                 self._end(BEHIND, instant)
             elif schedule.look(instant):
                 self._end(str(schedule.reason), instant)
-        if self._killed_at is not None or instant >= schedule.kill_at:
+        if instant >= min(self._killed_at, schedule.kill_at):
             self._kill(instant)
+        elif instant >= self._halt_at:
+            self._halt_at = math.inf
+            self._family.halt()
 
     @property
     def _patient_until(self) -> float:
@@ -196,15 +205,18 @@ class Keeping:
             self._family.send(signal.SIGCONT)
 
     def _kill(self, instant: float) -> None:
-        self._killed_at = instant if self._killed_at is None else self._killed_at
+        self._killed_at = min(self._killed_at, instant)
         self._cgroup.kill()
-        if self._family.send(signal.SIGKILL):
-            self._pressed = True
+        left = self._family.send(signal.SIGKILL)
+        self._pressed = self._pressed or bool(left)
+        if instant >= self._killed_at + _PATIENCE and not self._told_left:
+            self._told_left = True
+            self._wire.send("left", *left)
 
     def _is_over(self, instant: float) -> bool:
-        if self._family.gone:
-            return True
-        return self._killed_at is not None and instant >= self._killed_at + _PATIENCE
+        # Who can't be killed keeps the lock for as long as it can be renewed: after that nothing is saved by waiting.
+        has_lock = self._schedule.reason != LOST and instant < self._schedule.until
+        return self._family.gone or (instant >= self._killed_at + _PATIENCE and not has_lock)
 
     def _reap(self) -> None:
         for number, status in self._family.reap():
@@ -226,7 +238,9 @@ class Keeping:
         until = self._schedule.next
         if self._schedule.reason is None:
             until = min(until, self._patient_until)
-        patience = _POLL if self._killed_at is not None else min(max(until - instant, 0.0), _LONGEST_SLEEP)
+        patience = min(max(min(until, self._halt_at) - instant, 0.0), _LONGEST_SLEEP)
+        if instant >= self._killed_at:
+            patience = _POLL if instant < self._killed_at + _PATIENCE else _POLL_OF_THE_REST
         if is_ready(patience, self._children, *(() if self._wire.closed else (self._wire,))):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._children, 4096)

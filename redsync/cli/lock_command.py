@@ -139,6 +139,17 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command under its lock; return the exit status."""
+    from redsync.cli.terminal import foreground
+
+    status = _run(options)
+    if status == SIGNALLED + signal.SIGINT and foreground() == os.getpgrp():
+        # The loop of an interactive shell goes on unless what it waits for was ended by the key, too.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     _check(options)
     from redsync.cli.signals import SignalledError
@@ -186,7 +197,7 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
         began = time.monotonic()
         # A lock that a signal interrupts from here on is given back as usual.
         signals.collect()
-        guard = Guard(keeper, hold, signals, policy)
+        guard = Guard(keeper, hold, signals, policy, voice.say)
         guard.run()
         status = _status_of(guard, voice)
         lost = hold.lost
@@ -205,8 +216,6 @@ def _status_of(guard: Guard, voice: Voice) -> int:
     if guard.errno:
         voice.say(f"can't run the command: {os.strerror(guard.errno)}")
         return NOT_FOUND if guard.errno == errno.ENOENT else NOT_EXECUTABLE
-    if guard.left:
-        voice.say(f"could not end what the command had started: processes {', '.join(map(str, guard.left))}")
     if guard.reason is not None:
         voice.say(_TOLD[guard.reason])
     if guard.reason == DESERTED:

@@ -154,4 +154,8 @@ class Command(subprocess.Popen):
 
 
 def command_line(number):
-    return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+    """Return the words of a process's command; none if it has ended."""
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -93,6 +93,28 @@ def test_orphans_are_reaped(lock_command):
     assert process.returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+def test_lock_is_kept_while_somebody_writes_who_cannot_be_killed(lock_command, client, tmp_path):
+    """It has become another user, we may not signal such, and there is no control group."""
+    stop = tmp_path / "stop"
+    tmp_path.chmod(0o777)
+    for directory in list(tmp_path.parents)[:3]:
+        directory.chmod(0o755)
+    hide = 'for at in $(awk \'$3 == "cgroup2" {print $2}\' /proc/mounts); do umount $at; done; exec "$@"'
+    before = ["unshare", "--mount", "sh", "-c", hide, "sh", "setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
+    stubborn = f"trap '' TERM; echo ready; until [ -e {stop} ]; do sleep 0.02; done"
+    other = ["setpriv", "--reuid", "65534", "--clear-groups", "sh", "-c", stubborn]
+    process = lock_command("x", "--lease", "2", "--max-hold", "0.3", "-k", "0.2", "--", *other, before=before)
+    process.read_until("ready\n")
+    line = process.stderr.readline()
+    assert line.startswith("redsync lock: can't end what the command has started, and keep the lock while we can")
+    assert not client.get_fenced_lock("x").acquire(timeout=3)
+    stop.touch()
+    process.finish()
+    assert process.returncode == 124
+    assert client.get_fenced_lock("x").acquire(timeout=5)
+
+
 # Without its keeper, or with one that stands still
 
 

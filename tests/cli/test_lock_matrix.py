@@ -132,10 +132,11 @@ def wait_until(what):
 
 def find(process):
     """Return the process that holds the lock, and its keeper."""
+    ours = [sys.executable.encode(), b"-m", b"redsync.cli", b"lock", b"x"]
     found = {
         number: int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
         for number in process.family()
-        if command_line(number)[:5] == [sys.executable.encode(), b"-m", b"redsync.cli", b"lock", b"x"]
+        if command_line(number)[:5] == ours
     }
     (holder,) = (number for number, parent in found.items() if parent not in found)
     (keeper,) = (number for number, parent in found.items() if parent == holder)

@@ -152,13 +152,32 @@ def test_interrupt_key_reaches_the_command_once(on_terminal):
     assert process.wait(20) == 6
 
 
-def test_interrupt_key_while_waiting_ends_with_130(on_terminal, client, eventually):
+def test_interrupt_key_while_waiting_ends_us_so_that_a_shell_sees_it(on_terminal, client, eventually):
     with client.get_fenced_lock("x"):
         process = on_terminal("x", "--", "true")
         eventually(lambda: client.inspect("x").waiters)
         process.type("\x03")
-        assert process.wait(20) == 130
+        assert process.wait(20) == -signal.SIGINT
         eventually(lambda: not client.inspect("x").waiters)
+
+
+def test_interrupt_key_ends_the_loop_of_a_shell(on_terminal, client):
+    process = on_terminal(
+        "x", "-c", "echo ready; exec sleep 60", before=["/bin/sh", "-c", '"$@"; echo status $?', "sh"]
+    )
+    process.read_until("ready")
+    process.type("\x03")
+    process.end()
+    assert not client.get_fenced_lock("x").locked()
+    assert b"status" not in process._seen
+
+
+def test_status_of_an_interrupted_command_without_a_terminal_is_a_number(lock_command):
+    process = lock_command("x", "-c", "echo ready; exec sleep 60")
+    process.read_until("ready\n")
+    process.interrupt()
+    process.finish()
+    assert process.returncode == 130
 
 
 def test_terminal_is_given_back(on_terminal):
