@@ -106,6 +106,7 @@ class CountDownLatch(_AnyLatch[Runner]):
 
         Raises:
             QuorumError: Too few nodes answered, or too late; it may have been set all the same.
+            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
         """
         return self._runner.run(self._set_steps(n))
 
@@ -144,6 +145,7 @@ class CountDownLatch(_AnyLatch[Runner]):
 
         Raises:
             QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
+            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
         """
         self._runner.run(self._delete_steps())
 
@@ -159,6 +161,7 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
 
         Raises:
             QuorumError: Too few nodes answered, or too late; it may have been set all the same.
+            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
         """
         return await self._runner.run(self._set_steps(n))
 
@@ -198,5 +201,6 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
 
         Raises:
             QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
+            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
         """
         await self._runner.run(self._delete_steps())

@@ -43,7 +43,7 @@ from redsync._protocols.holding import give_back
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync._protocols.tokens import Fence
-from redsync.exceptions import QuorumError
+from redsync.exceptions import AcquireTimeout, QuorumError
 
 __all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_open"]
 
@@ -360,6 +360,7 @@ def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) 
 
     Raises:
         QuorumError: Too few nodes answered, or too late; it may have been set all the same.
+        AcquireTimeout: Others were setting or deleting it all the time.
         KeyTypeError: The key holds a value of another type.
     """
     return (yield from _set_anew(session, latch, owner, n, now))
@@ -370,6 +371,7 @@ def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[No
 
     Raises:
         QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
+        AcquireTimeout: Others were setting or deleting it all the time.
         KeyTypeError: The key holds a value of another type.
     """
     yield from _set_anew(session, latch, owner, 0, now)
@@ -386,7 +388,7 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     demand = Demand(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING, fence=fence)
     hold = yield from acquire_new(session, demand, tally.at, tally.at)
     if hold is None:
-        return False
+        raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:
         # Again: others may have set it meanwhile.
         state, tally = yield from caller.consult(tally.at, _may_set)

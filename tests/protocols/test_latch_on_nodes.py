@@ -6,8 +6,12 @@ from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
 from redsync._protocols import latch as protocol
+from redsync._protocols.claim import acquire_new
+from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
-from redsync.exceptions import QuorumError
+from redsync._protocols.tokens import Fence
+from redsync.exceptions import AcquireTimeout, QuorumError
 from tests.support.virtual import World
 
 KEYS = LatchKeys.of(b"redsync:", b"x")
@@ -350,6 +354,17 @@ def test_setter_that_died_half_way_is_waited_for_for_five_seconds(world, ada, bo
     assert bob.set(3) is True
     assert 4.9 < world.now - died < 5.5
     assert bob.count() == 3
+
+
+@pytest.mark.parametrize("call", [lambda bob: bob.set(3), lambda bob: bob.delete()], ids=["set", "delete"])
+def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, call):
+    ada.set(2)
+    ada.down(n=2)
+    session, owner = world.session(lease=60.0)
+    demand = Demand("x", FENCED_LOCK, KEYS.setting, owner, Receipt(), 60.0, 0.0, fence=Fence(KEYS.setting, 0))
+    assert world.run(acquire_new(session, demand, world.now, world.now))
+    with pytest.raises(AcquireTimeout, match="after 10 s"):
+        call(bob)
 
 
 def forget(world, node):
