@@ -87,6 +87,7 @@ def make_crowd():
         yield make
 
 
+@pytest.mark.timeout(400)  # thousands of tasks, in which a busy machine takes its time
 @pytest.mark.parametrize("trouble", ["hang", "crash", "sicken", "part"])
 def test_crowd_asks_little_in_an_outage_and_is_served_soon_after_it(make_crowd, trouble):
     crowd = make_crowd()
