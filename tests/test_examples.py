@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trouble import version_of
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 SAYS = {
@@ -153,7 +155,9 @@ def pattern_of(name):
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_example_says_what_it_promises_and_warns_of_nothing(name):
+def test_example_says_what_it_promises_and_warns_of_nothing(name, raw):
+    if name == "celery_once.py" and version_of(raw[0]) < (6, 2):
+        pytest.skip("Celery itself needs Redis 6.2: its broker reads a sorted set by ZRANGE with BYSCORE")
     done = run("-W", "error", str(EXAMPLES / name))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(pattern_of(name), unindented(done.stdout)), done.stdout
