@@ -125,6 +125,8 @@ class Family:
 
 
 def _children() -> set[int]:
+    if not _has_proc():
+        return set()
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

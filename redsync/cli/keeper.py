@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -89,8 +90,9 @@ class Keeper:
 
     def look_after(self) -> None:
         """Make it go on if it was stopped, and reap what was left to us as the first process of a container."""
+        # Where one can't ask so, a keeper that was stopped goes on when it is too late, see `enforce`.
         with contextlib.suppress(ChildProcessError):
-            if os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
+            if sys.platform == "linux" and os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
                 os.kill(self.number, signal.SIGCONT)
         with contextlib.suppress(ChildProcessError):
             while os.getpid() == 1 and os.waitpid(-1, os.WNOHANG)[0]:

@@ -52,7 +52,7 @@ class Wire:
         """Send a line; nothing happens if nobody reads it any more."""
         self._unsent += " ".join(map(str, words)).encode() + b"\n"
         try:
-            self._unsent = self._unsent[self._end.send(self._unsent, socket.MSG_NOSIGNAL) :]
+            self._unsent = self._unsent[self._end.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:  # it has gone, which `receive` finds out
