@@ -117,8 +117,8 @@ class Guard:
         place = _place()
         self._shared = place == SHARED
         self._until = _end_of(self._hold)
-        self._keeper.begin(self._hold, self._until, place, self._policy)
         try:
+            self._keeper.begin(self._hold, self._until, place, self._policy)
             self._watch()
         except BaseException:
             # Whatever failed here: nothing may run without its lock.

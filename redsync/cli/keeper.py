@@ -69,10 +69,11 @@ class Keeper:
 
     def begin(self, hold: Hold, until: float, place: str, policy: Policy) -> None:
         """Let it start the command under that hold, which ends at that instant."""
+        # First: if the keeper is killed in the next moment, what the command has started must be ours.
+        self._family.adopt()
         numbers = (policy.kill_after, policy.margin, policy.max_hold)
         token = NOTHING if hold.fencing_token is None else hold.fencing_token
         self.wire.send("run", place, os.getpgrp(), until, hold.owner, token, policy.on_lost, *numbers)
-        self._family.adopt()
 
     def lead(self, group: int) -> None:
         """Say which process group the command leads."""
@@ -81,7 +82,7 @@ class Keeper:
     def enforce(self) -> None:
         """Kill all that it keeps, which it should have done by now, and make it go on in case it was stopped."""
         self._family.send(signal.SIGKILL, but=(self.number,))
-        os.kill(self.number, signal.SIGCONT)
+        self._wake()
 
     def strike(self) -> set[int]:
         """Kill all that it has kept, and itself if it has not ended; return who was there."""
@@ -93,10 +94,15 @@ class Keeper:
         # Where one can't ask so, a keeper that was stopped goes on when it is too late, see `enforce`.
         with contextlib.suppress(ChildProcessError):
             if sys.platform == "linux" and os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
-                os.kill(self.number, signal.SIGCONT)
+                self._wake()
         with contextlib.suppress(ChildProcessError):
             while os.getpid() == 1 and os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+    def _wake(self) -> None:
+        """Make it go on if it was stopped."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.number, signal.SIGCONT)
 
     def __enter__(self) -> Self:
         return self
@@ -106,9 +112,7 @@ class Keeper:
     ) -> None:
         """Wait for its end: it sees that of the wire."""
         self.wire.close()
-        # It may have been stopped.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.number, signal.SIGCONT)
+        self._wake()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.number, 0)
         self._cgroup.remove()

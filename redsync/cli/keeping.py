@@ -20,22 +20,21 @@ from redsync.cli.child import SHARED, launch
 from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LOST, Policy, Schedule, now
 from redsync.cli.exits import SIGNALLED
 from redsync.cli.family import Family
-from redsync.cli.wire import NOTHING, is_ready
+from redsync.cli.wire import NOTHING, Wire, is_ready
 
 if TYPE_CHECKING:
     from redsync.cli.cgroup import Cgroup
-    from redsync.cli.wire import Wire
 
-__all__ = ["ASKING", "IGNORED", "Keeping"]
+__all__ = ["Keeping"]
 
-IGNORED: Final = (
+_IGNORED: Final = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
 )
 """What would end or stop us. What is meant for the command comes by the wire."""
 
-ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """Forwarded signals that ask a program to end."""
 
 _LONGEST_SLEEP: Final = 1.0
@@ -61,8 +60,8 @@ class Keeping:
         self._command = command
         self._environment = dict(environment)
         self._cgroup = cgroup
-        self._handled = {signal.SIGCHLD, *IGNORED} - set(spurned)
-        for number in IGNORED:
+        self._handled = {signal.SIGCHLD, *_IGNORED} - set(spurned)
+        for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         self._children, writer = os.pipe()
         for end in (self._children, writer):
@@ -170,7 +169,7 @@ class Keeping:
     def _forward(self, number: int) -> None:
         # Its group gets what a terminal would send there. When it has ended, those that it left behind do.
         reached = self._family.send(number, None if self._status is not None else self._group)
-        if number in ASKING:
+        if number in _ASKING:
             self._asked |= reached
 
     def _decide(self, instant: float) -> None:
