@@ -156,6 +156,16 @@ def test_checker_finds_latch_that_believes_one_node(monkeypatch, not_written_bac
         tell(set_on_two_nodes_and_ask_the_third)
 
 
+@pytest.mark.parametrize(("way", "told"), [("_set", "not set"), ("_delete", "not deleted")])
+def test_worker_that_finds_others_setting_a_latch_is_not_taken_to_have_found_it_closed(monkeypatch, way, told):
+    def taken(*_):
+        return None
+        yield
+
+    monkeypatch.setattr(protocol, "acquire_new", taken)
+    assert f"worker on a {told}" in tell(lambda story: story.do(story.a, getattr(story.a, way), "x"))
+
+
 def is_read(happening):
     """Whether the second worker has asked what there is to be counted down; it tells its count next."""
     asks = isinstance(happening, Sent) and happening.script == "latch_exchange" and happening.client == "b"
