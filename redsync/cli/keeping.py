@@ -180,7 +180,7 @@ class Keeping:
             elif instant >= self._patient_until:
                 self._end(BEHIND, instant)
             elif schedule.look(instant):
-                self._end(str(schedule.reason), instant)
+                self._ask()
         if instant >= min(self._killed_at, schedule.kill_at):
             self._kill(instant)
         elif instant >= self._halt_at:
@@ -198,9 +198,14 @@ class Keeping:
 
     def _end(self, reason: str, instant: float) -> None:
         self._schedule.begin(reason, instant)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask all to end, if the end begins with that."""
         if self._schedule.asks:
             # What was forwarded need not have been heeded then; but who tidies up is not disturbed.
-            self._pressed = bool(self._family.send(signal.SIGTERM, but=self._asked if reason == BEHIND else ()))
+            spared = self._asked if self._schedule.reason == BEHIND else ()
+            self._pressed = bool(self._family.send(signal.SIGTERM, but=spared))
             self._family.send(signal.SIGCONT)
 
     def _kill(self, instant: float) -> None:
