@@ -9,6 +9,8 @@ five of them in REDSYNC_URLS. Each command must succeed: one that is meant to fa
 `text` shows one run: addresses, processes, owners, times and durations may differ, and so may spaces; what goes to
 standard error is part of it. `make` is not run, but looks whether there is such a target; `pip` does nothing.
 
+Pages whose blocks run for longer are listed in `SWEEPS`, and run in `make test-all` only.
+
 An HTML comment `<!-- skip: reason -->` before a block leaves it out. What is in no language that runs is listed, with
 the reason, in `NOT_RUN`.
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 import pytest
 
 from redsync.cli import FAMILIES, exits
+from tests.support.warm import WarmPython
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,6 +41,10 @@ NOT_RUN = {
     "go": "what a program was before its migration; there is no compiler here",
     "java": "as Go",
     "sql": "for a database that is not here",
+}
+SWEEPS = {
+    "python": {"docs/testing.md", "docs/howto/testing-your-code.md", "docs/howto/long-jobs.md", "docs/safety.md"},
+    "bash": {"docs/cli/index.md", "docs/cli/inspect.md", "docs/operate/runbooks.md"},
 }
 MARK = "\N{RECORD SEPARATOR}"
 MARKING = {"python": f"print({MARK!r}, {{}}, flush=True)", "bash": "printf '\\036 %d\\n' {}"}
@@ -104,34 +111,44 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def pages_with(language: str) -> list[Path]:
-    return [path for path in PAGES if Script(path.read_text(), language).has_code]
+def pages_with(language: str) -> list:
+    return [
+        pytest.param(path, id=name_of(path), marks=pytest.mark.sweep if name_of(path) in SWEEPS[language] else ())
+        for path in PAGES
+        if Script(path.read_text(), language).has_code
+    ]
+
+
+@pytest.fixture(scope="module")
+def python():
+    with WarmPython("-u") as python:
+        yield python
 
 
 @pytest.fixture
-def run(redsync_nodes, tmp_path):
+def run(redsync_nodes, tmp_path, python):
     """Run a page's script in one language, and tell where the page says something else than it prints."""
 
     def run(path, language):
         urls = redsync_nodes.urls
         text = re.sub(r"redis://redis-(\d+):6379", lambda match: urls[int(match[1]) - 1], path.read_text())
         script = Script(text, language)
-        if language == "bash":
-            command = ["bash", "-c", SHELL + script.source]
-        else:
-            # Not the page's own name: a page may be called as a module is.
-            file = tmp_path / f"page_{path.stem.replace('-', '_').lower()}.py"
-            file.write_text(script.source)
-            runner = ["-m", "pytest", "-s", "-q", "-p", "no:cacheprovider"] if script.has_tests else []
-            command = [sys.executable, *runner, file.name]
+        # Not the page's own name: a page may be called as a module is.
+        file = tmp_path / f"page_{path.stem.replace('-', '_').lower()}.py"
+        file.write_text(script.source)
         settings = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONUNBUFFERED": "1",  # as on a terminal: output and errors in the order in which they were written
             "REDSYNC_URLS": ",".join(urls),
             "REDSYNC_RESTART_GUARD": "0",
         }
+        if language == "python" and not script.has_tests:
+            result = python.run(file, tmp_path, **settings)
+            assert result.returncode == 0, result.stdout + result.stderr
+            return script.faults(result.stdout)
+        command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", file.name]
         result = subprocess.run(
-            command,
+            ["bash", "-c", SHELL + script.source] if language == "bash" else command,
             cwd=tmp_path,
             env=os.environ | settings,
             stdin=subprocess.DEVNULL,
@@ -148,14 +165,14 @@ def run(redsync_nodes, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", pages_with("python"), ids=name_of)
+@pytest.mark.parametrize("path", pages_with("python"))
 def test_examples_of_page_run_and_print_what_it_says(path, run):
     faults = run(path, "python")
     assert not faults, "\n".join(faults)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", pages_with("bash"), ids=name_of)
+@pytest.mark.parametrize("path", pages_with("bash"))
 def test_commands_of_page_run_and_print_what_it_says(path, run):
     faults = run(path, "bash")
     assert not faults, "\n".join(faults)

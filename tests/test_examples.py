@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.trouble import version_of
+from tests.support.warm import WarmPython
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -131,6 +132,13 @@ SAYS = {
 }
 
 
+FRAMEWORKS = {"celery_once.py", "django_once.py", "dogpile_mutex.py", "fastapi_lock.py", "gunicorn_workers.py"}
+"""They need the extra `examples`."""
+
+LONG = {"cron_once.py", "leader_election.py", "rate_limited_client.py"}
+
+CASES = [pytest.param(name, marks=pytest.mark.sweep if name in FRAMEWORKS | LONG else ()) for name in SAYS]
+
 RUN_BY = {"gunicorn/gunicorn.conf.py": "gunicorn_workers.py", "gunicorn/shop.py": "gunicorn_workers.py"}
 
 PAGES = [path for path in sorted((EXAMPLES.parent / "docs").rglob("*.md")) if "--8<--\nexamples/" in path.read_text()]
@@ -146,6 +154,12 @@ def run(*arguments, **environment):
     )
 
 
+@pytest.fixture(scope="module")
+def python():
+    with WarmPython("-W", "error") as python:
+        yield python
+
+
 def unindented(text):
     return re.sub(r"(?m)^ +", "", text)
 
@@ -154,11 +168,11 @@ def pattern_of(name):
     return unindented(SAYS[name].strip()) + "\n"
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_example_says_what_it_promises_and_warns_of_nothing(name, raw):
+@pytest.mark.parametrize("name", CASES)
+def test_example_says_what_it_promises_and_warns_of_nothing(name, raw, python, tmp_path):
     if name == "celery_once.py" and version_of(raw[0]) < (6, 2):
         pytest.skip("Celery itself needs Redis 6.2: its broker reads a sorted set by ZRANGE with BYSCORE")
-    done = run("-W", "error", str(EXAMPLES / name))
+    done = python.run(EXAMPLES / name, tmp_path, PYTHONWARNINGS="error")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(pattern_of(name), unindented(done.stdout)), done.stdout
     # Where logging is not configured, a loss is told there.
@@ -181,6 +195,7 @@ def test_every_example_is_run():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SAYS)
 
 
+@pytest.mark.sweep
 def test_unit_test_example_passes_in_pytest():
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
     path = EXAMPLES / "own_unit_test_with_fakeredis.py"

@@ -1,13 +1,8 @@
 """What a program loads: what it uses, and redis-py, which it needs anyway. `make bench` tells what that costs."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.warm import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_lanes", "aio_links", "aio_maintenance", "tasks")}
 THREADS = {f"redsync._drivers.{name}" for name in ("threads", "lanes", "maintenance", "turns", "pollers")}
@@ -24,55 +19,60 @@ KINDS = {
 }
 
 
-def loaded(program, **environment):
+@pytest.fixture(scope="module")
+def python():
+    with WarmPython(modules=["redis"]) as python:
+        yield python
+
+
+@pytest.fixture
+def loaded(python, tmp_path):
     """Return the modules that a program loads beside redis-py and all that comes with it."""
-    program = f"import sys, redis; before = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**kept, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return set(done.stdout.splitlines()[-1].split())
+
+    def loaded(program, **environment):
+        file = tmp_path / "program.py"
+        file.write_text(f"import sys; before = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)")
+        done = python.run(file, tmp_path, **environment)
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.splitlines()[-1].split())
+
+    return loaded
 
 
 def of_asyncio(modules):
     return {name for name in modules if name in ASYNCIO or "aio_" in name or "client_async" in name}
 
 
-def test_program_of_threads_loads_no_driver_for_asyncio():
+def test_program_of_threads_loads_no_driver_for_asyncio(loaded):
     modules = loaded("from redsync import Client; Client(['redis://127.0.0.1:1']).close()")
     assert modules >= THREADS
     assert of_asyncio(modules) == set()
 
 
-def test_program_of_tasks_loads_no_driver_for_threads():
+def test_program_of_tasks_loads_no_driver_for_threads(loaded):
     modules = loaded("from redsync import AsyncClient")
     assert of_asyncio(modules) >= ASYNCIO - {"redsync._drivers.aio_maintenance"}
     assert {"redsync._drivers.threads", "redsync.client"} & modules == set()
 
 
-def test_client_loads_no_synchronizer():
+def test_client_loads_no_synchronizer(loaded):
     modules = loaded("from redsync import Client")
     kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("", "._protocols")}
     assert (kinds | {"redsync.lock", "redsync.lock_info", "redsync._protocols.lock_survey"}) & modules == set()
 
 
-@pytest.mark.parametrize("name", [None, *KINDS])
-def test_synchronizer_loads_no_other_kind(name):
-    modules = loaded(f"from redsync import Client, {name or 'Lock'}")
+@pytest.mark.parametrize("name", ["Lock", *KINDS])
+def test_synchronizer_loads_no_other_kind(name, loaded):
+    modules = loaded(f"from redsync import Client, {name}")
     # Those that wrap a lock, or share its kind of claim.
     shared = {"CountDownLatch": {"fenced_lock"}, "RateLimiter": {"semaphore"}}.get(name, set())
-    mine = {KINDS[name]} if name else set()
+    mine = {KINDS[name]} if name in KINDS else set()
     assert mine <= {module.removeprefix("redsync.") for module in modules}
     others = {f"redsync{part}.{module}" for module in {*KINDS.values()} - mine - shared for part in ("", "._protocols")}
     assert others & modules == set()
 
 
-def test_optional_and_slow_modules_are_not_loaded():
+def test_optional_and_slow_modules_are_not_loaded(loaded):
     modules = loaded("from redsync import Client, Lock, AsyncClient, AsyncLock")
     assert {name.partition(".")[0] for name in modules} <= {"importlib", "redsync"}
 
@@ -92,7 +92,7 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
         (["show", "x"], {"inspecting", "asking", "listing", "pages", "reading", "showing", "writing"}),
     ],
 )
-def test_command_loads_nothing_of_the_others(arguments, mine):
+def test_command_loads_nothing_of_the_others(arguments, mine, loaded):
     modules = loaded(f"from redsync.cli import main; main({arguments!r})", REDSYNC_URLS="redis://127.0.0.1:1")
     ours = {name.removeprefix("redsync.") for name in modules if f"{name}.".startswith("redsync.cli.")}
     assert ours == COMMON | {f"cli.{name}" for name in mine}

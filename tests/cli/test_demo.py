@@ -16,6 +16,7 @@ import pytest
 from redsync.cli import demo, main
 from redsync.cli.demo_crew import RunFailedError
 from redsync.cli.demo_ledger import HELD, TIMEOUT, Attempt
+from tests.support.sweeps import swept
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,7 +123,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("after", ["servers", "first lock", "hangs (SIGSTOP)"])
+@pytest.mark.parametrize("after", ["first lock", *swept("servers", "hangs (SIGSTOP)")])
 def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
     process = start("demo", "--seconds", "8", "--processes", "2", "--threads", "2")
     read_until(process.stdout, after)
@@ -154,6 +155,7 @@ def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, er
 
 @linux
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_terminated_demo_leaves_nothing(start, tmp_path):
     process = start("demo", "--processes", "2", "--threads", "2")
     read_until(process.stdout, "first lock after")
@@ -178,6 +180,7 @@ def test_killed_demo_leaves_no_process(start, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_demo_with_one_node_injects_no_fault(start):
     process = start("demo", "--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
     out, err = process.communicate(timeout=60)
@@ -210,6 +213,7 @@ def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_p
 
 @linux
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_demo_writes_its_report_as_json_for_programs(start):
     process = start("demo", "--json", "--seconds", "2", "--processes", "2", "--seed", "7")
     out, err = process.communicate(timeout=60)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import RELUCTANT
 from tests.cli.test_lock_matrix import find
+from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
@@ -24,11 +25,14 @@ def parent_of(number):
 # What is left behind
 
 
-@pytest.mark.parametrize("left", ["sleep 60 &", "setsid sleep 60 &", "nohup sleep 60 &", "(setsid sleep 60 &);"])
+@pytest.mark.parametrize(
+    "left", ["(setsid sleep 60 &);", *swept("sleep 60 &", "setsid sleep 60 &", "nohup sleep 60 &")]
+)
 def test_what_the_command_leaves_running_is_ended(run_lock, left):
     assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
 
 
+@pytest.mark.sweep
 def test_what_ignores_being_asked_is_killed(run_lock):
     assert run_lock("x", "-k", "0.2", "-c", f'setsid sh -c "{RELUCTANT}" & exit 3') == (3, "ready\n", LEFT)
 
@@ -160,6 +164,7 @@ def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
     process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')
     process.read_until("ready\n")
@@ -182,6 +187,7 @@ def test_command_whose_lock_may_be_lost_goes_on_without_us(lock_command, tmp_pat
     eventually(done.exists)
 
 
+@pytest.mark.sweep
 def test_command_whose_lock_may_be_lost_is_ended_without_us_when_its_time_is_over(lock_command, eventually):
     process = lock_command("x", "--on-lost", "ignore", "--max-hold", "1", "-c", "echo ready; sleep 60")
     process.read_until("ready\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import RELUCTANT
+from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
@@ -40,7 +41,7 @@ def last_beat(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["pause", "kill"])
+@pytest.mark.parametrize("fault", ["pause", *swept("kill")])
 def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nodes, beats, fault):
     process = lock_command("x", "--lease", str(LEASE), "--", sys.executable, "-c", BEAT, str(beats))
     process.read_until("ready\n")
@@ -71,7 +72,7 @@ def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, be
 
 @pytest.mark.slow
 def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes):
-    process = lock_command("x", "--lease", "1", "--on-lost", "ignore", "-c", "echo ready; sleep 2; exit 3")
+    process = lock_command("x", "--lease", "0.5", "--on-lost", "ignore", "-c", "echo ready; sleep 1.1; exit 3")
     process.read_until("ready\n")
     for i in range(3):
         nodes.pause(i)
@@ -81,6 +82,7 @@ def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes)
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_command_outlives_a_rolling_restart(lock_command, nodes):
     process = lock_command("x", "--lease", str(LEASE), "-c", "echo ready; read line", stdin=-1)
     process.read_until("ready\n")
@@ -94,7 +96,7 @@ def test_command_outlives_a_rolling_restart(lock_command, nodes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [RELUCTANT, "echo ready; sleep 60"])
+@pytest.mark.parametrize("program", [RELUCTANT, *swept("echo ready; sleep 60")])
 def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
     process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)
     process.read_until("ready\n")
@@ -115,7 +117,7 @@ def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [["--permits", "2"], ["-s"], ["--fair"]])
+@pytest.mark.parametrize("kind", [["--permits", "2"], *swept(["-s"], ["--fair"])])
 def test_every_kind_of_lock_is_watched(lock_command, nodes, kind):
     process = lock_command("x", *kind, "--lease", "1.5", "-c", "echo ready; sleep 60")
     process.read_until("ready\n")

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ANSWERING, RELUCTANT
+from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
-TERMINATING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+TERMINATING = [signal.SIGTERM, *swept(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)]
 
 
 # While it waits
 
 
-@pytest.mark.parametrize("kind", [[], ["--fair"], ["-x"]])
+@pytest.mark.parametrize("kind", [["--fair"], *swept([], ["-x"])])
 @pytest.mark.parametrize("number", TERMINATING)
 def test_signal_while_waiting_leaves_no_place_in_the_queue(lock_command, client, eventually, kind, number):
     lock = client.get_read_write_lock("x").write_lock if "-x" in kind else client.get_fair_lock("x")
@@ -98,6 +99,7 @@ def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client)
     assert not client.get_fenced_lock("x").locked()
 
 
+@pytest.mark.sweep
 def test_max_hold_ends_what_the_command_left_behind(lock_command):
     # The leader goes when asked; its pipeline does not.
     process = lock_command("x", "--max-hold", "0.5", "-k", "0.3", "-c", f'sh -c "{RELUCTANT}" & sleep 60')
@@ -172,6 +174,7 @@ def test_interrupt_key_ends_the_loop_of_a_shell(on_terminal, client):
     assert b"status" not in process._seen
 
 
+@pytest.mark.sweep
 def test_status_of_an_interrupted_command_without_a_terminal_is_a_number(lock_command):
     process = lock_command("x", "-c", "echo ready; exec sleep 60")
     process.read_until("ready\n")

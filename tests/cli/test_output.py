@@ -15,6 +15,7 @@ from redsync.cli import main, output
 from tests.cli.commands import Terminal
 from tests.cli.test_main import run_python
 from tests.support.fake_server import FakeServer, answering
+from tests.support.sweeps import swept
 
 HOSTILE = "h\x1b]0;OWNED\x07\x1b[2J\x9b31m\u202eevil\u2066\x7f\r\nnode 1: a line of ours?\u2028\x85."
 ESCAPED = "h\\x1b]0;OWNED\\x07\\x1b[2J\\x9b31m\\u202eevil\\u2066\\x7f\\r\\nnode 1: a line of ours?\\u2028\\x85."
@@ -174,7 +175,7 @@ def hostile_holder(client, raw, eventually):
 
 
 @pytest.mark.parametrize(
-    "command", ["ls", "show", "show --json", "ls --json", "lock", "break", "watch", "top", "bench"]
+    "command", ["ls", "show", "lock", "break", "top", *swept("ls --json", "show --json", "watch", "bench")]
 )
 def test_nothing_that_others_wrote_plays_tricks(hostile_holder, command, redsync, start, environment):
     name, owner = hostile_holder
@@ -215,7 +216,8 @@ def fake():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["lock", "x", "-n", "--", "true"], ["lock", "x", "-v", "-w", "0.3", "--", "true"], ["ls"], ["doctor"]]
+    "arguments",
+    [["lock", "x", "-n", "--", "true"], ["ls"], *swept(["lock", "x", "-vw", "0.3", "--", "true"], ["doctor"])],
 )
 def test_error_of_a_node_plays_no_tricks(redsync, arguments, fake):
     error = f"-ERR {HOSTILE}".replace("\r\n", " ").encode() + b"\r\n"

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-CLOSINGS = ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"]
+from tests.support.sweeps import swept
+
+CLOSINGS = ["<&- >&- 2>&-", *swept("<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-")]
 NOBODY = "redis://127.0.0.1:1"
 
 OPEN_STREAMS = """
@@ -28,7 +30,7 @@ def closing(redirections):
     return {"before": ["sh", "-c", f'exec "$@" {redirections}', "sh"]}
 
 
-@pytest.fixture(params=["full", "without reader", "closed"])
+@pytest.fixture(params=["full", *swept("without reader", "closed")])
 def mute(request):
     """A standard error that can't be written."""
     if request.param == "closed":
@@ -58,19 +60,21 @@ def test_lock_has_the_status_of_a_command_that_finds_the_same_streams_closed(clo
     assert all("/dev/null" in each for number, each in enumerate(ours.split(",")) if number in shut), ours
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", *swept(">&-", "2>&-")])
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
         (["ls"], 0),
-        (["ls", "--json"], 0),
-        (["show", "x"], 0),
         (["break", "x", "--owner", "a"], 1),
-        (["ls", "--url", NOBODY], 69),
-        (["top"], 64),
-        (["ls", "--nonsense"], 64),
-        (["--version"], 0),
         (["lock", "--help"], 0),
+        *swept(
+            (["ls", "--json"], 0),
+            (["show", "x"], 0),
+            (["ls", "--url", NOBODY], 69),
+            (["top"], 64),
+            (["ls", "--nonsense"], 64),
+            (["--version"], 0),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -91,16 +95,18 @@ def test_closed_streams_change_no_status_and_no_message_strays(arguments, status
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["-n", "busy", "--", "true"], 75),
-        (["-n", "-E", "0", "busy", "--", "true"], 0),
         (["-v", "-w", "0.1", "busy", "--", "true"], 75),
-        (["x", "--max-hold", "0.2", "--", "sleep", "20"], 124),
-        (["x", "-v", "--", "sh", "-c", "exit 3"], 3),
-        (["x", "--", "no-such-command"], 127),
-        (["x", "--", "/dev/null"], 126),
+        (["x", "-v", "--max-hold", "0.2", "--", "sleep", "20"], 124),
         (["x"], 64),
-        (["x", "--url", "nonsense", "--", "true"], 78),
-        (["x", "-n", "--url", NOBODY, "--", "true"], 69),
+        *swept(
+            (["-n", "busy", "--", "true"], 75),
+            (["-n", "-E", "0", "busy", "--", "true"], 0),
+            (["x", "-v", "--", "sh", "-c", "exit 3"], 3),
+            (["x", "--", "no-such-command"], 127),
+            (["x", "--", "/dev/null"], 126),
+            (["x", "--url", "nonsense", "--", "true"], 78),
+            (["x", "-n", "--url", NOBODY, "--", "true"], 69),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -113,11 +119,13 @@ def test_lock_that_can_not_explain_itself_ends_with_the_same_status(arguments, s
     ("arguments", "status"),
     [
         (["ls", "--url", NOBODY], 69),
-        (["show", "x", "--url", NOBODY, "--json"], 69),
-        (["break", "x", "--owner", "a", "--yes"], 1),
-        (["doctor", "--url", NOBODY], 69),
         (["ls", "--nonsense"], 64),
-        (["ls", "--url", "nonsense"], 78),
+        *swept(
+            (["show", "x", "--url", NOBODY, "--json"], 69),
+            (["break", "x", "--owner", "a", "--yes"], 1),
+            (["doctor", "--url", NOBODY], 69),
+            (["ls", "--url", "nonsense"], 78),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -136,11 +144,12 @@ def test_interrupted_command_without_standard_error_ends_with_130(start, nodes):
 # Standard output
 
 
-PRINTING = [["ls"], ["ls", "--json"], ["show", "x"], ["show", "x", "--json"], ["doctor"], ["watch"], ["top", "--json"]]
-PRINTING += [["--help"], ["lock", "--help"], ["--version"], ["dev"]]
+PRINTING = [["ls", "--json"], ["watch"], ["--help"]]
+PRINTING += swept(["ls"], ["show", "x"], ["show", "x", "--json"], ["doctor"], ["top", "--json"])
+PRINTING += swept(["lock", "--help"], ["--version"], ["dev"])
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", *swept("1")])
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_result_that_can_not_be_written_is_told_with_status_74(arguments, unbuffered, redsync, make_client):
     with make_client().get_lock("x"), open("/dev/full", "w") as full:

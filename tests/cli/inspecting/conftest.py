@@ -1,7 +1,11 @@
-"""What tests of the inspecting commands share: three nodes to look at, and a client of these."""
+"""What tests of the inspecting commands share: three nodes to look at, a client of these, and a quick way to look."""
+
+import os
 
 import pytest
 
+from redsync.cli import main
+from tests.cli.commands import Ended
 from tests.cli.conftest import make_environment
 
 
@@ -15,3 +19,22 @@ def environment(nodes):
 def three(make_client, all_nodes_met):
     """A client of the nodes that the commands look at."""
     return make_client(n=3)
+
+
+@pytest.fixture
+def redsync(environment, monkeypatch, capsys):
+    """Run a command to its end in this process; test_streams.py and the pages of the docs run each as a process."""
+
+    def run(*arguments, **variables):
+        with monkeypatch.context() as patch:
+            for name in set(os.environ) - environment.keys():
+                patch.delenv(name)
+            for name, value in {**environment, **variables}.items():
+                patch.setenv(name, value)
+            try:
+                status = main(arguments)
+            except SystemExit as end:
+                status = end.code
+        return Ended(status, *capsys.readouterr())
+
+    return run
