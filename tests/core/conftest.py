@@ -104,8 +104,13 @@ def guard_of(ms, process="-"):
 
 
 KEYS = LockKeys.of(b"redsync:", b"x")
-ME = b"client-a:1"
+ME, OTHER, THIRD, FOURTH = b"client-a:1", b"client-b:2", b"client-c:3", b"client-d:4"
+EARLIER = b"client-a:0"
+"""A claim of an earlier hold of ME's owner."""
 LEASE, PLACE = 30_000, 5_000
+NEW, EXISTING, FOREIGN = 1, 2, 0
+SLACK = 2_000
+"""Milliseconds that a test on a busy machine may take."""
 
 
 def wake_channel(claim):
@@ -123,6 +128,14 @@ class Claims:
     def __init__(self, node, noun):
         self.node, self.noun = node, noun
         self.redis = node.redis
+
+    @property
+    def value_type(self):
+        return "string" if self.noun == "mutex" else "hash"
+
+    def value(self, owner=ME, count=1):
+        """Return what a node has where that owner has it: a mutex counts nothing."""
+        return owner if self.noun == "mutex" else {owner: b"%d" % count}
 
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
         return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
@@ -149,11 +162,11 @@ class Claims:
         """Each claim: name of the lock, owner, count, lease."""
         names = [b"redsync:" + claim[0] for claim in claims]
         words = [word for claim in claims for word in claim[1:]]
-        return self.node.run(f"{self.noun}_renew", names, *words, *([1] if guarded else []))
+        noun = "mutex" if self.noun == "mutex" else "lock"
+        return self.node.run(f"{noun}_renew", names, *words, *([1] if guarded else []))
 
     def force_release(self, claim=ME, keys=KEYS):
-        value_type = "string" if self.noun == "mutex" else "hash"
-        return self.node.run("lock_force_release", keys.all, claim, value_type, keys.channel)
+        return self.node.run("lock_force_release", keys.all, claim, self.value_type, keys.channel)
 
     def inspect(self, keys=KEYS):
         return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
@@ -226,6 +239,13 @@ def claims(request, node):
 def queued_claims(request, node):
     """The scripts of each kind, for what those who wait for it have in common."""
     return Claims(node, request.param)
+
+
+@pytest.fixture
+def heard(node):
+    """Listen for everybody who waits; return a function that reads what was said since it was last called."""
+    with node.listening(*map(wake_channel, (ME, OTHER, THIRD, FOURTH))) as subscription:
+        yield lambda: node.messages(subscription)
 
 
 @pytest.fixture

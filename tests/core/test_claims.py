@@ -55,36 +55,3 @@ def test_kind_does_not_change(kind):
         kind.noun = "other"
     options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label, "mode": kind.mode}
     assert ClaimKind.of(kind.noun, kind.value_type, **options) == kind
-
-
-# What protocols take for granted of every kind.
-
-
-def test_claim_is_of_the_kinds_type_and_expires(claims, lasts):
-    kind = next(kind for kind in KINDS if kind.noun == claims.noun)
-    claims.acquire(lease=20_000)
-    assert claims.redis.type("redsync:x") == kind.value_type
-    assert lasts(claims.left(), 20_000)
-
-
-def test_life_of_a_claim_is_answered_alike_by_every_kind(claims):
-    me, other = b"client-a:1", b"client-b:2"
-    assert claims.acquire(me) == 1
-    assert claims.acquire(me) == 2
-    remaining, holder = claims.acquire(other)
-    assert 0 < remaining <= 30_000
-    assert holder == me
-    assert claims.queue(other)[1] == me
-    assert claims.renew((b"x", me, 1, 40_000), (b"y", me, 1, 40_000)) == [2, 1]
-    assert claims.renew((b"x", other, 1, 40_000)) == [0]
-    assert claims.release(other) == 0
-    assert claims.abandon(other, leave=True) == 0
-    assert claims.abandon(me) == 1
-    assert claims.acquire(other) == 1
-    assert claims.release(other) == 1
-    assert claims.release(other) == 0
-    claims.redis.rpush("redsync:x", "foreign")
-    assert claims.acquire(me) == 0
-    assert claims.renew((b"x", me, 1, 40_000)) == [-1]
-    assert claims.release(me) == 0
-    assert claims.abandon(me) == 0

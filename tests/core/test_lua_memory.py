@@ -5,16 +5,10 @@ import re
 import pytest
 import redis
 
-from redsync._core.keys import LockKeys
 from redsync._core.memory import BIRTH_KEY
-from tests.core.conftest import process_of
+from tests.core.conftest import EXISTING, KEYS, LEASE, ME, NEW, OTHER, SLACK, process_of
 
-KEYS = LockKeys.of(b"redsync:", b"x")
-ME, OTHER = b"client-a:1", b"client-b:2"
-LEASE, GUARD = 30_000, 20_000
-NEW, EXISTING = 1, 2
-SLACK = 2_000
-"""Milliseconds that a test on a busy machine may take."""
+GUARD = 20_000
 
 
 @pytest.fixture(params=["acquire", "queue"])
@@ -48,35 +42,38 @@ def forgetful(ask, **options):
 
 # New claims.
 
-
-def test_node_without_a_record_grants_nothing_new(claims, ask):
-    assert forgetful(ask, guard=GUARD) == -1
-    assert claims.node.dump() == {}, "it neither grants nor gets a record by itself"
+UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", "blank 1 -", "a lock", ""
 
 
-@pytest.mark.parametrize("guard", [1, GUARD, 10**9])
-def test_original_node_grants_whatever_its_age(claims, ask, guard):
-    record(claims, "original", 0)
+@pytest.mark.parametrize(
+    ("kind", "age", "guard"),
+    [
+        ("original", 0, 1),
+        ("original", 0, GUARD),
+        ("original", 0, 10**9),
+        ("original", -60_000, GUARD),
+        ("newborn", GUARD + 1, GUARD),
+        (None, 0, 0),
+        ("newborn", 0, 0),
+        ("original", 0, 0),
+    ],
+)
+def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask, kind, age, guard):
+    """An original one does whatever its age, and without a guard nobody asks."""
+    if kind is not None:
+        record(claims, kind, age)
+    before = claims.redis.get(BIRTH_KEY)
     assert ask(guard=guard) == NEW
     assert claims.holder() == ME
+    assert claims.redis.get(BIRTH_KEY) == before
 
 
-def test_newborn_node_grants_when_it_is_older_than_the_guard(claims, ask):
-    record(claims, "newborn", GUARD + 1)
-    assert ask(guard=GUARD) == NEW
-
-
-def test_newborn_node_that_is_younger_than_the_guard_grants_nothing_and_tells_its_age(claims, ask):
-    record(claims, "newborn", GUARD - SLACK)
-    before = claims.node.dump()
-    assert GUARD - SLACK <= forgetful(ask, guard=GUARD) < GUARD
-    assert claims.node.dump() == before
-
-
-def test_newborn_node_is_old_enough_for_some_claims_and_too_young_for_others(claims, ask):
+def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_tells_its_age(claims, ask):
     record(claims, "newborn", GUARD)
-    assert forgetful(ask, guard=10 * GUARD) >= GUARD
-    assert ask(guard=GUARD) == NEW
+    before = claims.node.dump()
+    assert GUARD <= forgetful(ask, guard=GUARD + 10 * SLACK) < GUARD + SLACK
+    assert claims.node.dump() == before
+    assert ask(guard=GUARD) == NEW, "old enough for some claims and too young for others"
 
 
 def test_newborn_node_whose_clock_was_set_back_counts_anew(claims, ask):
@@ -87,21 +84,6 @@ def test_newborn_node_whose_clock_was_set_back_counts_anew(claims, ask):
     assert kind == "newborn"
     assert 0 <= age < SLACK
     assert claims.holder() is None
-
-
-def test_original_node_whose_clock_was_set_back_grants(claims, ask):
-    record(claims, "original", -60_000)
-    assert ask(guard=GUARD) == NEW
-    assert birth(claims)[1] < 0, "its record stays as it is"
-
-
-@pytest.mark.parametrize("kind", [None, "newborn", "original"])
-def test_without_a_guard_nobody_asks_what_a_node_remembers(claims, ask, kind):
-    if kind is not None:
-        record(claims, kind, 0)
-    before = claims.redis.get(BIRTH_KEY)
-    assert ask(guard=0) == NEW
-    assert claims.redis.get(BIRTH_KEY) == before
 
 
 def test_what_a_node_has_is_told_whatever_else_it_forgot(claims, ask):
@@ -118,38 +100,34 @@ def test_claim_on_a_node_with_a_record_of_another_type_fails(claims, ask):
     assert claims.holder() is None
 
 
-@pytest.mark.parametrize(
-    "record",
-    ["original 1 another", "newborn 1 another", "original 1", "newborn 1", "blank 1 -", "a lock", ""],
-    ids=[
-        "of another process",
-        "newborn of another process",
-        "of no process",
-        "newborn of none",
-        "blank",
-        "none",
-        "empty",
-    ],
-)
-def test_record_that_names_no_process_that_the_asker_is_connected_to_says_nothing(claims, ask, record):
+@pytest.mark.parametrize("value", [None, *UNKNOWN, "original 1 othe", "newborn 1 othe"])
+def test_record_that_names_no_process_that_the_asker_is_connected_to_says_nothing(claims, ask, value):
     """The data may be of any age: of before a restart, or of another server."""
-    claims.redis.set(BIRTH_KEY, record)
+    if value is not None:
+        claims.redis.set(BIRTH_KEY, value)
+    before = claims.node.dump()
     assert forgetful(ask, guard=1) == -1
-    assert claims.redis.get(BIRTH_KEY) == record.encode()
-    assert claims.holder() is None
-
-
-@pytest.mark.parametrize("kind", ["original", "newborn"])
-def test_process_whose_name_is_a_part_of_another_is_another(claims, ask, kind):
-    record(claims, kind, 2 * GUARD, process="othe")
-    assert forgetful(ask, guard=GUARD) == -1
+    assert claims.node.dump() == before, "it neither grants nor gets a record by itself"
 
 
 # Renewals.
 
 
-def test_renewal_makes_a_node_without_a_record_a_newborn_one(claims):
-    """It forgot: claims are renewed that it does not have. Whatever it looks like, it is no new node."""
+def test_renewal_of_many_claims_finds_its_flag_behind_them(claims):
+    renewed = [(b"lock %d" % i, ME, 1, LEASE) for i in range(5)]
+    assert claims.renew(*renewed) == [1] * 5
+    assert not claims.redis.exists(BIRTH_KEY), "without a guard it writes no record"
+    assert claims.renew(*renewed, guarded=True) == [2] * 5
+    assert birth(claims)[0] == "newborn"
+
+
+@pytest.mark.parametrize(
+    ("kind", "process"), [(None, ""), ("original", "another"), ("newborn", "another"), ("blank", None)]
+)
+def test_renewal_makes_a_node_newborn_that_forgot(claims, kind, process):
+    """Claims are renewed that it does not have, or its data was replaced while it was running: it is no new node."""
+    if kind is not None:
+        record(claims, kind, 5_000, process or process_of(claims.redis))
     assert claims.renew((b"x", ME, 1, LEASE), guarded=True) == [1]
     kind, age = birth(claims)
     assert kind == "newborn"
@@ -157,49 +135,15 @@ def test_renewal_makes_a_node_without_a_record_a_newborn_one(claims):
     assert claims.redis.ttl(BIRTH_KEY) == -1, "it is kept for ever"
 
 
-def test_renewal_of_many_claims_finds_its_flag_behind_them(claims):
-    renewed = [(b"lock %d" % i, ME, 1, LEASE) for i in range(5)]
-    assert claims.renew(*renewed) == [1] * 5
-    assert not claims.redis.exists(BIRTH_KEY)
-    assert claims.renew(*renewed, guarded=True) == [2] * 5
-    assert birth(claims)[0] == "newborn"
-
-
-def test_renewal_without_a_guard_writes_no_record(claims):
-    assert claims.renew((b"x", ME, 1, LEASE)) == [1]
-    assert set(claims.node.dump()) == {KEYS.lock}
-
-
-@pytest.mark.parametrize("kind", ["original", "newborn"])
-def test_renewal_leaves_a_record_as_it_is(claims, kind):
-    record(claims, kind, 5_000, process_of(claims.redis))
+@pytest.mark.parametrize("value", ["original", "newborn", "a lock", "original soon -", "original nothing"])
+def test_renewal_leaves_a_record_of_this_process_and_what_is_no_record(claims, value):
+    if value in {"original", "newborn"}:
+        record(claims, value, 5_000, process_of(claims.redis))
+    else:
+        claims.redis.set(BIRTH_KEY, value)
     before = claims.redis.get(BIRTH_KEY)
     claims.renew((b"x", ME, 1, LEASE), guarded=True)
     assert claims.redis.get(BIRTH_KEY) == before
-
-
-@pytest.mark.parametrize("kind", ["original", "newborn"])
-def test_renewal_makes_a_node_newborn_whose_record_is_of_another_process(claims, kind):
-    """Its data was replaced while it was running, perhaps by that of a node that clients are connected to as well."""
-    record(claims, kind, 5_000, "another")
-    claims.renew((b"x", ME, 1, LEASE), guarded=True)
-    kind, age = birth(claims)
-    assert kind == "newborn"
-    assert 0 <= age < SLACK
-
-
-def test_renewal_makes_a_blank_node_newborn(claims):
-    """It forgot before it was first looked at."""
-    record(claims, "blank", 5_000, process_of(claims.redis))
-    claims.renew((b"x", ME, 1, LEASE), guarded=True)
-    assert birth(claims)[0] == "newborn"
-
-
-@pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
-def test_renewal_leaves_what_is_no_record(claims, value):
-    claims.redis.set(BIRTH_KEY, value)
-    claims.renew((b"x", ME, 1, LEASE), guarded=True)
-    assert claims.redis.get(BIRTH_KEY) == value.encode()
 
 
 def test_renewal_works_without_memory_for_a_record(claims):
@@ -257,14 +201,11 @@ def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks,
     assert describes(locks, initialize(locks, step, f" 1,{process.strip()} "), "newborn")
 
 
-def test_blank_record_stays_while_others_look(locks):
+@pytest.mark.parametrize(("step", "kind"), [("look", None), ("original", "original"), ("newborn", "newborn")])
+def test_blank_record_stays_for_who_looks_and_is_exchanged_by_who_has_seen_it(locks, step, kind):
     before, *_ = initialize(locks, "look")
-    assert initialize(locks, "look")[0] == before
-
-
-def test_blank_record_is_exchanged_for_an_original_one_by_who_has_seen_it(locks):
-    initialize(locks, "look")
-    assert describes(locks, initialize(locks, "original", mark(locks)), "original")
+    reply = initialize(locks, step, mark(locks))
+    assert describes(locks, reply, kind) if kind else reply[0] == before
 
 
 def test_blank_record_is_not_exchanged_by_who_has_seen_another(locks):
@@ -274,11 +215,6 @@ def test_blank_record_is_not_exchanged_by_who_has_seen_another(locks):
     locks.redis.delete(BIRTH_KEY)
     before, *_ = initialize(locks, "look")
     assert initialize(locks, "original", seen)[0] == before == locks.redis.get(BIRTH_KEY)
-
-
-def test_blank_record_gives_way_to_a_newborn_one(locks):
-    initialize(locks, "look")
-    assert describes(locks, initialize(locks, "newborn"), "newborn")
 
 
 @pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
@@ -321,17 +257,11 @@ def test_initialization_says_what_the_other_scripts_understand(claims, step, gra
 CLIENT = b"redsync:client:285475da-9152-4c83-822a-67ee2f116a79"
 
 
-def test_announcement_is_kept_for_its_time(node, lasts):
-    assert node.run("client_announce", (CLIENT,), b"\0record\xff", 65_000) == 1
-    assert node.dump() == {CLIENT: b"\0record\xff"}
-    assert lasts(node.redis.pttl(CLIENT), 65_000)
-
-
-def test_announcement_that_is_repeated_keeps_it_longer(node, lasts):
-    node.run("client_announce", (CLIENT,), b"old", 5_000)
-    assert node.run("client_announce", (CLIENT,), b"new", 65_000) == 1
-    assert node.dump() == {CLIENT: b"new"}
-    assert lasts(node.redis.pttl(CLIENT), 65_000)
+def test_announcement_is_kept_for_its_time_and_repeated_for_longer(node, lasts):
+    for record, kept in [(b"\0record\xff", 5_000), (b"new", 65_000)]:
+        assert node.run("client_announce", (CLIENT,), record, kept) == 1
+        assert node.dump() == {CLIENT: record}
+        assert lasts(node.redis.pttl(CLIENT), kept)
 
 
 def test_withdrawal_forgets_that_client_only(node):

@@ -115,31 +115,6 @@ def test_verdict_without_votes_is_pending(n):
     assert not tally.without_quorum
 
 
-# Split votes.
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("contenders", [2, 3])
-def test_at_most_one_contender_wins_however_nodes_are_shared(n, contenders):
-    """Each node grants to one contender, or to nobody at all (the last one)."""
-    winners = set()
-    for grants in product(range(contenders + 1), repeat=n):
-        tallies = [
-            check_round(n, [(node, GRANTED if grant == who else REFUSED) for node, grant in enumerate(grants)])
-            for who in range(contenders)
-        ]
-        won = [who for who, tally in enumerate(tallies) if tally.won]
-        assert len(won) <= 1, grants
-        winners |= set(won)
-    assert winners == set(range(contenders)), "the sample never let each of them win"
-
-
-@pytest.mark.parametrize("n", [2, 4, 6])
-def test_two_halves_of_an_even_number_both_lose(n):
-    halves = [[(i, GRANTED if (i < n // 2) is low else REFUSED) for i in range(n)] for low in (True, False)]
-    assert [check_round(n, half).verdict for half in halves] == [LOST, LOST]
-
-
 # Late and duplicate replies.
 
 
@@ -264,14 +239,6 @@ def test_thorough_round_is_lost_when_it_is_closed(n):
         tally.close("silence")
         assert tally.verdict is LOST
         assert tally.without_quorum
-
-
-def test_thorough_round_hears_on_where_a_plain_one_gives_up():
-    plain, thorough = new_tally(5), new_tally(5, thorough=True)
-    for tally in (plain, thorough):
-        for node, choice in enumerate([FAILED, FAILED, REFUSED]):
-            cast(tally, node, choice)
-    assert (plain.verdict, thorough.verdict) == (LOST, PENDING)
 
 
 # Replies that nobody expected.

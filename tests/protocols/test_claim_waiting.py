@@ -4,19 +4,9 @@ import pytest
 
 from redsync._core.crowds import FRONT
 from redsync.exceptions import QuorumError
-from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, won
+from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, waiting_script, won
 
 # Waiting.
-
-
-def waiting_script(toy):
-    """Refused, then queued, then woken, then won."""
-    return [
-        ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.05, signals=3)),
-        ("ask lock_acquire for a place", won(toy)),
-    ]
 
 
 def test_held_lock_is_waited_for_in_the_queue(toy):
@@ -43,11 +33,6 @@ def test_waiter_tells_how_long_it_has_waited(toy):
         crowded=True,
     )
     assert [command.args[5] for command in toy.commands if command.script.name == "lock_acquire"] == [0, 501, 752]
-
-
-def test_crowded_lock_is_queued_for_at_once(toy):
-    state = toy.acquire(("ask lock_acquire for a place", won(toy)), crowded=True)
-    assert state.valid(toy.now)
 
 
 def test_crowded_lock_is_not_queued_for_without_blocking(toy):
@@ -86,11 +71,6 @@ def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
     assert len(toy.session.holds) == 0
 
 
-def test_waiter_that_never_queued_leaves_no_queue(toy):
-    result = toy.acquire(("ask lock_acquire", toy.all_say(held(), takes=0.2)), "tell lock_abandon", timeout=0.1)
-    assert result is None
-
-
 def test_waiter_tries_once_more_at_its_deadline(toy):
     state = toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
@@ -114,18 +94,6 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
         with pytest.raises(QuorumError):
             toy.acquire(*script, timeout=timeout)
     assert toy.asked[0].timeout == pytest.approx(patience)
-
-
-def test_wake_up_is_a_hint_and_no_proof(toy):
-    state = toy.acquire(
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.01, signals=5)),
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.01, signals=5)),
-        ("ask lock_acquire for a place", won(toy)),
-        crowded=True,
-    )
-    assert state.valid(toy.now)
 
 
 # Undone or not.
@@ -223,33 +191,22 @@ def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remain
     assert shortest <= pause_after(toy, *replies) + 1e-9 <= longest + 2e-9
 
 
-def test_waiter_counts_nodes_that_granted_among_the_quorum_to_come(toy):
-    """Two nodes are free already: when one of the others expires, there is a quorum."""
-    assert 0.2 < pause_after(toy, NEW, NEW, held(20.0), held(0.2), held(10.0)) < 0.23
-
-
-def test_waiter_expects_no_end_of_a_claim_without_one(toy):
-    """Of three refusing nodes three must become free, and one of them never will by itself."""
-    assert 0.5 <= pause_after(toy, held(None), held(0.1), held(0.1), None, None) <= 1.5
-
-
-def test_waiters_sleep_apart(make_toy):
-    pauses = {pause_after(make_toy(luck=luck), *[held(20.0)] * 5) for luck in (0.0, 0.3, 0.6, 0.9)}
-    assert len(pauses) == 4
+@pytest.mark.parametrize(
+    ("replies", "shortest", "longest"),
+    [
+        # Two nodes are free already: when one of the others expires, there is a quorum.
+        ([NEW, NEW, held(20.0), held(0.2), held(10.0)], 0.2, 0.23),
+        # Of three refusing nodes three must become free, and one of them never will by itself.
+        ([held(None), held(0.1), held(0.1), None, None], 0.5, 1.5),
+    ],
+)
+def test_waiter_expects_a_quorum_of_those_that_granted_and_those_that_expire(make_toy, replies, shortest, longest):
+    pauses = {pause_after(make_toy(luck=luck), *replies) for luck in (0.1, 0.5, 0.9)}
+    assert shortest < min(pauses) < max(pauses) < longest
+    assert len(pauses) == 3, "waiters sleep apart"
 
 
 # Split votes.
-
-
-def test_split_vote_is_tried_again_after_a_short_pause(toy):
-    state = toy.acquire(
-        ("ask lock_acquire", toy.answers(*SPLIT)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert state.valid(toy.now)
-    assert 0 < toy.waits[0].until - 1000.001 <= 0.05
 
 
 def test_split_votes_spread_contenders_further_apart_each_time(toy):
@@ -269,20 +226,6 @@ def test_split_votes_spread_contenders_further_apart_each_time(toy):
     assert max(pauses) <= 0.05 + 1e-9
 
 
-def test_contenders_with_different_luck_pause_differently(make_toy):
-    until = set()
-    for luck in (0.0, 0.5, 0.9):
-        toy = make_toy(luck=luck)
-        toy.acquire(
-            ("ask lock_acquire", toy.answers(*SPLIT)),
-            "tell lock_abandon",
-            ("wait", toy.slept()),
-            ("ask lock_acquire for a place", won(toy)),
-        )
-        until.add(toy.waits[0].until)
-    assert len(until) == 3
-
-
 def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
     """Its answers are enough for a first try; the others are not waited for."""
     toy.acquire(
@@ -295,31 +238,28 @@ def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
 @pytest.mark.parametrize(
     "replies",
     [
+        SPLIT,
         (held(by=A), held(by=A), held(by=B), None, None),
         (held(by=A), held(by=A), held(by=B), "down", NEW),
         (held(by=A), held(by=B), held(by=B), held(by=A), NEW),
+        (NEW, NEW, held(by=A), held(by=A)),
     ],
 )
-def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(toy, replies):
+def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(make_toy, replies):
     """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(*replies)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert toy.waits[0].until - toy.tallies[0].at < 0.06
-
-
-def test_two_contenders_for_an_even_number_of_nodes_retry_soon(make_toy):
-    toy = make_toy(4)
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(NEW, NEW, held(by=A), held(by=A))),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert toy.waits[0].until - 1000.0 < 0.06
+    pauses = set()
+    for luck in (0.1, 0.5, 0.9):
+        toy = make_toy(len(replies), luck=luck)
+        toy.acquire(
+            ("ask lock_acquire", toy.answers(*replies)),
+            "tell lock_abandon",
+            ("wait", toy.slept()),
+            ("ask lock_acquire for a place", won(toy)),
+        )
+        pauses.add(toy.waits[0].until - toy.tallies[0].at)
+        assert toy.waits[0].retry_at is None, "its nodes answer, so it waits for no turn"
+    assert 0 < min(pauses) < max(pauses) <= 0.05
+    assert len(pauses) == 3, "contenders pause differently"
 
 
 # Outages.
@@ -369,17 +309,6 @@ def test_waiter_leaves_the_queues_although_its_next_round_was_sent_to_nobody(toy
         crowded=True,
     )
     assert toy.told[0].owed_to == 0b11111
-
-
-def test_split_vote_waits_for_no_turn(toy):
-    """Its nodes answer, and it is asked for anew at once."""
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(*SPLIT)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert toy.waits[0].retry_at is None
 
 
 def test_outage_is_not_asked_all_the_time(toy):

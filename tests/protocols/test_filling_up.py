@@ -5,7 +5,6 @@ import math
 import pytest
 
 from redsync._protocols.holding import extend
-from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import fill_up, is_bare, renew
 
 NEW = 1
@@ -87,12 +86,6 @@ def test_fill_up_of_a_lease_that_was_given_lasts_for_the_rest_of_it(toy):
     assert state.fill_at == math.inf
 
 
-def test_fill_up_never_outlasts_max_hold(toy):
-    state = take_bare(toy, max_hold=20.0)
-    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
-    assert state.valid_until == pytest.approx(1020.0)
-
-
 def test_fill_up_brings_many_holds_with_one_command(toy):
     renewed, given = take_bare(toy, name="a"), take_bare(toy, name="b", lease=2.0)
     answers = toy.answers([2, 2], [2, 2], [2, 2], [1, 1], [1, "down"])
@@ -103,12 +96,6 @@ def test_fill_up_brings_many_holds_with_one_command(toy):
     assert toy.asked[-1].owner is None
     assert toy.asked[-1].timeout < 0.25, "no longer than the shortest lease allows"
     assert [state.fill_at for state in (renewed, given)] == [math.inf, math.inf]
-
-
-def test_fill_up_is_by_the_script_of_its_kind(toy):
-    state = toy.acquire(("ask mutex_acquire", toy.answers(*BARE)), kind=MUTEX)
-    run_fill_up(toy, [state], ("ask mutex_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED)))
-    assert toy.commands[-1].script is MUTEX.renew
 
 
 # What comes of it.
@@ -171,32 +158,6 @@ def test_healed_node_counts_the_next_time(toy):
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down")))
     assert state.valid_until == pytest.approx(now + LEASE - DRIFT)
     assert state.fill_at == math.inf
-
-
-def test_fill_up_loses_what_too_many_nodes_no_longer_keep(toy):
-    state = take_bare(toy)
-    run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, THEIRS, THEIRS, THEIRS)), *LOSS)
-    assert "3 of 5 nodes" in state.lost
-
-
-def test_hold_released_while_it_is_filled_up_is_left_alone(toy):
-    state = take_bare(toy)
-    answers = toy.codes(OURS, OURS, OURS, HEALED, HEALED, meanwhile=lambda: toy.give_back(state))
-    before = state.valid_until
-    run_fill_up(toy, [state], ("ask lock_renew", answers))
-    assert (state.lost, state.valid_until) == (None, before)
-    assert next(effect for effect in toy.asked if effect.owed_to).owed_to == ALL, "it may have been healed anywhere"
-
-
-def test_hold_released_before_it_is_filled_up_is_left_out(toy):
-    state = take_bare(toy)
-    steps = fill_up(toy.session, [state], toy.now)
-    effect = next(steps)
-    toy.give_back(state)
-    assert effect.command() is None
-    toy.commands.append(None)
-    with pytest.raises(StopIteration):
-        steps.send(toy.perform(effect, toy.all_say(None, sent=0)))
 
 
 # What a plain renewal finds out.

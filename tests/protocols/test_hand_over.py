@@ -247,19 +247,6 @@ def test_release_of_what_was_handed_over_is_owed_to_all_that_may_keep_claim_or_p
     assert (toy.asked[-1].owed_to, toy.asked[-1].owed_until) == (state.touched, state.kept_until)
 
 
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_acquire_interrupted_while_it_is_handed_over_leaves_nothing_behind(toy, at):
-    """The signals may have come already: whatever was handed over is dropped, and the place is left."""
-    script = [(ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=0b00011)), (ASK, won(toy))]
-    receipt = Receipt()
-    cleanup = toy.interrupt(toy.acquiring(crowded=True, receipt=receipt), script, at)
-    assert cleanup == ["tell lock_abandon, leave"]
-    assert len(toy.session.holds) == 0
-    assert receipt.state is None
-    assert toy.told[-1].owed_to == ALL
-    assert toy.told[-1].owed_until >= toy.now + LEASE
-
-
 def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(toy):
     """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
 
@@ -342,14 +329,3 @@ def test_lock_is_not_handed_over_to_who_could_not_be_given_what_it_wants(make_to
     assert [wait.mark for wait in toy.waits] == [None]
     assert toy.commands[0].args[4] == min(3_000, timing.get("lease", 30.0) * 1000)
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
-
-
-def test_who_spins_is_handed_nothing(toy):
-    toy.acquire(
-        ("ask lock_acquire", busy(toy)),
-        "tell lock_abandon",
-        ("wait", toy.slept(handed=ALL)),
-        ("ask lock_acquire", won(toy)),
-        backoff=lambda tries, luck: 0.1,
-    )
-    assert [(wait.key, wait.mark) for wait in toy.waits] == [(None, None)]

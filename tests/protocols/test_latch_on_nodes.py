@@ -5,7 +5,6 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
-from redsync._protocols import latch as protocol
 from redsync._protocols.claim import acquire_new
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
@@ -87,14 +86,6 @@ def test_what_only_one_node_knows_is_written_back_before_it_is_told(world, ada, 
     assert bob.count({A, B}, {A, B}) == 0
     assert [state.count for state in told(world, A, B)] == [0, 0]
     assert Caller(world).count({B, C}) == 0
-
-
-def test_without_the_write_back_it_would_be_open_and_then_closed(world, ada, bob, monkeypatch):
-    monkeypatch.setattr(protocol, "_agree", lambda tally, state: True)
-    ada.set(1)
-    with pytest.raises(QuorumError):
-        ada.down({A, B, C}, {A}, n=1)
-    assert [bob.count({A, B}), Caller(world).count({B, C})] == [0, 1]
 
 
 def test_answer_that_can_not_be_written_back_is_an_error(world, ada, bob):
@@ -365,30 +356,6 @@ def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, ca
     assert world.run(acquire_new(session, demand, world.now, world.now))
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)
-
-
-def forget(world, node):
-    world.stores[node].flush()
-    world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % world.stores[node].now_ms)
-
-
-def test_node_that_forgot_is_not_believed_what_a_client_told_it_that_knows_an_earlier_setting(world):
-    """The one that had been open, and was set anew without that client and one of the nodes."""
-    world.christen()
-    ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
-    ada.set(1)
-    ada.down()
-    assert bob.count() == 0
-    assert ada.set(5, *[{A, B}] * 5) is True
-    forget(world, A)
-    for caller in (bob, bob, bob, Caller(world, restart_guard=30.0)):
-        with pytest.raises(QuorumError, match="1 of 3 nodes may have forgotten it"):
-            caller.count({A, C})
-    with pytest.raises(QuorumError):
-        bob.wait(0.0, {A, C})
-    assert bob.count() == 5, "of all nodes one knows"
-    assert bob.count() == 5
-    assert Caller(world, restart_guard=30.0).count({A, C}, {A, C}) == 5, "and now the one that forgot knows again"
 
 
 def test_open_latch_is_seen_to_be_open_by_who_has_no_time(world, ada, bob):

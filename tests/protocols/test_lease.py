@@ -76,21 +76,11 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     assert state.lost == "a reason"
 
 
-def test_lose_drops_the_claim_by_the_script_of_its_kind(toy):
-    toy.play(lose(toy.take(kind=MUTEX), "a reason"), "tell mutex_abandon, leave", "notify HoldLost")
-
-
 def test_lose_leaves_a_released_hold_alone(toy):
     state = toy.take()
     toy.give_back(state)
     toy.play(lose(state, "a reason"))
     assert state.lost is None
-
-
-def test_lose_wakes_who_sleeps_until_the_end_before_it_tells(toy):
-    state = toy.take()
-    toy.start(sleep(toy, state, None))
-    toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")
 
 
 def test_loss_is_told_even_if_it_is_interrupted(make_toy):

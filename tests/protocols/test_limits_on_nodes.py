@@ -9,7 +9,6 @@ from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
-from redsync._protocols.shrinking import Taken
 from tests.support.virtual import World
 
 pytest.importorskip("lupa")
@@ -77,20 +76,6 @@ def hold_beyond(world):
     return olds
 
 
-def test_nobody_is_granted_one_too_many_though_each_node_sees_room(world):
-    hold_beyond(world)
-    newcomer = Program(world)
-    for start in (0.0, 0.4, 0.9):
-        assert newcomer.take(start=start) is None
-
-
-def test_one_too_many_is_granted_where_nothing_is_reserved(world, monkeypatch):
-    """That this schedule puts the promise to the test."""
-    monkeypatch.setattr(Taken, "reserved", lambda *_: frozenset())
-    hold_beyond(world)
-    assert Program(world).take() is not None
-
-
 def test_what_comes_back_after_a_shrink_can_be_had_one_for_one(world):
     olds = hold_beyond(world)
     newcomer = Program(world)
@@ -125,18 +110,6 @@ def forget_one_by_one(world, *programs):
         store.flush()
         for program in programs:
             program.renew()
-
-
-def test_limit_outlives_a_rolling_restart_as_permits_do(world):
-    holder = Program(world)
-    holder.resize(2)
-    assert holder.take()
-    assert holder.take()
-    forget_one_by_one(world, holder)
-    assert limits(world) == [2, 2, 2]
-    newcomer = Program(world)
-    assert newcomer.take() is None
-    assert newcomer.pool.limit.permits == 2
 
 
 def test_limit_outlives_a_rolling_restart_though_it_was_lowered_after_the_permits_were_had(world):

@@ -1,7 +1,5 @@
 """The mutex: one request's claim, possessed by an object, never entered twice."""
 
-import math
-
 import pytest
 
 from redsync._protocols.demands import Receipt
@@ -69,15 +67,6 @@ def test_possession_outlasts_a_loss_until_it_was_released(toy, possession):
     with pytest.raises(LeaseLostError):
         toy.play(release(toy.session, state, toy.now))
     assert not possession.is_held
-
-
-def test_each_acquire_has_a_value_of_its_own(toy, possession):
-    """What an earlier request left behind, or a late command of it, is never taken for the present one."""
-    values = []
-    for _ in range(3):
-        toy.give_back(take(toy, possession))
-        values.append(toy.commands[-2].args[0])
-    assert len(set(values)) == 3
 
 
 def test_objects_have_what_they_acquired_and_not_what_others_did(toy, possession):
@@ -158,14 +147,6 @@ def test_acquire_after_the_loss_was_released_is_a_new_one(toy, possession):
     assert take(toy, possession).valid(toy.now)
 
 
-def test_acquire_after_a_release_that_told_the_loss_is_a_new_one(toy, possession):
-    state = take(toy, possession)
-    with pytest.raises(LeaseLostError):
-        toy.play(release(toy.session, state, toy.now), ("ask mutex_release", toy.all_say(0)))
-    assert not possession.is_held
-    assert take(toy, possession) is possession.state
-
-
 def waiting_while(toy, possession, meanwhile=None, **fields):
     """Return what an acquire of the same object by another thread goes through until it wins."""
     return (
@@ -243,19 +224,3 @@ def test_acquire_interrupted_leaves_no_possession(toy, possession):
     assert not possession.is_held
     assert receipt.state is None
     assert len(toy.session.holds) == 0
-
-
-def test_acquire_notes_success_on_its_receipt(toy, possession):
-    receipt = Receipt()
-    assert take(toy, possession, receipt=receipt) is receipt.state
-
-
-def test_mutex_with_a_lease_is_not_renewed_and_one_without_is(toy, possession):
-    assert take(toy, possession, lease=2.0).renew_at == math.inf
-    toy.give_back(possession.state)
-    state = take(toy, possession)
-    toy.now = 1010.5
-    toy.run_watchdog()
-    assert toy.commands[-1].script is MUTEX.renew
-    assert toy.commands[-1].args == (state.claim, 1, 30_000)
-    assert state.valid_until == pytest.approx(1010.5 + LEASE - DRIFT)

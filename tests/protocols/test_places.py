@@ -169,17 +169,6 @@ def test_highest_ticket_is_written_back_if_nodes_drew_different_ones(toy, drawn)
     assert toy.waits[0].mark == b"2", "what was handed over before is granted again"
 
 
-def test_lock_that_is_handed_over_to_who_drew_a_ticket_is_had(toy):
-    state = fair(
-        toy,
-        (ASK, toy.answers(*map(drew, (8, 8, 8, 8, 3)))),
-        ("wait for wake-up", toy.slept(0.1, handed=0b00111)),
-        crowded=True,
-    )
-    assert state.valid(toy.now)
-    assert state.queued
-
-
 def test_free_fair_lock_is_won_in_one_round_with_a_ticket_that_the_nodes_draw(toy):
     state = fair(toy, (ASK, toy.all_say(NEW)), crowded=True)
     assert state.valid(toy.now)
@@ -241,14 +230,6 @@ def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
 def test_who_does_not_wait_lets_no_node_draw_a_ticket(toy):
     assert fair(toy, (ASK, toy.all_say(knows(4))), "tell fair_lock_abandon", timeout=0.0, crowded=True) is None
     assert toy.commands[0].args[4:6] == (0, 0)
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_waiter_that_was_interrupted_while_nodes_draw_leaves_its_places(toy, at):
-    script = [(ASK, toy.answers(*map(drew, (3, 7, 3, 4, 5)))), (ASK, toy.all_say(drew(7)))]
-    script.append(("wait for wake-up", toy.slept(handed=0b11111)))
-    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, at)
-    assert cleanup == ["tell fair_lock_abandon, leave"]
 
 
 # Without a quorum.
@@ -324,19 +305,22 @@ def test_waiter_that_gives_up_leaves_its_places(toy):
     )
 
 
-def test_waiter_that_was_interrupted_before_it_had_a_ticket_has_no_place_to_leave(toy):
-    steps = toy.acquiring(kind=FAIR_LOCK)
-    assert toy.interrupt(steps, [(ASK, toy.all_say(knows(4)))], 0) == ["tell fair_lock_abandon"]
+@pytest.mark.parametrize(
+    ("crowded", "at", "leaves"),
+    [(False, 0, False), (False, 1, True), (False, 2, True), (True, 0, True), (True, 1, True), (True, 2, True)],
+)
+def test_waiter_that_was_interrupted_leaves_the_places_that_it_may_have(toy, crowded, at, leaves):
+    """Who asks without a ticket takes none; who lets the nodes draw one does."""
+    first = toy.answers(*map(drew, (3, 7, 3, 4, 5))) if crowded else toy.all_say(knows(6))
+    script = [(ASK, first), (ASK, toy.all_say(drew(7))), ("wait for wake-up", toy.slept(handed=0b11111))]
+    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=crowded), script, at)
+    assert cleanup == ["tell fair_lock_abandon, leave" if leaves else "tell fair_lock_abandon"]
 
 
-@pytest.mark.parametrize("at", [1, 2])
-def test_waiter_that_was_interrupted_with_a_ticket_leaves_its_places(toy, at):
-    script = [
-        (ASK, toy.all_say(knows(4))),
-        (ASK, toy.all_say(knows(5))),
-        ("wait for wake-up", toy.slept()),
-    ]
-    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK), script, at)
+def test_place_that_was_not_settled_is_left_also_if_its_leaving_is_interrupted(toy):
+    replies = toy.answers(NEW, NEW, knows(8), knows(8, B), "down")
+    script = [(ASK, replies), "tell fair_lock_abandon, leave"]
+    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, 1)
     assert cleanup == ["tell fair_lock_abandon, leave"]
 
 
@@ -435,10 +419,3 @@ def test_backoff_that_raises_undoes_the_attempt(toy):
             ("ask lock_acquire", toy.all_say([20_000, A])), "tell lock_abandon", "tell lock_abandon", backoff=backoff
         )
     assert len(toy.session.holds) == 0
-
-
-def test_place_that_was_not_settled_is_left_also_if_its_leaving_is_interrupted(toy):
-    replies = toy.answers(NEW, NEW, knows(8), knows(8, B), "down")
-    script = [(ASK, replies), "tell fair_lock_abandon, leave"]
-    cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, 1)
-    assert cleanup == ["tell fair_lock_abandon, leave"]

@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
-from redsync._protocols import claim, fenced_lock, lock
+from redsync._protocols import fenced_lock, lock
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release
@@ -70,11 +70,6 @@ def world():
     return world
 
 
-def take_the_maximum(attempt, tally):
-    return tally
-    yield
-
-
 def ab_then_bc(world):
     """A at 10, B and C at 1; two clients that know of no token, each with a quorum of its own."""
     world.put(10, 1, 1)
@@ -85,13 +80,6 @@ def ab_then_bc(world):
 def test_tokens_grow_where_the_quorums_share_the_node_that_lags(world):
     first, second = ab_then_bc(world)
     assert second > first > 10
-
-
-def test_the_maximum_alone_would_not_grow_there(world, monkeypatch):
-    monkeypatch.setattr(claim._Attempt, "level", take_the_maximum)
-    world.put(10, 1, 1)
-    assert world.take("ada", {A, B}) == 11
-    assert world.take("bob", {B, C}) == 3
 
 
 def test_steady_state_takes_one_round(world):

@@ -1,18 +1,14 @@
 """The watchdog: renews what is due, tells what is lost, and sleeps in between."""
 
 import math
-import random
 from itertools import pairwise
 
 import pytest
 
 from redsync._core import ownership
-from redsync._core.effects import Notify
 from redsync._core.events import HoldLost
 from redsync._core.ownership import LANES
-from redsync._protocols.holding import release
 from redsync._protocols.lease import lose
-from redsync.exceptions import LeaseLostError
 
 OURS, HEALED, THEIRS = 2, 1, 0
 ALL = 0b11111
@@ -238,70 +234,3 @@ def test_lost_hold_keeps_no_watchdog_busy(toy):
 
 
 # All together.
-
-
-class ForgetfulNodes:
-    """Nodes that keep a claim until `expiry`, unless they forget it before, and are down now and then."""
-
-    def __init__(self, toy, state, kept, rng):
-        self.toy, self.state, self.rng = toy, state, rng
-        self.harm = rng.choice([0.0, 0.05, 0.3])
-        self.expiry = [1000.0 + state.lease if keeps else 0.0 for keeps in kept]
-        self.confirmed = 0
-        self.believed = state.valid_until
-
-    def says(self, node, lease):
-        if self.rng.random() < self.harm:
-            self.expiry[node] = 0.0
-        if self.rng.random() < self.harm:
-            return "down"
-        ours = self.expiry[node] > self.toy.now
-        self.confirmed += ours
-        self.expiry[node] = max(self.expiry[node], self.toy.now + lease)
-        return OURS if ours else HEALED
-
-    def look(self):
-        """After each step: what is believed for longer than before, a quorum kept, and keeps for longer than that."""
-        if self.state.valid_until != self.believed:
-            assert self.state.renewed, "a lease that was given ends when it does"
-            self.believed = self.state.valid_until
-            assert self.confirmed >= self.toy.n // 2 + 1
-            assert sum(end > self.believed for end in self.expiry) >= self.toy.n // 2 + 1
-
-    def __call__(self, described, effect):
-        self.look()
-        if described == "ask lock_renew":
-            self.confirmed = 0
-            lease = self.toy.commands[-1].args[2] / 1000
-            if not self.state.renewed:
-                assert self.toy.now + lease <= 1000.002 + self.state.lease, "no node keeps it for longer either"
-            return self.toy.codes(*[self.says(node, lease) for node in range(self.toy.n)])
-        if described == "wait":
-            return self.toy.slept() if self.state.lost is None and len(self.toy.asked) < 25 else Stop()
-        return None
-
-
-def test_hold_is_believed_only_while_a_quorum_of_nodes_keeps_it(make_toy):
-    """A random life of one hold over nodes that forget it and are down, checked against a plain model."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    lives = set()
-    for i in range(400):
-        rng = random.Random(seed + i)
-        print("life", i)
-        toy = make_toy(rng.choice([1, 3, 4, 5]))
-        quorum = toy.n // 2 + 1
-        kept = [True] * quorum + [rng.random() < 0.5 for _ in range(toy.n - quorum)]
-        rng.shuffle(kept)
-        answers = toy.answers(*[1 if keeps else "down" for keeps in kept])
-        state = toy.acquire(("ask lock_acquire", answers), lease=rng.choice([None, None, 7.0]))
-        nodes = ForgetfulNodes(toy, state, kept, rng)
-        with pytest.raises(Stop):
-            toy.drive(toy.watchdog(), nodes)
-        nodes.look()
-        if state.lost is not None:
-            assert isinstance(toy.effects[-2], Notify)
-            with pytest.raises(LeaseLostError):
-                toy.play(release(toy.session, state, toy.now))
-        lives.add((state.renewed, state.lost is None))
-    assert lives == {(True, True), (True, False), (False, False)}

@@ -158,12 +158,6 @@ def test_all_that_an_ended_owner_holds_is_given_back_and_nothing_else(toy):
     assert kept.live
 
 
-def test_mutex_of_an_ended_owner_is_given_back_by_its_own_script(toy):
-    toy.take(kind=MUTEX)
-    toy.session.holds.orphan(toy.owner)
-    assert toy.run_watchdog() == ["tell mutex_release", "notify HoldOrphaned", "wait"]
-
-
 def test_lost_hold_of_an_ended_owner_is_dropped_in_silence(toy):
     """Its loss was told when it was lost, and its claims were dropped then."""
     state = toy.take()
@@ -208,13 +202,6 @@ def test_owner_that_ended_while_the_watchdog_slept_is_served_when_it_is_called(t
     with pytest.raises(KeyboardInterrupt):
         toy.drive(toy.watchdog(), answer)
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
-
-
-def test_orphan_wakes_who_sleeps_until_the_end(toy):
-    state = toy.take()
-    toy.start(wait_end(state, lambda: False, toy.now, None))
-    toy.session.holds.orphan(toy.owner)
-    assert toy.run_watchdog() == ["tell lock_release", "signal", "notify HoldOrphaned", "wait"]
 
 
 # Announcing the client.
@@ -292,12 +279,6 @@ def test_farewell_says_nothing_of_what_was_lost(toy):
     state.lost = "reason"
     toy.play(farewell(toy.session))
     assert len(toy.session.holds) == 0
-
-
-def test_farewell_wakes_who_sleeps_until_the_end(toy):
-    state = toy.take()
-    watch(toy, state)
-    toy.play(farewell(toy.session), "tell lock_release", "signal")
 
 
 def test_farewell_withdraws_the_announcement_last(make_toy):

@@ -1,6 +1,6 @@
 """What the toy's nodes answer to an acquire, again and again."""
 
-__all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "mute", "won"]
+__all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "mute", "waiting_script", "won"]
 
 NEW, OURS, FOREIGN = 1, 2, 0
 A, B = b"client-a:1", b"client-b:1"
@@ -18,6 +18,16 @@ def won(toy):
 
 def busy(toy, remaining=20.0):
     return toy.all_say(held(remaining))
+
+
+def waiting_script(toy):
+    """Refused, then queued, then woken, then won."""
+    return [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, signals=3)),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
 
 
 def mute(toy):

@@ -1,0 +1,329 @@
+"""What the scripts of every kind of claim do alike, on a real server: called by hand, and all keys are looked at."""
+
+import pytest
+import redis
+
+from redsync._core.keys import LockKeys
+from tests.core.conftest import EARLIER, EXISTING, FOREIGN, FOURTH, KEYS, LEASE, ME, NEW, OTHER, SLACK, THIRD, Claims
+
+CHANNEL = b"redisson_lock__channel:{redsync:x}"
+
+
+@pytest.fixture
+def each(queued_claims):
+    """The scripts of each kind."""
+    return queued_claims
+
+
+@pytest.fixture(params=["lock", "fair_lock"])
+def counted(request, node):
+    """The scripts of each kind that counts holds."""
+    return Claims(node, request.param)
+
+
+# Acquire.
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_acquire_claims_what_is_free_and_sets_the_count_and_never_adds(each, lasts, count):
+    """In Redisson's layout, or in that of the Redis documentation."""
+    assert [each.acquire(count=count) for _ in range(3)] == [NEW, EXISTING, EXISTING]
+    assert each.node.dump() == {KEYS.lock: each.value(ME, count)}
+    assert lasts(each.left(), LEASE)
+    assert each.acquire(count=1) == EXISTING
+    assert each.node.dump() == {KEYS.lock: each.value()}
+
+
+def test_acquire_lengthens_the_lease_of_what_is_ours_and_never_shortens_it(each, lasts):
+    each.put(ME)
+    assert each.left() == -1
+    for lease, left in [(10_000, 10_000), (60_000, 60_000), (1_000, 60_000)]:
+        assert each.acquire(lease=lease) == EXISTING
+        assert lasts(each.left(), left)
+
+
+def test_acquire_refuses_what_another_owner_holds_and_tells_who_and_how_long(each, lasts):
+    each.acquire(OTHER, lease=20_000)
+    before = each.node.dump()
+    remaining, holder, *_ = each.acquire(ME)
+    assert lasts(remaining, 20_000)
+    assert holder == OTHER
+    assert each.node.dump() == before
+
+
+def test_acquire_tells_of_a_holder_without_an_end(each):
+    each.put(OTHER)
+    assert each.acquire(ME)[:2] == [-1, OTHER]
+
+
+@pytest.mark.parametrize("owner", [b"", b"\0\r\n", b"\xff:1", b"%s:%d", b"*", b"1"])
+def test_scripts_take_any_owner_as_it_is(each, owner):
+    assert each.acquire(owner) == NEW
+    assert each.holder() == owner
+    assert each.acquire(ME)[1] == owner
+    assert each.renew((b"x", owner, 1, LEASE)) == [2]
+    assert each.release(owner) == 1
+    assert each.node.dump() == {}
+
+
+@pytest.mark.parametrize("name", [b"\r\n", b"\0", b"{}", b"{a}:b", b"*", b"\xff", b"y" * 512])
+def test_scripts_work_with_any_name(each, name):
+    keys = LockKeys.of(b"redsync:", name)
+    assert each.acquire(keys=keys) == NEW
+    assert each.queue(OTHER, keys=keys)[1] == ME
+    assert set(each.node.dump()) == set(keys.all)
+    assert each.inspect(keys)[2:] == [[ME, b"1"], [b"client-b"]]
+    assert each.release(keys=keys) == 1
+    assert each.node.dump() == {}
+
+
+def test_lock_and_mutex_of_one_name_exclude_each_other(locks, mutexes):
+    locks.acquire(ME)
+    assert mutexes.acquire(OTHER) == FOREIGN
+    locks.release(ME)
+    mutexes.acquire(OTHER)
+    assert locks.acquire(ME) == FOREIGN
+    assert mutexes.holder() == OTHER
+
+
+# Every command may find a value of another type, and may arrive late, twice or not at all.
+
+CALLS = {
+    "acquire": (lambda each: each.acquire(count=2), FOREIGN),
+    "queue": (lambda each: each.queue(count=2), FOREIGN),
+    "release": (lambda each: each.release(), 0),
+    "release to 1": (lambda each: each.release(count=1), 0),
+    "abandon": (lambda each: each.abandon(), 0),
+    "abandon and leave": (lambda each: each.abandon(leave=True), 0),
+    "renew": (lambda each: each.renew((b"x", ME, 2, 60_000)), [-1]),
+    "force_release": (lambda each: each.force_release(), -1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_scripts_leave_foreign_values_alone(each, write_foreign, call):
+    run, reply = CALLS[call]
+    for kind in {"string", "hash", "list", "set", "zset"} - {each.value_type}:
+        each.redis.delete(KEYS.lock)
+        write_foreign(kind)
+        before = each.node.dump()
+        assert run(each) == reply, kind
+        assert each.node.dump() == before
+        assert each.left() == -1
+
+
+@pytest.mark.parametrize("situation", ["free", "ours", "theirs"])
+@pytest.mark.parametrize("call", CALLS)
+def test_script_called_twice_leaves_the_state_of_once(each, situation, call):
+    """Without waiters: a repeated "leave" may wake one more of them, which is a hint and no state."""
+    if situation != "free":
+        each.acquire(ME if situation == "ours" else OTHER)
+    run, _ = CALLS[call]
+    run(each)
+    once, left = each.node.dump(), each.left()
+    run(each)
+    twice = each.node.dump()
+    for state in (once, twice):
+        # The instant at which a waiter asked is of course a later one.
+        if KEYS.queue in state:
+            ((waiter, _),) = state.pop(KEYS.queue)
+            state[KEYS.queue] = waiter
+            state[KEYS.places] = set(state[KEYS.places])
+    assert twice == once
+    assert (each.left() < 0) == (left < 0)
+    assert each.left() == pytest.approx(left, abs=SLACK)
+
+
+def test_late_acquire_followed_by_its_abandon_leaves_nothing(each):
+    each.queue(ME)
+    each.abandon(ME, leave=True)
+    each.acquire(OTHER)
+    each.queue(ME)
+    each.abandon(ME, leave=True)
+    each.release(OTHER)
+    assert each.node.dump() == {}
+
+
+@pytest.mark.parametrize(
+    ("late", "reply"),
+    [
+        (lambda each: each.release(EARLIER), 0),
+        (lambda each: each.abandon(EARLIER, leave=True), 0),
+        (lambda each: each.renew((b"x", EARLIER, 1, 60_000)), [0]),
+        (lambda each: each.force_release(EARLIER), 0),
+    ],
+    ids=["release", "undo", "renewal", "forced release"],
+)
+def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, late, reply):
+    """It comes over a connection that was given up."""
+    each.acquire(count=2)
+    assert late(each) == reply
+    assert each.node.dump() == {KEYS.lock: each.value(ME, 2)}
+    assert lasts(each.left(), LEASE)
+
+
+# Release.
+
+
+def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, heard, lasts):
+    counted.acquire(count=3, lease=60_000)
+    counted.queue(OTHER, mark=7)
+    with counted.node.listening(CHANNEL) as subscription:
+        assert [counted.release(count=1) for _ in range(3)] == [1, 1, 1]
+        assert counted.node.messages(subscription) == []
+    assert heard() == []
+    assert counted.holds() == {ME: b"1"}
+    assert lasts(counted.left(), 60_000)
+    assert counted.waiters() == [OTHER]
+
+
+@pytest.mark.parametrize("mark", [0, 7])
+def test_release_to_zero_deletes_and_tells_redissons_channel_before_who_waits(each, mark):
+    """A mutex is none of Redisson's."""
+    each.acquire(count=3)
+    each.queue(OTHER, mark=mark)
+    channel, message = each.said(OTHER, mark)
+    with each.node.listening(CHANNEL, channel) as subscription:
+        assert each.release() == 1
+        told = [] if each.noun == "mutex" else [(CHANNEL, b"0")]
+        assert each.node.messages(subscription) == [*told, (channel, message)]
+    assert each.holder() == (OTHER if mark else None)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("is_free", [False, True])
+def test_release_by_who_does_not_hold_changes_nothing(each, heard, count, is_free):
+    if not is_free:
+        each.acquire(OTHER)
+        each.queue(THIRD)
+    before = each.node.dump()
+    with each.node.listening(CHANNEL) as subscription:
+        assert each.release(ME, count) == 0
+        assert each.node.messages(subscription) == heard() == []
+    assert each.node.dump() == before
+
+
+def test_abandon_never_drops_the_claim_of_another(each, heard):
+    each.acquire(OTHER, count=2)
+    for leave, waiters in [(False, [ME, THIRD]), (True, [THIRD])]:
+        each.line_up(ME, THIRD)
+        assert each.abandon(leave=leave) == 0
+        assert heard() == [], "it is not free"
+        assert each.node.dump()[KEYS.lock] == each.value(OTHER, 2)
+        assert each.waiters() == waiters
+
+
+# Renew.
+
+
+def test_renew_lengthens_what_is_ours_and_touches_no_queue(claims, lasts):
+    claims.acquire(lease=5_000)
+    claims.queue(OTHER)
+    queue = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True), claims.place(OTHER)
+    for lease in (60_000, 1_000):
+        assert claims.renew((b"x", ME, 1, lease)) == [2]
+        assert lasts(claims.left(), 60_000), "it never shortens"
+    assert (claims.redis.zrange(KEYS.queue, 0, -1, withscores=True), claims.place(OTHER)) == queue
+
+
+def test_renew_heals_a_claim_that_the_node_forgot(claims, lasts):
+    assert claims.renew((b"x", ME, 2, LEASE)) == [1]
+    assert claims.node.dump() == {KEYS.lock: claims.value(ME, 2)}
+    assert lasts(claims.left(), LEASE)
+    assert claims.renew((b"x", ME, 2, LEASE)) == [2], "it counts from the next renewal on"
+
+
+def test_renew_settles_many_claims_each_by_itself(claims, lasts, write_foreign):
+    for name, owner in [(b"ours", ME), (b"theirs", OTHER), (b"also ours", THIRD)]:
+        claims.acquire(owner, keys=LockKeys.of(b"redsync:", name), lease=5_000)
+    write_foreign("list", b"redsync:foreign")
+    asked = [
+        (b"ours", ME, 2, 60_000),
+        (b"foreign", ME, 1, 60_000),
+        (b"free", FOURTH, 4, 50_000),
+        (b"theirs", ME, 1, 60_000),
+        (b"also ours", THIRD, 1, 40_000),
+    ]
+    assert claims.renew(*asked) == [2, -1, 1, 0, 2]
+    assert claims.node.dump() == {
+        b"redsync:also ours": claims.value(THIRD),
+        b"redsync:foreign": [b"a", b"b"],
+        b"redsync:free": claims.value(FOURTH, 4),
+        b"redsync:ours": claims.value(ME, 2),
+        b"redsync:theirs": claims.value(OTHER),
+    }
+    left = {b"ours": 60_000, b"free": 50_000, b"also ours": 40_000, b"theirs": 5_000}
+    assert all(lasts(claims.left(b"redsync:" + name), wanted) for name, wanted in left.items())
+
+
+def test_renew_takes_as_many_claims_as_the_watchdog_sends(claims):
+    asked = [(b"lock %d" % i, ME, 1, LEASE) for i in range(200)]
+    assert claims.renew(*asked) == [1] * 200
+    assert claims.renew(*asked) == [2] * 200
+
+
+# Force release.
+
+
+@pytest.mark.parametrize("owner", [ME, b"any value"])
+def test_force_release_takes_the_lock_from_the_claim_that_it_names_only(each, owner):
+    each.acquire(owner, count=5)
+    with each.node.listening(CHANNEL) as subscription:
+        assert each.force_release(OTHER) == 0
+        assert each.holder() == owner
+        assert each.force_release(owner) == 1
+        assert each.node.messages(subscription) == [(CHANNEL, b"0")]
+        assert each.force_release(owner) == 0
+        assert each.node.messages(subscription) == []
+    assert each.node.dump() == {}
+
+
+# A node without memory.
+
+
+def test_acquire_fails_without_memory_and_leaves_nothing(each):
+    for call in (each.acquire, each.queue):
+        with each.node.out_of_memory(), pytest.raises(redis.exceptions.ResponseError, match="maxmemory"):
+            call()
+    assert each.node.dump() == {}
+
+
+def test_acquire_in_vain_leaves_no_half_place_without_memory(each):
+    each.acquire(OTHER)
+    before = each.node.dump()
+    with each.node.out_of_memory(), pytest.raises(redis.exceptions.ResponseError, match="maxmemory"):
+        each.queue(ME)
+    assert each.node.dump() == before
+
+
+def test_what_is_there_is_refused_repeated_renewed_and_told_without_memory(each, lasts):
+    each.acquire(lease=10_000)
+    with each.node.out_of_memory():
+        assert each.acquire(OTHER)[1] == ME
+        assert each.acquire(lease=20_000) == EXISTING, "the reply to the first was lost: it asks for the same count"
+        assert lasts(each.left(), 20_000)
+        assert each.renew((b"y", ME, 1, 60_000), (b"x", ME, 1, 60_000)) == [0, 2]
+        assert each.renew((b"x", ME, 2, 60_000)) == [2], "the lease matters, the count is repaired later"
+        assert each.inspect()[2][0] == ME
+    assert lasts(each.left(), 60_000)
+    assert set(each.node.dump()) == {KEYS.lock}
+
+
+WAYS = {
+    "release": lambda each: each.release(),
+    "abandon": lambda each: each.abandon(leave=True),
+    "force_release": lambda each: each.force_release(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_claim_is_given_back_without_memory(each, heard, way):
+    each.acquire(count=2)
+    each.queue(OTHER)
+    with each.node.out_of_memory():
+        if each.noun != "mutex":
+            assert each.release(count=1) == 1
+        assert WAYS[way](each) == 1
+        assert heard() == [each.said(OTHER)]
+    assert each.holder() is None
+    assert each.waiters() == [OTHER]

@@ -1,0 +1,422 @@
+"""Waiting for a lock on a real server: places in the queue, who is handed a lock that becomes free, who is woken."""
+
+import pytest
+
+from redsync._core.keys import LockKeys
+from redsync._core.memory import BIRTH_KEY
+from tests.core.conftest import (
+    EARLIER,
+    EXISTING,
+    FOURTH,
+    KEYS,
+    LEASE,
+    ME,
+    NEW,
+    OTHER,
+    PLACE,
+    SLACK,
+    THIRD,
+    waiter_of,
+    wake_channel,
+)
+
+GUARD = 20_000
+LATER = b"client-a:2"
+
+
+@pytest.fixture
+def each(queued_claims):
+    """The scripts of each kind."""
+    return queued_claims
+
+
+WAYS = {
+    "release": lambda each: each.release(),
+    "force_release": lambda each: each.force_release(),
+    "abandon": lambda each: each.abandon(leave=True),
+}
+
+
+@pytest.fixture(params=WAYS)
+def give_back(request, each):
+    """Each way in which a lock that ME holds is given back."""
+    return lambda: WAYS[request.param](each)
+
+
+@pytest.fixture(params=[0, 7])
+def mark(request):
+    """Whether the lock may be handed over to those who wait: 0, no."""
+    return request.param
+
+
+# Places of those who queue by arrival.
+
+
+@pytest.mark.parametrize("waited", [0, 12_345])
+def test_refused_waiter_is_queued_in_the_same_step_by_its_arrival(claims, waited):
+    claims.acquire(OTHER)
+    before = claims.now()
+    assert claims.queue(ME, mark=7, guard=60_000, waited=waited)[1] == OTHER
+    after = claims.now()
+    ((waiter, arrival),) = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True)
+    assert waiter == waiter_of(ME)
+    assert before <= arrival + waited <= after
+    expiry, mark, guard, channel = claims.place(ME)
+    assert before + PLACE <= expiry <= after + PLACE
+    assert (mark, guard, channel) == (7, 60_000, wake_channel(ME))
+
+
+def test_waiter_that_asks_again_keeps_its_one_place(claims):
+    claims.acquire(OTHER)
+    claims.queue(ME, waited=60_000, mark=1)
+    first = claims.redis.zscore(KEYS.queue, waiter_of(ME))
+    claims.queue(THIRD)
+    claims.queue(ME, waited=int(claims.now() - first), mark=2)
+    assert claims.waiters() == [ME, THIRD]
+    assert claims.redis.zscore(KEYS.queue, waiter_of(ME)) == pytest.approx(first, abs=SLACK)
+    assert claims.place(ME)[1] == 2, "what is handed over later was asked for with this mark"
+
+
+def test_queue_keys_expire_with_the_last_place(each, lasts):
+    each.acquire(OTHER)
+    for waiter, place, left in [(ME, PLACE, PLACE), (THIRD, 60_000, 60_000), (ME, 1_000, 60_000)]:
+        each.queue(waiter, place=place)
+        assert lasts(each.left(KEYS.queue), left)
+        assert lasts(each.left(KEYS.places), left)
+
+
+@pytest.mark.parametrize("held_before", [False, True])
+def test_granted_waiter_leaves_the_queue_and_who_asked_for_no_place_leaves_it_alone(claims, held_before):
+    claims.acquire(OTHER)
+    claims.line_up(ME, THIRD)
+    claims.acquire(FOURTH)
+    claims.redis.delete(KEYS.lock)
+    if held_before:
+        claims.put(ME)
+    else:
+        assert claims.acquire(FOURTH) == NEW
+        assert claims.waiters() == [ME, THIRD]
+        claims.redis.delete(KEYS.lock)
+    assert claims.queue(ME) == (EXISTING if held_before else NEW)
+    assert claims.waiters() == [THIRD]
+
+
+@pytest.mark.parametrize("found", ["another's", "none", "a healed one"])
+def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
+    """The others granted while this node was not asked, and then perhaps it was healed: nobody is to wake itself."""
+    each.acquire(OTHER)
+    each.line_up(ME, THIRD)
+    if found != "another's":
+        each.redis.delete(KEYS.lock)
+    if found == "a healed one":
+        each.renew((b"x", ME, 1, LEASE))
+    assert each.release(ME, 0) == (found == "a healed one")
+    assert heard() == ([each.said(THIRD)] if found == "a healed one" else [])
+    assert each.holder() == (OTHER if found == "another's" else None)
+    assert each.waiters() == [THIRD]
+
+
+def test_release_of_one_hold_of_several_keeps_the_place_of_who_has_no_claim(locks):
+    """It is not the last: the others' holds go on, and so may the wait of who re-enters."""
+    locks.acquire(OTHER)
+    locks.queue(ME)
+    assert locks.release(ME, 1) == 0
+    assert locks.waiters() == [ME]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda each: each.release(EARLIER),
+        lambda each: each.abandon(EARLIER, leave=True),
+        lambda each: each.abandon(EARLIER, leave=False),
+        lambda each: each.queue(EARLIER, waited=9_000, mark=3),
+    ],
+    ids=["release", "undo", "undo that waits on", "ask"],
+)
+def test_late_command_of_an_earlier_hold_leaves_the_place_alone(each, late):
+    each.acquire(OTHER)
+    each.line_up(THIRD, ME, mark=7)
+    late(each)
+    assert each.waiters() == [THIRD, ME]
+    assert each.place(ME)[1] == 7
+
+
+# Who gets it, and for how long.
+
+
+def test_lock_goes_down_the_queue_and_says_the_marks(each, heard, mark):
+    """By arrival whoever asked this node first; who is only woken must ask."""
+    each.acquire()
+    order = [THIRD, OTHER, FOURTH]
+    for waiter in order if each.noun == "fair_lock" else reversed(order):
+        each.queue(waiter, waited=1_000 * (9 - order.index(waiter)), mark=mark)
+    for holder, heir in zip([ME, *order], order, strict=False):
+        before = each.waiters()
+        assert each.release(holder) == 1
+        assert heard() == [each.said(heir, mark)]
+        assert each.holder() == (heir if mark else None)
+        assert each.waiters() == [waiter for waiter in before if waiter != holder]
+        assert mark or each.queue(heir) == NEW
+    assert each.release(FOURTH) == 1
+    assert heard() == []
+    assert each.node.dump() == {}
+
+
+def test_lock_is_not_handed_over_to_a_head_that_asked_without_a_mark(each, heard, give_back):
+    """Who is behind it would like to be handed the lock: it is not its turn."""
+    each.acquire()
+    each.queue(OTHER, waited=2_000, mark=7)
+    each.queue(THIRD, waited=1_000, mark=8)
+    each.queue(OTHER, waited=2_000, mark=0)
+    give_back()
+    assert each.holder() is None
+    assert heard() == [each.said(OTHER)]
+    assert each.waiters() == [OTHER, THIRD]
+
+
+@pytest.mark.parametrize("case", [(PLACE, 0, PLACE), (10 * LEASE, 0, 10 * LEASE), (PLACE, 2_000, 3_000)], ids=str)
+def test_heir_has_one_hold_for_as_long_as_its_place(each, heard, give_back, lasts, case):
+    """It may have stopped, and is then passed over when anybody else who waits would be."""
+    place, since, left = case
+    each.acquire(count=3)
+    for ask in (6, 7):
+        each.queue(OTHER, place=place, mark=ask)
+    if since:
+        each.end_place(OTHER, after=place - since)
+    assert give_back() == 1
+    assert each.node.dump()[KEYS.lock] == each.value(OTHER)
+    assert lasts(each.left(), left)
+    assert heard() == [each.said(OTHER, 7)], "the mark of its latest ask"
+    assert each.waiters() == [OTHER], "it keeps its place until it gives the lock back"
+    remaining, holder = each.queue(FOURTH, mark=8)[:2]
+    assert holder == OTHER
+    assert lasts(remaining, left)
+
+
+@pytest.mark.parametrize("by", ["asks", "renews"])
+def test_heir_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
+    each.acquire()
+    each.queue(OTHER, mark=7)
+    each.release()
+    if by == "asks":
+        assert each.queue(OTHER, mark=8) == EXISTING
+        assert each.waiters() == ([OTHER] if each.noun == "fair_lock" else []), "as after any ask that was granted"
+    else:
+        assert each.renew((b"x", OTHER, 1, LEASE)) == [2]
+    assert each.holder() == OTHER
+    assert lasts(each.left(), LEASE)
+
+
+def test_woken_waiter_is_overtaken_by_a_newcomer_and_woken_again(claims, heard):
+    """It was only told that the lock is free; its place is still the first."""
+    claims.acquire()
+    claims.line_up(OTHER, THIRD)
+    claims.release()
+    assert claims.acquire(FOURTH) == NEW
+    claims.release(FOURTH)
+    assert heard() == [claims.said(OTHER)] * 2
+
+
+# Nodes that forgot, or can't write.
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (GUARD, None, 0, False),
+        (GUARD, "newborn", 0, False),
+        (GUARD, "newborn", GUARD - SLACK, False),
+        (GUARD, "newborn", -60_000, False),
+        (GUARD, "original", 0, True),
+        (GUARD, "original", -60_000, True),
+        (GUARD, "newborn", GUARD + 1, True),
+        (0, None, 0, True),
+        (0, "newborn", 0, True),
+    ],
+    ids=str,
+)
+def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard, give_back, case):
+    """A claim that it forgot may still be believed."""
+    guard, kind, age, enough = case
+    each.acquire()
+    if kind is not None:
+        each.redis.set(BIRTH_KEY, f"{kind} {each.now() - age} -")
+    each.queue(OTHER, guard=guard, mark=7)
+    give_back()
+    assert each.holder() == (OTHER if enough else None)
+    assert heard() == [each.said(OTHER, 7 if enough else 0)]
+    assert each.waiters() == [OTHER]
+
+
+def test_node_hands_over_by_the_guard_of_the_heir_and_nobody_elses(each, heard):
+    """Who is passed over wanted more of the node than the heir does."""
+    each.acquire()
+    each.redis.set(BIRTH_KEY, f"newborn {each.now() - GUARD} -")
+    each.queue(OTHER, waited=2_000, guard=10 * GUARD, mark=7)
+    each.queue(THIRD, waited=1_000, guard=GUARD, mark=8)
+    each.end_place(OTHER)
+    each.release()
+    assert each.holder() == THIRD
+    assert heard() == [each.said(THIRD, 8)]
+
+
+def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
+    """The release is done in any case; what the node is short of is told to who asks."""
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=7)
+    with each.node.refused_claims():
+        assert give_back() == 1
+        assert heard() == [each.said(OTHER)]
+    assert each.holder() is None
+    assert each.waiters() == [OTHER, THIRD]
+
+
+def test_head_is_told_once_and_the_truth_without_memory(each, heard, give_back):
+    """Whether the claim fits in the room of the one that was given back is the server's business."""
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=7)
+    with each.node.out_of_memory():
+        assert give_back() == 1
+        holder = each.holder()
+        assert heard() == [each.said(OTHER, 7 if holder else 0)]
+    assert holder in (OTHER, None)
+    assert each.left() > 0 or holder is None
+
+
+# Who is dead.
+
+
+@pytest.mark.parametrize("gone", ["its place has expired", "its entry is lost"])
+def test_place_that_has_ended_is_skipped_and_forgotten(each, heard, give_back, mark, gone):
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=mark)
+    each.end_place(OTHER) if "expired" in gone else each.redis.hdel(KEYS.places, waiter_of(OTHER))
+    give_back()
+    assert heard() == [each.said(THIRD, mark)]
+    assert each.waiters() == [THIRD]
+    assert each.holder() == (THIRD if mark else None)
+
+
+@pytest.mark.parametrize("first_mark", [0, 7])
+def test_waiters_whose_client_does_not_listen_are_skipped_and_have_nothing(each, give_back, mark, first_mark):
+    each.acquire()
+    for i, waiter in enumerate((OTHER, THIRD)):
+        each.queue(waiter, waited=9_000 - i, mark=first_mark)
+    each.queue(FOURTH, mark=mark)
+    with each.node.listening(wake_channel(FOURTH)) as subscription:
+        give_back()
+        assert each.node.messages(subscription) == [each.said(FOURTH, mark)]
+    assert each.waiters() == [FOURTH]
+    assert each.holder() == (FOURTH if mark else None)
+
+
+def test_queue_of_dead_waiters_is_emptied(each, give_back, mark):
+    each.acquire()
+    each.line_up(OTHER, THIRD, FOURTH, mark=mark)
+    give_back()
+    assert each.node.dump() == {}, "what was handed over to them is taken back"
+
+
+def test_wake_channel_and_names_with_blanks_are_kept_whole(each, mark):
+    keys, owner, channel = LockKeys.of(b"redsync:", b"a  name \xff\n"), b"an  owner \r\n:1", b"odd  channel \r\n\xff"
+    each.acquire(keys=keys)
+    each.queue(owner, channel=channel, keys=keys, mark=mark)
+    with each.node.listening(channel) as subscription:
+        each.release(keys=keys)
+        assert each.node.messages(subscription) == [(channel, each.said(owner, mark, keys)[1])]
+    assert each.redis.exists(keys.lock) == bool(mark)
+
+
+# Who leaves, and who does not.
+
+
+@pytest.mark.parametrize("was_handed", [False, True])
+def test_undo_that_waits_on_hands_nothing_over_and_keeps_its_place(each, heard, was_handed):
+    """It asks again in a moment, and whoever is woken or handed over to meanwhile would split the vote."""
+    each.acquire(OTHER)
+    each.line_up(ME, THIRD, mark=7)
+    if was_handed:
+        each.release(OTHER)
+        heard()
+    else:
+        each.redis.delete(KEYS.lock)
+        each.acquire(ME)
+    assert each.abandon(ME, leave=False) == 1
+    assert each.holder() is None
+    assert heard() == []
+    assert each.waiters() == [ME, THIRD]
+
+
+def test_undo_that_waits_on_is_handed_nothing_before_it_asks_again(each, heard):
+    each.acquire(OTHER)
+    each.queue(ME, mark=7)
+    each.abandon(ME, leave=False)
+    each.release(OTHER)
+    assert heard() == [each.said(ME, 0)]
+    assert each.holder() is None
+    each.queue(LATER, mark=8)
+    assert each.holder() == LATER
+
+
+@pytest.mark.parametrize("leaver", [ME, OTHER, THIRD])
+def test_waiter_that_leaves_a_free_lock_passes_it_on_to_the_head(each, heard, mark, leaver):
+    """It was woken, or handed the lock, and gave up before it read that; or it never was: nobody else would tell."""
+    each.acquire()
+    each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, mark=mark)
+    each.abandon(leave=False)
+    assert each.abandon(leaver, leave=True) == 0
+    heir = THIRD if leaver == OTHER else OTHER
+    assert each.holder() == (heir if mark else None)
+    assert heard() == [each.said(heir, mark)]
+
+
+def test_heir_that_leaves_hands_over_to_the_next(each, heard):
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=7)
+    each.release()
+    heard()
+    assert each.abandon(OTHER, leave=True) == 1
+    assert each.holder() == THIRD
+    assert heard() == [each.said(THIRD, 7)]
+    assert each.waiters() == [THIRD]
+
+
+def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=7)
+    assert each.abandon(OTHER, leave=True) == 0
+    assert each.holder() == ME
+    assert heard() == []
+    assert each.waiters() == [THIRD]
+
+
+# "Every command may arrive late, twice or not at all."
+
+
+@pytest.mark.parametrize(
+    ("call", "mark"), [("release", 0), ("release", 7), ("abandon", 7), ("force_release", 0), ("force_release", 7)]
+)
+def test_repeated_end_of_a_claim_leaves_the_heirs_alone(each, heard, call, mark):
+    each.acquire()
+    each.line_up(OTHER, THIRD, mark=mark)
+    WAYS[call](each)
+    heard()
+    before, left = each.node.dump(), each.left()
+    assert [WAYS[call](each), each.abandon(ME, leave=False)] == [0, 0]
+    assert each.node.dump() == before
+    assert 0 < each.left() <= left or not mark
+    assert heard() == []
+
+
+def test_former_holder_that_still_had_a_place_is_not_its_own_heir(each, heard, give_back):
+    """It may have been queueing here when the others granted, or have taken the lock over itself."""
+    each.acquire(OTHER)
+    each.line_up(ME, THIRD, mark=7)
+    each.release(OTHER)
+    assert each.holder() == ME
+    heard()
+    give_back()
+    assert each.holder() == THIRD
+    assert heard() == [each.said(THIRD, 7)]
+    assert each.waiters() == [THIRD]
