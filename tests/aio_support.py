@@ -13,21 +13,24 @@ import pytest
 
 from redsync import AsyncClient
 from tests.support import leftovers
+from tests.support.locks import PATIENCE
 
 try:
     import uvloop
 except ImportError:  # no wheel for this system
     uvloop = None
 
-LOOPS = [
-    "asyncio",
-    pytest.param("uvloop", marks=pytest.mark.skipif(uvloop is None, reason="there is no uvloop for this system")),
-]
+no_uvloop = pytest.mark.skipif(uvloop is None, reason="there is no uvloop for this system")
 
 comes_out = pytest.raises
 """Around whole `async with` statements, of which it matters what they make of their bodies' errors."""
 
-both_loops = pytest.mark.parametrize("loop", LOOPS)
+both_loops = pytest.mark.parametrize("loop", ["asyncio", pytest.param("uvloop", marks=no_uvloop)])
+
+uvloop_in_sweeps = pytest.mark.parametrize(
+    "loop", ["asyncio", pytest.param("uvloop", marks=[no_uvloop, pytest.mark.sweep])]
+)
+"""For sweeps themselves: what uvloop does otherwise shows in shorter tests."""
 
 
 def loop_factory(loop="asyncio"):
@@ -87,8 +90,8 @@ def in_loop(test):
     return run_test
 
 
-async def until(condition, within=5.0):
-    """Wait until something is true; the bound is for a busy machine, most things happen at once."""
+async def until(condition, within=PATIENCE):
+    """Wait until something is true."""
     deadline = time.monotonic() + within
     while not (result := condition()):
         assert time.monotonic() < deadline, f"it did not happen within {within:g} s"

@@ -21,6 +21,7 @@ from redsync.testing import LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
 from tests.support.leftovers import claims, open_sockets, redsync_threads
+from tests.support.locks import PATIENCE
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
@@ -39,36 +40,11 @@ for number, handler in USUAL.items():
         signal.signal(number, handler)
 
 
-ON_REAL_TIME = {"cli", "drivers", "faults", "tests"}
-"""The folders whose tests wait for servers, processes and threads. All others are exact, and never repeated."""
-
-MOST_REPEATED = 10
-
-
-def pytest_collection_modifyitems(config, items):
-    """Let tests that depend on what else the machine does fail twice before they count: a stall of a second is no bug.
-
-    Each one is listed at the end (`R`), and a run in which more than a few were repeated fails: see CONTRIBUTING.md.
-    `-p no:rerunfailures` repeats none.
-    """
-    for item in items if config.pluginmanager.hasplugin("rerunfailures") else []:
-        if item.path.parent.name in ON_REAL_TIME or item.path.parent.parent.name in ON_REAL_TIME - {"tests"}:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 def pytest_report_header():
     try:
         return [f"server: {each}" for each in SERVERS or [find_server()]]
     except ServerNotFoundError as error:
         return [str(error)]
-
-
-def pytest_sessionfinish(session):
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    repeated = reporter.stats.get("rerun", []) if reporter else []
-    if len(repeated) > MOST_REPEATED:
-        reporter.write_line(f"{len(repeated)} tests had to be repeated, {MOST_REPEATED} are allowed", red=True)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure():
@@ -81,7 +57,9 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("server_path", SERVERS, scope="session")
     if "both_flavours" in metafunc.fixturenames:
         alone = metafunc.definition.get_closest_marker("threads_only")
-        metafunc.parametrize("flavour", FLAVOURS[:1] if alone else FLAVOURS, indirect=True)
+        later = metafunc.definition.get_closest_marker("asyncio_in_sweeps")
+        flavours = [*FLAVOURS[:1], pytest.param(FLAVOURS[1], marks=pytest.mark.sweep)] if later else FLAVOURS
+        metafunc.parametrize("flavour", flavours[:1] if alone else flavours, indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +120,7 @@ class Worker:
         return self._pool.submit(function, *args, **kwargs)
 
     def do(self, function: Callable, *args, **kwargs):
-        return self.start(function, *args, **kwargs).result(20)
+        return self.start(function, *args, **kwargs).result(PATIENCE)
 
     def end(self):
         self._pool.shutdown()
@@ -230,9 +208,9 @@ def raw(nodes) -> Iterator[Raw]:
 
 @pytest.fixture(scope="session")
 def eventually():
-    """Wait until something is true; the bound is for a busy machine, most things happen at once."""
+    """Wait until something is true."""
 
-    def wait(condition: Callable[[], object], within: float = 5.0):
+    def wait(condition: Callable[[], object], within: float = PATIENCE):
         deadline = time.monotonic() + within
         while not (result := condition()):
             assert time.monotonic() < deadline, f"it did not happen within {within:g} s"
@@ -240,6 +218,27 @@ def eventually():
         return result
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def promptly():
+    """Return a function that does something until it takes no longer than promised, and returns the seconds it took.
+
+    A machine that stands still makes one try late, a mistake makes all of them late. What is done may itself tell the
+    seconds, where not all of it counts.
+    """
+
+    def promptly(function: Callable[[], float | None], within: float) -> float:
+        gives_up_at = time.monotonic() + PATIENCE
+        while True:
+            started_at = time.monotonic()
+            told = function()
+            took = time.monotonic() - started_at if told is None else told
+            if took < within:
+                return took
+            assert time.monotonic() < gives_up_at, f"it takes {took:.3f} s, and never less than {within:g} s"
+
+    return promptly
 
 
 # What a test leaves behind.
@@ -251,7 +250,7 @@ def _nothing_is_left_behind(request, flavour):
     bridge = request.getfixturevalue("bridge") if flavour == "asyncio" else None
     threads, sockets = redsync_threads(), open_sockets()
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (left := redsync_threads() - threads) or open_sockets() - sockets:
         # Frames of a caught exception keep what they refer to; a thread ends a moment after its last step.
         gc.collect()

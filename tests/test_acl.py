@@ -114,7 +114,7 @@ def in_other_thread(function):
 def use_lock(one, two, get, eventually):
     """Do everything that can be done with a kind of lock, which `get` makes for a client."""
     mine, yours = get(one), get(two)
-    assert mine.acquire(timeout=5)
+    assert mine.acquire(timeout=20)
     assert not yours.acquire(False)
     assert not yours.acquire(timeout=0.05)
     waiter = in_other_thread(lambda: yours.acquire(timeout=20) and yours.release())
@@ -122,7 +122,7 @@ def use_lock(one, two, get, eventually):
     assert mine.locked()
     mine.release()
     waiter.join()
-    assert mine.acquire(timeout=5)
+    assert mine.acquire(timeout=20)
     eventually(lambda: len(one.inspect(mine.name).holders) == 1)
     assert yours.force_release()
     with pytest.raises(LeaseLostError):
@@ -132,13 +132,13 @@ def use_lock(one, two, get, eventually):
 def use_read_write_lock(one, two, eventually):
     mine, yours = one.get_read_write_lock("rw"), two.get_read_write_lock("rw")
     with mine.read_lock as hold:
-        assert yours.read_lock.acquire(timeout=5)
+        assert yours.read_lock.acquire(timeout=20)
         writer = in_other_thread(lambda: yours.write_lock.acquire(timeout=20) and yours.write_lock.release())
         eventually(lambda: one.inspect("rw").waiters)
         hold.extend()
         yours.read_lock.release()
     writer.join()
-    assert mine.write_lock.acquire(timeout=5)
+    assert mine.write_lock.acquire(timeout=20)
     assert not yours.read_lock.acquire(False)
     assert yours.write_lock.force_release()
     with pytest.raises(LeaseLostError):
@@ -165,7 +165,7 @@ def use_semaphore(one, two, guarded, eventually):
 
 def use_others(one, two, guarded, eventually):
     limiter = one.get_rate_limiter("rate", 2, 60.0, restart_guard=0.001)
-    assert limiter.acquire(n=2, timeout=5)
+    assert limiter.acquire(n=2, timeout=20)
     assert not limiter.acquire(False)
     assert limiter.retry_after() > 0
     latch = one.get_count_down_latch("latch")
@@ -181,7 +181,7 @@ def use_others(one, two, guarded, eventually):
 async def use_async(urls):
     async with AsyncClient(urls, lease=LEASE, restart_guard=0.001, node_timeout=2.0) as client:
         lock = client.get_fair_lock("tasks")
-        await lock.acquire(timeout=5)
+        await lock.acquire(timeout=20)
         assert not await asyncio.create_task(client.get_fair_lock("tasks").acquire(timeout=0.05))
         await lock.release()
 
@@ -212,7 +212,7 @@ def use_commands(guarded, one):
     for admin in guarded.admins:
         admin.script_flush()
     lock = one.get_lock("broken")
-    lock.acquire(timeout=5)
+    lock.acquire(timeout=20)
     status, said = guarded.command("show", "broken", "--json")
     owner = json.loads(said)["nodes"][0]["holders"][0]["owner"]
     status, said = guarded.command("break", "broken", "--owner", owner, "--yes")
@@ -222,7 +222,6 @@ def use_commands(guarded, one):
     assert guarded.command("lock", "job", "-w", "20", "--", "echo", "done") == (0, "done\n")
 
 
-@pytest.mark.slow
 def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually):
     guarded.allow(ALL)
     with guarded.client() as one, guarded.client() as two:
@@ -246,7 +245,7 @@ def test_rule_has_what_any_branch_of_the_scripts_calls():
     assert commands_of(ALL) == called_by(Script.shipped()) | ours | {"client|id", "client|kill"}
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "word",
     [
@@ -302,7 +301,6 @@ def test_spin_lock_needs_no_subscription(guarded, make_worker):
     assert guarded.refused() == {("command", "subscribe")}
 
 
-@pytest.mark.slow
 def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
     places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]
     guarded.allow([*places, "~redsync:client:*", "+select"])
@@ -316,7 +314,6 @@ def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
     assert "db0" not in guarded.admins[0].info("keyspace")
 
 
-@pytest.mark.slow
 def test_who_may_look_can_look_and_change_nothing(guarded):
     guarded.allow(ALL)
     guarded.allow(LOOK, "look")

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
-from tests.aio_support import both_loops, claims, client_of, comes_out, in_loop, run, until
+from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
 from tests.test_async_with import goes_on, lose
 
 ENDLESS = 30
@@ -77,7 +77,7 @@ async def sleep_in(lock):
 
 
 @every_kind
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, kind, loop):
     async with client_of(nodes) as client:

@@ -66,7 +66,7 @@ def test_wait_releases_lock_and_notify_wakes(lock, condition, other, raw, eventu
     with condition:
         condition.notify()
         assert log == []
-    assert waiter.result(5) == 0
+    assert waiter.result(20) == 0
     assert log == [True, 1]
     eventually(lambda: free(raw))
     assert lock.acquire(False)
@@ -100,7 +100,7 @@ def test_wait_restores_nested_holds(lock, condition, other, raw, eventually):
     eventually(lambda: waiting(lock, condition))
     with condition:
         condition.notify_all()
-    waiter.result(5)
+    waiter.result(20)
     assert counts == [3, 2, 0]
     eventually(lambda: free(raw))
 
@@ -119,14 +119,14 @@ def test_notify_all_wakes_every_waiter(lock, condition, make_worker, eventually)
 
     def wait():
         with condition:
-            return condition.wait_for(lambda: ready, timeout=10)
+            return condition.wait_for(lambda: ready, timeout=20)
 
     waiters = [make_worker().start(wait) for _ in range(4)]
     eventually(lambda: len(condition._waiters) == 4)
     with condition:
         ready = True
         condition.notify_all()
-    assert [waiter.result(10) for waiter in waiters] == [True] * 4
+    assert [waiter.result(20) for waiter in waiters] == [True] * 4
     assert not lock.locked()
 
 
@@ -168,7 +168,7 @@ def test_wait_in_a_with_of_the_lock_holds_a_new_hold(lock, condition, other, eve
     eventually(lambda: waiting(lock, condition))
     with condition:
         condition.notify()
-    waiter.result(5)
+    waiter.result(20)
     assert not lock.locked()
 
 
@@ -206,7 +206,7 @@ def test_hold_of_a_with_goes_on_after_a_wait(lock, condition, other, eventually)
     eventually(lambda: waiting(lock, condition))
     with condition:
         condition.notify()
-    before, after = waiter.result(5)
+    before, after = waiter.result(20)
     assert before is None or after > before
 
 
@@ -239,7 +239,7 @@ def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client,
     assert not single.locked()
     with condition:
         condition.notify()
-    assert waiter.result(5) == ((3, 2, 2), False)
+    assert waiter.result(20) == ((3, 2, 2), False)
 
 
 @multi
@@ -301,7 +301,7 @@ def test_locks_of_a_multi_lock_are_had_again_all_or_none(restoring, raw, eventua
     eventually(lambda: [state for state in list(client.runner.session.holds) if state.lost])
     give_back()
     with pytest.raises(LeaseLostError):
-        waiter.result(10)
+        waiter.result(20)
     assert log[-1] == (0, False)
     eventually(lambda: free(raw))
 
@@ -310,6 +310,6 @@ def test_closed_client_ends_a_wait_and_leaves_no_lock_of_a_multi_lock(restoring,
     client, waiter, _, give_back = restoring
     client.close()
     with pytest.raises(ClientClosedError):
-        waiter.result(10)
+        waiter.result(20)
     give_back()
     eventually(lambda: free(raw))

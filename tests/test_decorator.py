@@ -194,7 +194,7 @@ def test_call_waits_for_ever_by_default(client, other, eventually, options):
     with client.get_lock("x"):
         waiter = other.start(work)
         eventually(lambda: client.inspect("x").waiters)
-    assert waiter.result(5) == "done"
+    assert waiter.result(20) == "done"
 
 
 def test_call_returns_none_when_told_to_skip(client, other):

@@ -7,7 +7,7 @@ import fakeredis
 import pytest
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, NotOwnedError
-from tests.support.locks import claims
+from tests.support.locks import PATIENCE, claims
 
 
 def claims_of(fake):
@@ -88,7 +88,7 @@ def test_acquire_waits_for_its_timeout(client, lock, other):
     other.do(lock.acquire)
     started = time.monotonic()
     assert lock.acquire(timeout=0.2) is False
-    assert 0.2 <= time.monotonic() - started < 2
+    assert 0.2 <= time.monotonic() - started < PATIENCE
     with pytest.raises(AcquireTimeout), client.get_lock("x", timeout=0.05):
         pytest.fail("ran without the lock")
 
@@ -98,7 +98,7 @@ def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually)
     waiter = other.start(lock.acquire)
     eventually(lambda: client.inspect("x").waiters)
     lock.release()
-    assert waiter.result(5) is True
+    assert waiter.result(20) is True
     other.do(lock.release)
 
 

@@ -204,4 +204,4 @@ def test_wait_of_a_condition_acquires_anew_so_the_hold_has_another_token(lock, o
         waking = other.start(wake)
         assert condition.wait(10)
         assert hold.fencing_token > token + 1, "the other's is between them"
-    waking.result(10)
+    waking.result(20)

@@ -40,7 +40,7 @@ def test_lock_is_never_free_between_its_release_and_who_waits(get, wait_for, way
     worker, waiter = wait_for(heirs)
     getattr(lock, way)()
     assert not newcomer.acquire(False), "it came later"
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert worker.do(heirs.owned)
     worker.do(heirs.release)
     assert newcomer.acquire(False)
@@ -52,7 +52,7 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     lock.acquire()
     worker, waiter = wait_for(heirs)
     lock.release()
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert worker.do(heirs.remaining) > 0
     eventually(lambda: all(node.pttl(LOCK) > 2_000 * PLACE for node in raw), within=PLACE)
     assert worker.do(heirs.remaining) > 2 * PLACE
@@ -65,7 +65,7 @@ def test_heir_has_no_longer_lease_than_it_asked_for(get, wait_for, raw):
     worker, waiter = wait_for(heirs, lease=1.5)
     lock.release()
     assert all(node.pttl(LOCK) <= 1_500 for node in raw)
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert worker.do(heirs.remaining) <= 1.5
     assert all(node.pttl(LOCK) <= 1_500 for node in raw)
 
@@ -75,7 +75,7 @@ def test_heir_leaves_nothing_on_the_nodes(get, wait_for, raw, eventually):
     lock.acquire()
     worker, waiter = wait_for(heirs)
     lock.release()
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert worker.do(heirs.hold_count) == 1
     worker.do(heirs.release)
     with pytest.raises(NotOwnedError):
@@ -88,7 +88,7 @@ def test_heir_is_not_shown_as_waiting(get, wait_for, make_client):
     lock.acquire()
     worker, waiter = wait_for(heirs)
     lock.release()
-    assert waiter.result(10)
+    assert waiter.result(20)
     info = make_client().inspect("x")
     assert len(info.holders) == 1
     assert info.waiters == ()
@@ -100,7 +100,7 @@ def test_heir_is_told_when_the_lock_is_taken_away_from_it(get, wait_for):
     lock.acquire()
     worker, waiter = wait_for(heirs)
     lock.release()
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert lock.force_release()
     with pytest.raises(LeaseLostError):
         worker.do(heirs.release)
@@ -109,11 +109,11 @@ def test_heir_is_told_when_the_lock_is_taken_away_from_it(get, wait_for):
 def test_waiter_that_gave_up_is_no_heir(get, wait_for, raw, eventually):
     lock, heirs, patient = get(), get(), get()
     lock.acquire()
-    _, waiter = wait_for(heirs, timeout=2.0)
+    _, waiter = wait_for(heirs, timeout=1.0)
     worker, waiting = wait_for(patient)
-    assert waiter.result(10) is False
+    assert waiter.result(20) is False
     lock.release()
-    assert waiting.result(10)
+    assert waiting.result(20)
     worker.do(patient.release)
     eventually(lambda: raw.keys() == [set()] * 5)
 
@@ -126,6 +126,6 @@ def test_lock_is_handed_over_by_a_majority_of_nodes(get, wait_for, nodes):
     nodes.kill(3)
     lock.release()
     assert not newcomer.acquire(False)
-    assert waiter.result(10)
+    assert waiter.result(20)
     assert worker.do(heirs.owned)
     worker.do(heirs.release)

@@ -10,7 +10,7 @@ from redsync import (
     LeaseLostError,
     NotOwnedError,
 )
-from tests.support.locks import SHORT, claims, flush, lose, timed
+from tests.support.locks import PATIENCE, SHORT, claims, flush, lose, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
@@ -97,7 +97,7 @@ def test_hold_releases_once(lock, other):
 def test_hold_is_released_by_one_of_many_threads(lock, make_worker):
     with lock as hold:
         results = [make_worker().start(timed, hold.release) for _ in range(6)]
-        outcomes = [result.result(5)[0] for result in results]
+        outcomes = [result.result(20)[0] for result in results]
     assert outcomes.count(None) == 1
     assert sum(isinstance(outcome, NotOwnedError) for outcome in outcomes) == 5
 
@@ -115,7 +115,7 @@ def test_wait_lost_returns_false_after_the_timeout(lock):
     with lock as hold:
         result, seconds = timed(hold.wait_lost, 0.2)
         assert result is False
-        assert 0.2 <= seconds < 1.2
+        assert 0.2 <= seconds < PATIENCE
         assert hold.wait_lost(0) is False
 
 
@@ -124,7 +124,7 @@ def test_wait_lost_returns_true_when_lost(lock, other, raw, eventually):
     watcher = other.start(hold.wait_lost)
     eventually(watcher.running)
     lose(raw, lock)
-    assert watcher.result(1) is True
+    assert watcher.result(20) is True
 
 
 def test_wait_lost_returns_true_when_the_lease_ends(lock, other):
@@ -132,29 +132,25 @@ def test_wait_lost_returns_true_when_the_lease_ends(lock, other):
     with pytest.raises(LeaseLostError), lock as hold:  # noqa: PT012  # the body of the lock
         result, seconds = timed(hold.wait_lost)
         assert result is True
-        assert seconds < 2
+        assert seconds < PATIENCE
 
 
 def test_wait_lost_returns_false_when_released(lock, other, eventually):
     with lock as hold:
-        watcher = other.start(timed, hold.wait_lost, 10)
+        watcher = other.start(hold.wait_lost, 60)
         eventually(watcher.running)
-    result, seconds = watcher.result(5)
-    assert result is False
-    assert seconds < 3
+    assert watcher.result(20) is False
 
 
 def test_wait_lost_returns_false_when_only_the_inner_hold_was_released(lock, other, eventually):
     with lock:
         with lock as inner:
-            watcher = other.start(timed, inner.wait_lost, 4)
+            watcher = other.start(inner.wait_lost, 60)
             eventually(watcher.running)
-        result, seconds = timed(inner.wait_lost, 4)
+        result, seconds = timed(inner.wait_lost, 60)
         assert result is False
-        assert seconds < 2
-        result, seconds = watcher.result(6)
-        assert result is False
-        assert seconds < 3
+        assert seconds < PATIENCE
+        assert watcher.result(20) is False
 
 
 @pytest.mark.parametrize("timeout", [-2, float("nan")])
@@ -199,7 +195,7 @@ def test_on_lost_is_called_when_the_lease_ends(client, eventually):
     lock.acquire()
     ends = time.monotonic() + lock.remaining()
     eventually(lambda: lost_at)
-    assert started + SHORT * 0.9 < lost_at[0] < ends + 0.5
+    assert started + SHORT * 0.9 < lost_at[0] < ends + PATIENCE
 
 
 def test_on_lost_is_not_called_for_acquisitions_that_were_released(client, raw):
@@ -224,6 +220,7 @@ def test_on_lost_is_not_called_when_all_goes_well(make_client):
     assert calls == []
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_on_lost_that_raises_breaks_nothing(make_client, raw, caplog):
     events = []
 
@@ -259,6 +256,7 @@ def test_listener_gets_the_loss(make_client, raw):
     assert lost[0].reason
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_majority_that_forgets_is_told_before_the_lease_ends(make_client, raw, caplog, eventually):
     client = make_client(lease=3.0)
     lost = []
@@ -284,6 +282,7 @@ def test_minority_that_forgets_is_healed(make_client, raw, caplog, eventually):
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_hold_survives_a_rolling_restart_of_all_nodes(make_client, nodes, raw, eventually):
     client = make_client(lease=0.9)
     with client.get_lock("x") as hold:
@@ -323,6 +322,7 @@ def test_reentry_works_while_a_minority_forgot_the_claim(lock, raw):
     assert lock.hold_count() == 2
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_max_hold_ends_a_hold_that_is_renewed(make_client, other, eventually):
     client = make_client(lease=SHORT)
     lost = []
@@ -334,7 +334,7 @@ def test_max_hold_ends_a_hold_that_is_renewed(make_client, other, eventually):
         time.sleep(0.01)
     eventually(lambda: not lock.owned())
     assert time.monotonic() - started >= 2 * SHORT * 0.9
-    assert other.do(lock.acquire, timeout=5)
+    assert other.do(lock.acquire, timeout=20)
     eventually(lambda: len(lost) == 1)
     with pytest.raises(LeaseLostError, match="max_hold"):
         lock.release()

@@ -47,7 +47,7 @@ def test_inspect_tells_of_waiters(client, make_worker, eventually):
         waiters = [worker.start(wait) for worker in workers]
         owners = eventually(lambda: len(client.inspect("x").waiters) == 2 and client.inspect("x").waiters)
         assert [holder.owner for holder in client.inspect("x").holders] == [hold.owner]
-    assert sorted(waiter.result(5) for waiter in waiters) == sorted(owners)
+    assert sorted(waiter.result(20) for waiter in waiters) == sorted(owners)
     eventually(lambda: client.inspect("x").waiters == ())
 
 
@@ -61,7 +61,7 @@ def test_inspect_tells_of_a_mutex(client, make_client, other, eventually):
         (holder,) = info.holders
         assert (info.kind, holder.owner, holder.hold_count) == ("mutex", hold.owner, 1)
         assert 25 < holder.remaining <= 30
-    assert waiter.result(5)
+    assert waiter.result(20)
     assert client.inspect("x").holders[0].owner.startswith(f"{waiting}:")
 
 
@@ -175,6 +175,7 @@ def records(raw):
     return [set(node.keys("redsync:client:*")) for node in raw]
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_inspect_shows_the_process_of_a_holder_elsewhere(client, start_program):
     began = time.time()
     process = start_program(
@@ -189,6 +190,7 @@ def test_inspect_shows_the_process_of_a_holder_elsewhere(client, start_program):
     assert began - 1 <= holder.since <= time.time()
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_inspect_names_a_package_that_runs_as_a_program(client, start_program):
     start_program(
         """
@@ -202,6 +204,7 @@ def test_inspect_names_a_package_that_runs_as_a_program(client, start_program):
     assert client.inspect("x").holders[0].program == "some_package"
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_inspect_shows_the_child_of_a_fork_as_a_process_of_its_own(client, start_program, eventually):
     process = start_program(
         """
@@ -239,6 +242,7 @@ def test_record_is_on_all_nodes_while_the_client_lives_and_gone_when_it_is_close
     eventually(lambda: records(raw) == [set()] * 5)
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_record_of_a_killed_process_outlasts_it_for_a_while(client, start_program, raw):
     """So that people can see whose claim it is that has to expire."""
     process = start_program(

@@ -24,7 +24,7 @@ from redsync import (
 )
 from redsync.multi_attempt import Attempt
 from redsync.testing import LocalNodes
-from tests.support.locks import timed
+from tests.support.locks import PATIENCE, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -177,10 +177,11 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
     assert {state.name for state in client.runner.session.holds} == {"a", "b"}
     assert raw.count("redsync:c") == 0
     other.do(b.release)
-    assert waiter.result(10) is True
+    assert waiter.result(20) is True
     eventually(lambda: raw.count("redsync:c") == 5)
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worker, raw, eventually):
     """Each of eight threads of two clients takes three of four locks at a time, in an order of its own."""
     seed = random.randrange(2**32)
@@ -228,11 +229,12 @@ def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(clien
         assert client.get_lock("a").locked(), "what comes before them is held meanwhile"
         assert not client.get_lock("z").locked()
         other.do(held.release)
-        assert waiting.result(10)
+        assert waiting.result(20)
         assert waiter.do(multi.owned)
         waiter.do(multi.release)
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, make_worker, nodes, far_nodes):
     one = make_client(spelled(nodes, "127.0.0.1")), make_client(spelled(far_nodes, "localhost"))
     two = make_client(spelled(nodes, "localhost")), make_client(spelled(far_nodes, "127.0.0.1"))
@@ -253,6 +255,7 @@ def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, m
     assert orders == [[False, True]] * 4, "each began with another one"
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_locks_of_one_name_are_had_at_once_or_not_at_all_without_waiting(client, far, other):
     locks = [client.get_lock("x"), far.get_lock("x")]
     multi = client.get_multi_lock(*locks)
@@ -288,7 +291,7 @@ def test_locks_of_one_name_are_held_again_after_a_wait_of_their_condition(client
     eventually(lambda: far.inspect("x").waiters)
     assert not locks[0].locked()
     other.do(locks[1].release)
-    restoring.result(10)
+    restoring.result(20)
     assert worker.do(lambda: [lock.hold_count() for lock in locks]) == [2, 2]
 
 
@@ -311,7 +314,7 @@ def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, 
     other.do(held.acquire)
     result, seconds = timed(multi.acquire, False)
     assert result is False
-    assert seconds < 1
+    assert seconds < PATIENCE
     assert (multi.owned(), multi.hold_count(), multi.remaining()) == (False, 0, 0.0)
     eventually(lambda: raw.keys() == keys(busy))
     assert multi.locked()
@@ -320,6 +323,7 @@ def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, 
     multi.release()
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(client, other, make_worker, raw, eventually):
     a, b = client.get_lock("a"), client.get_lock("b")
     third = make_worker()
@@ -333,7 +337,7 @@ def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(clien
 
     releaser = other.start(release_late)
     result, seconds = timed(client.get_multi_lock(b, a).acquire, timeout=1.0)
-    releaser.result(5)
+    releaser.result(20)
     assert result is False
     # If each had the whole timeout it would be 1.8 s.
     assert 1.0 <= seconds < 1.5
@@ -365,11 +369,12 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
 def test_acquire_waits_until_the_last_is_free(multi, locks, other, client, eventually):
     other.do(locks[0].acquire)
     releaser = other.start(lambda: eventually(lambda: client.inspect("b").waiters) and locks[0].release())
-    assert multi.acquire(timeout=10) is True
-    releaser.result(5)
+    assert multi.acquire(timeout=20) is True
+    releaser.result(20)
     multi.release()
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"), client.get_lock("c"))
     far_nodes.kill(0)
@@ -377,15 +382,15 @@ def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, fa
     error, seconds = timed(multi.acquire, False)
     assert isinstance(error, QuorumError)
     assert error.name == "b"
-    assert seconds < 1.5
+    assert seconds < PATIENCE
     eventually(lambda: raw.keys() == [set()] * 5)
     error, seconds = timed(multi.acquire, timeout=0.5)
     assert isinstance(error, QuorumError)
-    assert 0.5 <= seconds < 1.5
+    assert 0.5 <= seconds < PATIENCE
     assert not client.get_lock("a").owned()
     eventually(lambda: raw.keys() == [set()] * 5)
     far_nodes.restart(0)
-    assert multi.acquire(timeout=10)
+    assert multi.acquire(timeout=20)
     multi.release()
 
 
@@ -422,7 +427,7 @@ def test_acquire_gives_all_back_when_the_client_is_closed_meanwhile(make_client,
     closer = other.start(lambda: eventually(lambda: client.inspect("b").waiters) and closing.close())
     with pytest.raises(ClientClosedError):
         multi.acquire()
-    closer.result(5)
+    closer.result(20)
     assert not client.get_lock("a").owned()
     eventually(lambda: raw.keys() == keys("b"))
     other.do(theirs.release)
@@ -444,7 +449,7 @@ def test_acquire_raises_when_one_is_lost_while_another_is_waited_for(client, oth
     with pytest.raises(LeaseLostError, match="'a' was lost") as info:
         client.get_multi_lock(a, b).acquire(timeout=10 if in_time else 0.6)
     assert info.value.name == "a"
-    loser.result(5)
+    loser.result(20)
     assert a.hold_count() == b.hold_count() == 0
     if not in_time:
         other.do(b.release)
@@ -498,7 +503,7 @@ def test_mutex_that_another_thread_acquired_meanwhile_is_left_to_it(client, othe
     waiter = other.start(client.get_multi_lock(lock, mutex).acquire, timeout=0.3)
     eventually(lambda: client.inspect("a").waiters)
     assert mutex.acquire(False)
-    assert waiter.result(5) is False
+    assert waiter.result(20) is False
     assert mutex.owned()
     mutex.release()
     third.do(lock.release)
@@ -741,13 +746,13 @@ def test_wait_lost_ends_when_any_of_them_is_lost(client, far, make_worker, which
     names = ["a", "b", "c"]
     multi = client.get_multi_lock(*[each.get_lock(name) for each, name in zip(clients, names, strict=True)])
     hold = make_worker().do(multi.__enter__)
-    sleeper = other.start(timed, hold.wait_lost, 20)
+    sleeper = other.start(timed, hold.wait_lost, 60)
     first = next(state for state in client.runner.session.holds if state.name == "a")
     eventually(lambda: first.watchers)
     lose(clients[which], names[which])
-    result, seconds = sleeper.result(10)
+    result, seconds = sleeper.result(20)
     assert result is True
-    assert seconds < 10
+    assert seconds < PATIENCE
     assert first.watchers == 0
     with pytest.raises(LeaseLostError):
         hold.release()
@@ -757,10 +762,10 @@ def test_wait_lost_ends_when_it_is_released_or_the_time_is_up(multi, other, clie
     with multi as hold:
         result, seconds = timed(hold.wait_lost, 0.2)
         assert result is False
-        assert 0.2 <= seconds < 1
-        sleeper = other.start(hold.wait_lost, 20)
+        assert 0.2 <= seconds < PATIENCE
+        sleeper = other.start(hold.wait_lost, 60)
         eventually(lambda: any(state.watchers for state in client.runner.session.holds))
-    assert sleeper.result(10) is False
+    assert sleeper.result(20) is False
     with pytest.raises(ValueError, match="timeout"):
         hold.wait_lost(-3)
 
@@ -781,12 +786,12 @@ def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost
     multi = client.get_multi_lock(closing.get_lock("a"), client.get_lock("b"))
     hold = make_worker().do(multi.__enter__)
     (first,), (second,) = closing.runner.session.holds, client.runner.session.holds
-    sleeper = other.start(hold.wait_lost, 20)
+    sleeper = other.start(hold.wait_lost, 60)
     eventually(lambda: first.watchers and second.watching)
     ring = second.watching[-1]
     closing.close()
     with pytest.raises(ClientClosedError):
-        sleeper.result(10)
+        sleeper.result(20)
     ring(second)
 
 

@@ -18,7 +18,7 @@ from redsync import (
     LeaseLostError,
     NotOwnedError,
 )
-from tests.support.locks import SHORT, values
+from tests.support.locks import PATIENCE, SHORT, values
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -107,7 +107,7 @@ def test_second_acquire_waits_until_another_thread_releases(plain, other, eventu
     with pytest.raises(TimeoutError):
         second.result(0.1)
     plain.release()
-    assert second.result(5) is True
+    assert second.result(20) is True
     assert plain.locked()
     plain.release()
 
@@ -179,7 +179,7 @@ def test_condition_releases_while_it_waits_and_is_notified(plain, other, eventua
     eventually(waits)
     with condition:
         condition.notify()
-    waiter.result(5)
+    waiter.result(20)
     assert woken == [True]
     assert plain.acquire(False)
     plain.release()
@@ -236,6 +236,7 @@ def test_all_threads_see_the_same_owner(mutex, other):
     assert (mutex.owned(), mutex.hold_count(), mutex.remaining()) == (False, 0, 0.0)
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_thread_that_ends_leaves_it_held(make_client, eventually):
     events = []
     client = make_client(lease=SHORT, listeners=[events.append])
@@ -278,8 +279,8 @@ def test_acquire_waits_for_the_whole_timeout_and_leaves_no_queue(mutex, other, r
     mutex.acquire()
     started = time.monotonic()
     assert other.do(mutex.acquire, timeout=timeout) is False
-    assert timeout <= time.monotonic() - started < timeout + 1
-    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5, within=2.0)  # a place by itself is kept for 5 s
+    assert timeout <= time.monotonic() - started < timeout + PATIENCE
+    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5, within=4.0)  # a place by itself is kept for 5 s
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), float("-inf"), -2, float("nan")])
@@ -297,19 +298,25 @@ def test_with_raises_acquire_timeout_and_never_runs_the_body(client, mutex):
     assert info.value.timeout == 0.1
 
 
+@pytest.mark.asyncio_in_sweeps
 @pytest.mark.parametrize("wake", ["release", "force_release"])
-def test_waiter_in_another_thread_is_woken(wake, client, make_client, other, raw, *, eventually):
+def test_waiter_in_another_thread_is_woken(wake, client, make_client, other, raw, *, eventually, promptly):
     mutex, theirs = client.get_mutex("x"), make_client().get_mutex("x")
-    mutex.acquire()
-    waiter = other.start(lambda: theirs.acquire() and time.monotonic())
-    eventually(lambda: client.inspect("x").waiters)
-    released_at = time.monotonic()
-    getattr(mutex, wake)()
+
+    def hand_over():
+        mutex.acquire()
+        waiter = other.start(lambda: theirs.acquire() and time.monotonic())
+        eventually(lambda: client.inspect("x").waiters)
+        released_at = time.monotonic()
+        getattr(mutex, wake)()
+        took = waiter.result(20) - released_at
+        # Not on all nodes: it may have asked some of them before they heard of the release.
+        eventually(lambda: set().union(*raw.keys()) <= {b"redsync:x"})
+        other.do(theirs.release)
+        return took
+
     # Without a wake-up the waiter would look again after 0.5 s at the earliest.
-    assert waiter.result(5) - released_at < 0.4
-    # Not on all nodes: it may have asked some of them before they heard of the release.
-    eventually(lambda: set().union(*raw.keys()) <= {b"redsync:x"})
-    other.do(theirs.release)
+    promptly(hand_over, 0.4)
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
@@ -324,7 +331,7 @@ def test_waiters_all_get_their_turn(client, mutex, make_worker):
         objects = [mutex, mutex, client.get_mutex("x"), client.get_mutex("x")]
         waiters = [make_worker().start(take, number, each) for number, each in enumerate(objects)]
     for waiter in waiters:
-        waiter.result(10)
+        waiter.result(20)
     assert sorted(order) == [0, 1, 2, 3]
 
 
@@ -336,11 +343,12 @@ def test_given_lease_is_not_renewed(mutex, client):
     assert mutex.acquire(lease=0.3)
     assert 0 < mutex.remaining() <= 0.3 * 0.99 - 0.002
     theirs = client.get_mutex("x")
-    assert theirs.acquire(timeout=5)
+    assert theirs.acquire(timeout=20)
     assert time.monotonic() - started >= 0.3 * 0.9
     assert (mutex.owned(), mutex.hold_count(), mutex.remaining()) == (False, 0, 0.0)
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_watchdog_renews_for_as_long_as_it_is_held_and_no_longer(make_client, raw, eventually):
     client = make_client(lease=SHORT)
     with client.get_mutex("x") as hold:
@@ -387,7 +395,7 @@ def test_max_hold_ends_a_hold_that_is_renewed(make_client, eventually):
     assert mutex.remaining() == 0.0
     with pytest.raises(LeaseLostError, match="max_hold"):
         mutex.release()
-    assert mutex.acquire(timeout=5)
+    assert mutex.acquire(timeout=20)
     assert len(lost) == 1
 
 
@@ -410,11 +418,11 @@ def test_inspect_tells_kind_and_holder_and_waiters(client, make_client, mutex, o
     assert client.inspect("x").kind == "none"
     with mutex as hold:
         eventually(lambda: client.inspect("x").holders)
-        waiter = other.start(make_client().get_mutex("x").acquire, timeout=10)
+        waiter = other.start(make_client().get_mutex("x").acquire, timeout=20)
         eventually(lambda: len(client.inspect("x").waiters) == 1)
         info = client.inspect("x")
         assert info.kind == "mutex"
         (holder,) = info.holders
         assert (holder.owner, holder.pid, holder.hold_count) == (hold.owner, os.getpid(), 1)
         assert 25 < holder.remaining <= 30
-    assert waiter.result(5)
+    assert waiter.result(20)

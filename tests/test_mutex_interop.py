@@ -125,7 +125,7 @@ def test_ours_is_refused_while_theirs_is_held(ours, theirs, raw, eventually):
     assert not ours.owned()
     with pytest.raises(NotOwnedError):
         ours.release()
-    eventually(lambda: raw.keys() == [{theirs.key.encode()}] * 5, within=2.0)
+    eventually(lambda: raw.keys() == [{theirs.key.encode()}] * 5, within=4.0)
     assert stored(raw, theirs.key) == value
     assert all(10_000 < node.pttl(theirs.key) <= 20_000 for node in raw)
 
@@ -148,8 +148,8 @@ def test_ours_waits_for_their_release_by_polling(make_client, theirs, other, raw
     released_at = time.monotonic()
     theirs.release()
     # Nobody wakes it, and their lease would go on for long: it looks again within 1.5 s.
-    assert waiter.result(10) is True
-    assert time.monotonic() - released_at < 5
+    assert waiter.result(20) is True
+    assert time.monotonic() - released_at < 15
     eventually(lambda: set().union(*raw.keys()) <= {theirs.key.encode()})
     assert not theirs.acquire()
     ours.release()
@@ -158,7 +158,7 @@ def test_ours_waits_for_their_release_by_polling(make_client, theirs, other, raw
 def test_ours_gets_it_when_their_lease_ends(ours, theirs, raw, eventually):
     started = time.monotonic()
     theirs.acquire(lease=SHORT)
-    assert ours.acquire(timeout=10) is True
+    assert ours.acquire(timeout=20) is True
     assert SHORT * 0.9 < time.monotonic() - started < SHORT + 3
     theirs.release()
     ours.extend()
@@ -222,18 +222,18 @@ def test_theirs_is_refused_while_ours_is_held(ours, theirs, raw, eventually):
 
 def test_theirs_gets_it_after_our_release(ours, theirs, other, eventually):
     ours.acquire()
-    waiter = other.start(theirs.acquire, timeout=10)
+    waiter = other.start(theirs.acquire, timeout=20)
     with pytest.raises(TimeoutError):
         waiter.result(0.1)
     ours.release()
-    assert waiter.result(10) is True
+    assert waiter.result(20) is True
     assert not ours.acquire(False)
 
 
 def test_theirs_gets_it_when_our_lease_ends(ours, theirs):
     started = time.monotonic()
     ours.acquire(lease=SHORT)
-    assert theirs.acquire(timeout=10) is True
+    assert theirs.acquire(timeout=20) is True
     assert time.monotonic() - started > SHORT * 0.9
     assert ours.remaining() == 0.0
     with pytest.raises(LeaseLostError):
@@ -316,7 +316,7 @@ def test_no_update_is_lost_among_threads_of_both(make_theirs, make_ours, raw):
     with ThreadPoolExecutor(4) as threads:
         ready = threading.Barrier(4)
         for task in [threads.submit(ready.wait) for _ in range(4)]:
-            task.result(10)
+            task.result(20)
         pairs = [(each.acquire, each.release) for each in (*mine, make_theirs(), make_theirs())]
         for task in [threads.submit(count, *pair) for pair in pairs]:
             task.result(60)

@@ -196,6 +196,7 @@ def test_error_of_the_body_comes_out_of_with(semaphore):
 # Leases and loss.
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_permit_is_renewed_until_it_is_released(make_client):
     semaphore = make_client(lease=0.6).get_semaphore("x", 1)
     permit = semaphore.acquire()
@@ -207,7 +208,7 @@ def test_permit_is_renewed_until_it_is_released(make_client):
 
 def test_permit_with_a_lease_comes_back_by_itself(semaphore, elsewhere):
     permit = semaphore.acquire(n=3, lease=0.2)
-    assert elsewhere.acquire(timeout=2)
+    assert elsewhere.acquire(timeout=20)
     assert permit.lost
     assert permit.remaining() == 0
     with pytest.raises(LeaseLostError, match="the permit of semaphore 'x' was lost"):
@@ -246,14 +247,20 @@ def test_close_gives_all_back(make_client, semaphore, raw, eventually):
 # Waiting.
 
 
-def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
-    permit = semaphore.acquire(n=3)
-    waiting = other.start(elsewhere.acquire)
-    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
-    begun = time.monotonic()
-    permit.release()
-    assert waiting.result(5)
-    assert time.monotonic() - begun < 0.3
+def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw, *, promptly):
+    def hand_over():
+        permit = semaphore.acquire(n=3)
+        waiting = other.start(elsewhere.acquire)
+        eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
+        begun = time.monotonic()
+        permit.release()
+        theirs = waiting.result(20)
+        took = time.monotonic() - begun
+        theirs.release()
+        return took
+
+    # Without a wake-up it would look again after 0.5 s at the earliest.
+    promptly(hand_over, 0.4)
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
@@ -274,7 +281,7 @@ def test_first_come_is_first_served(semaphore, make_client, make_worker, client,
         eventually(lambda: len(client.inspect("x").waiters) == len(waiting))
     semaphore.release()
     for each in waiting:
-        each.result(10)
+        each.result(20)
     assert served == [0, 1, 2, 3]
     permit.release()
 
@@ -287,7 +294,7 @@ def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, 
         permit.release()
         assert semaphore.acquire(False) is None, "it would have to wait for ever"
     singles[2].release()
-    assert many.result(5)
+    assert many.result(20)
 
 
 def test_who_gives_up_leaves_no_place(semaphore, elsewhere, raw, eventually):
@@ -326,10 +333,10 @@ def test_resize_is_learnt_by_all(client, semaphore, elsewhere):
 
 def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
     semaphore.acquire(n=3)
-    waiting = other.start(elsewhere.acquire, timeout=5)
+    waiting = other.start(elsewhere.acquire, timeout=20)
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
     semaphore.resize(4)
-    assert waiting.result(5)
+    assert waiting.result(20)
 
 
 def test_shrink_takes_effect_as_permits_come_back(semaphore, elsewhere):
@@ -482,6 +489,7 @@ def test_semaphore_is_pickled_without_its_permits(semaphore):
 # Many at once.
 
 
+@pytest.mark.asyncio_in_sweeps
 def test_there_are_never_more_inside_than_permits(make_client, make_worker):
     clients = [make_client() for _ in range(4)]
     guard, inside, most, served = threading.Lock(), [0], [0], []

@@ -4,6 +4,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import itertools
 import os
 import random
 import shutil
@@ -30,6 +31,7 @@ from redsync._drivers.parcels import Parcel
 from redsync._drivers.reentry import Doing
 from redsync._drivers.threads import clock
 from redsync.testing import LocalNodes
+from tests.support.locks import PATIENCE
 
 NODES = 3
 
@@ -116,7 +118,7 @@ class Rig:
         self._serials += 1
         return Owner.of("rig", self._serials)
 
-    def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=5.0, **options):
+    def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=60.0, **options):
         """Send a command without waiting for it; return its parcel."""
         command = Command(script, (key,), words(args))
         effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
@@ -141,7 +143,7 @@ class Rig:
         command = Command(script, (key,), words(args))
         self.lane.send(Parcel(Tell(command, 0, owner, owed_to, owed_until), None))
 
-    def settle(self, within=5.0):
+    def settle(self, within=PATIENCE):
         """Tend the lane until no node owes anything."""
         deadline = time.monotonic() + within
         while self.lane.tend():
@@ -199,6 +201,17 @@ def seed():
     seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"REDSYNC_TEST_SEED={seed}")
     return seed
+
+
+@pytest.fixture(params=[pytest.param(12, id="few points"), pytest.param(1, id="all points", marks=pytest.mark.sweep)])
+def points(request, seed):
+    """Return a function that gives the points at which to interrupt: each `stride`-th, or few of them, by the seed."""
+
+    def points(stride=1):
+        stride *= request.param
+        return itertools.count(1 + seed % stride, stride)
+
+    return points
 
 
 def stand_by(owner, script):

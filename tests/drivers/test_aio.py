@@ -11,7 +11,7 @@ import pytest
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
 from redsync._drivers.aio import clock
-from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until
+from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import stand_by
 
 ENDLESS = 30
@@ -126,7 +126,7 @@ async def test_no_quorum_is_an_error_with_every_nodes_cause_and_passes(nodes, ma
             await lock.acquire(False)
         assert len(info.value.votes) == 3
         nodes.restart(0)
-        assert await lock.acquire(timeout=10)
+        assert await lock.acquire(timeout=20)
         nodes.restart(1)
 
 
@@ -237,7 +237,7 @@ async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
     async with make_client() as client, make_client() as other:
         started_at = clock()
         await asyncio.gather(*(work(one) for one in (client, other) for _ in range(5)))
-        assert clock() - started_at < 15
+        assert clock() - started_at < 30
         assert structures(client) == {}
 
 
@@ -434,30 +434,30 @@ def test_no_thread_is_started(nodes, loop):
 
 
 @pytest.mark.parametrize("pending", ["round", "straggler"])
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, pending, loop):
-    async with make_client(node_timeout=0.05) as client:
+    async with make_client(node_timeout=0.25) as client:
         lock = client.get_lock("x")
         for i in range(3):
             taking = asyncio.create_task(lock.acquire(False))
             # In some of these turns the command is on its way, in others the first answers have come.
             await turns(1 + i if pending == "straggler" else 1)
-            time.sleep(0.1)  # noqa: ASYNC251  (that is what it is about)
+            time.sleep(0.3)  # noqa: ASYNC251  (that is what it is about)
             assert await taking is True
             await turns(5)
-            time.sleep(0.1)  # noqa: ASYNC251
+            time.sleep(0.3)  # noqa: ASYNC251
             await asyncio.sleep(0.01)
         assert not [event for event in events if isinstance(event, NodeChanged)]
         assert states(client) == ["up"] * 3
 
 
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, loop):
     """Commands that nobody waits for, whose answers lie unread when the maintenance's own timer is due."""
 
-    async with make_client(node_timeout=0.05) as client:
+    async with make_client(node_timeout=0.25) as client:
         lane = client.runner._maintenance.lane
         async with client.get_lock("warm"):
             pass
@@ -468,7 +468,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_si
             task.cancel()
             await turns(1)
             client.runner._maintenance.alarm()
-            time.sleep(0.12)  # noqa: ASYNC251
+            time.sleep(0.3)  # noqa: ASYNC251
             await asyncio.sleep(0.003)
             assert not [link for link in lane.links if link.suspect]
         assert not [event for event in events if isinstance(event, NodeChanged)]
@@ -512,7 +512,7 @@ def test_pairs_leave_no_growing_structure(nodes):
             await pairs(1000)
             gc.collect()
             before = len(gc.get_objects())
-            await pairs(19_000)
+            await pairs(4_000)
             await waits(300)
             await asyncio.sleep(0.3)
             await pairs(10)
@@ -520,7 +520,7 @@ def test_pairs_leave_no_growing_structure(nodes):
             assert len(lane._alarms._heap) < 3000
             gc.collect()
             assert structures(client) == {}
-            assert len(gc.get_objects()) - before < 5000
+            assert len(gc.get_objects()) - before < 1000
 
     run(main)
 

@@ -12,6 +12,7 @@ from redsync._drivers.aio import clock
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import make_nodes
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
+from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -72,10 +73,10 @@ async def test_beginning_waits_for_the_first_connections(nodes, loop):
 @in_loop
 async def test_beginning_waits_for_a_hung_node_but_a_moment(nodes):
     nodes.pause(1)
-    maintenance = make(nodes.urls, node_timeout=5.0)
+    maintenance = make(nodes.urls, node_timeout=60.0)
     started_at = clock()
     await started(maintenance, Watch(maintenance))
-    assert clock() - started_at < 5
+    assert clock() - started_at < PATIENCE
     assert states(maintenance) == ["up", "down", "up"]
     await maintenance.stop()
     nodes.resume(1)
@@ -87,14 +88,14 @@ async def test_beginning_that_is_hurried_waits_for_hung_nodes_no_longer(nodes, r
     for node in raw:
         node.delete("redsync_birth")
     nodes.pause(1)
-    maintenance = make(nodes.urls, node_timeout=5.0, restart_guard=1.0)
+    maintenance = make(nodes.urls, node_timeout=60.0, restart_guard=1.0)
     watch = Watch(maintenance)
     beginning = asyncio.create_task(started(maintenance, watch))
     await until(lambda: states(maintenance) == ["quarantined", "down", "quarantined"])
     await asyncio.sleep(0.1)
     assert not watch.begun
     maintenance.hurry()
-    await asyncio.wait_for(beginning, 3)
+    await asyncio.wait_for(beginning, PATIENCE)
     nodes.resume(1)
     await maintenance.stop()
 
@@ -103,10 +104,10 @@ async def test_beginning_that_is_hurried_waits_for_hung_nodes_no_longer(nodes, r
 async def test_beginning_without_any_node_ends_when_all_have_refused(nodes):
     for i in range(3):
         nodes.kill(i)
-    maintenance = make(nodes.urls, node_timeout=5.0)
+    maintenance = make(nodes.urls, node_timeout=60.0)
     started_at = clock()
     await started(maintenance, Watch(maintenance))
-    assert clock() - started_at < 10
+    assert clock() - started_at < PATIENCE
     assert states(maintenance) == ["down"] * 3
     await maintenance.stop()
     for i in range(3):

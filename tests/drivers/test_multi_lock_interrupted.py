@@ -1,6 +1,5 @@
 """A multi-lock interrupted at every point at which an interruption can come: all or none all the same."""
 
-import itertools
 import time
 from contextlib import suppress
 
@@ -8,9 +7,10 @@ import pytest
 
 from redsync import LeaseLostError, NotOwnedError, QuorumError
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 STRIDE = 11
-"""Of some 700 points a run tries each eleventh; the seed says which."""
+"""Of some 700 points a sweep tries each eleventh; the seed says which."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def make_multi(clients):
 def left(raw, expected):
     """Wait until each node has these keys and no others; return what they have if they never do."""
     # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
-    deadline = time.monotonic() + 2.5
+    deadline = time.monotonic() + PATIENCE
     while True:
         found = [claims(node) for node in raw]
         if found == [sorted(expected)] * len(raw):
@@ -47,14 +47,14 @@ def left(raw, expected):
 
 
 @pytest.fixture
-def interrupt(clients, raw, inject, seed):
+def interrupt(clients, raw, inject, points):
     """Return a function that tries all points of something, and checks after each that nothing of it is left."""
 
     def interrupt(prepare, do, check=lambda multi: None, keys=(), holds=0):
         """Interrupt `do(prepare(point))`; `check(multi)` follows, and `keys` are what others have on the nodes."""
         tables = [client.runner.session.holds for client in clients]
         wrong = []
-        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        for point in points(STRIDE):
             multi = prepare(point)
             where = inject(point, lambda multi=multi: do(multi))
             if where is None:
@@ -71,7 +71,7 @@ def interrupt(clients, raw, inject, seed):
             try:
                 for client in clients:
                     # Connections that were given up again and again come back after growing pauses.
-                    with client.get_lock("next", timeout=3.0):
+                    with client.get_lock("next", timeout=PATIENCE):
                         pass
             except QuorumError as error:
                 wrong.append(f"{where}: {error}")
@@ -104,13 +104,13 @@ def none_is_held(multi):
 
 
 def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi):
-    interrupt(make_multi, lambda multi: multi.acquire(timeout=2.0), is_free)
+    interrupt(make_multi, lambda multi: multi.acquire(timeout=PATIENCE), is_free)
 
 
 def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_lasting):
     """Also where it is about to give back what it had taken."""
     held = make_lasting().get_lock("b")  # the last in their order
-    assert held.acquire(timeout=2.0)
+    assert held.acquire(timeout=PATIENCE)
 
     def try_in_vain(multi):
         with suppress(QuorumError):  # where nodes are given up, or the machine is busy
@@ -126,7 +126,7 @@ def test_acquire_that_fails_interrupted_at_any_point_leaves_nothing_held(interru
 
     def fail(multi):
         with suppress(TypeError, QuorumError):
-            multi.acquire(timeout=2.0)
+            multi.acquire(timeout=PATIENCE)
 
     interrupt(lambda point: make_multi(), fail, none_is_held, keys=["redsync:b"])
 
@@ -166,7 +166,7 @@ def test_release_interrupted_at_any_point_has_released_all_or_none(interrupt, ma
 
     def acquired(point):
         multi = make_multi(point)
-        assert multi.acquire(timeout=2.0)
+        assert multi.acquire(timeout=PATIENCE)
         if lost:
             state = multi._locks[1]._state()
             state.valid_until = 0.0

@@ -44,7 +44,7 @@ def keys(raw):
 def run_thread(function):
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(10)
+    thread.join(20)
     assert not thread.is_alive()
 
 
@@ -100,8 +100,8 @@ def test_waiter_gets_the_lock_of_a_thread_that_ended(client, eventually):
         waiter = pool.submit(lock.acquire, timeout=20)
         eventually(lambda: client.inspect("x").waiters)
         go_on.set()
-        assert waiter.result(10), "long before the lease of a minute is over"
-    thread.join(10)
+        assert waiter.result(20), "long before the lease of a minute is over"
+    thread.join(20)
 
 
 def test_thread_that_ends_after_its_release_is_not_worth_a_word(client, keys, events, warnings):
@@ -172,8 +172,8 @@ def test_sleeper_on_a_hold_wakes_when_the_thread_that_owned_it_ended(client, eve
         eventually(lambda: holds)
         sleeper = pool.submit(holds[0].wait_lost, 30)
         go_on.set()
-        assert sleeper.result(10) is False
-    thread.join(10)
+        assert sleeper.result(20) is False
+    thread.join(20)
 
 
 def test_thread_may_end_after_the_client_was_closed(client, events):
@@ -189,7 +189,7 @@ def test_thread_may_end_after_the_client_was_closed(client, events):
     acquired.wait(10)
     client.close()
     closed.set()
-    thread.join(10)
+    thread.join(20)
     assert events == []
 
 

@@ -15,12 +15,10 @@ import pytest
 
 from redsync import ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 STRIDE = 7
 """Of some 300 points a run tries each seventh; the seed says which."""
-
-PATIENCE = 60.0
-"""Seconds; what has not ended by then never will."""
 
 
 @pytest.fixture
@@ -91,10 +89,10 @@ def test_lock_released_by_a_handler_at_any_point_is_given_back(at_any_point, cli
         hold = mutex.__enter__()
 
         def use():
-            assert lock.acquire(timeout=5.0)
+            assert lock.acquire(timeout=20)
             lock.release()
 
-        return use, hold.release, lambda: eventually(lambda: mutex and not held(raw), within=PATIENCE)
+        return use, hold.release, lambda: eventually(lambda: mutex and not held(raw))
 
     at_any_point(prepare)
 
@@ -104,23 +102,24 @@ def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point,
         lock, other = client.get_lock(f"x {point}"), client.get_lock(f"other {point}")
 
         def use():
-            assert lock.acquire(timeout=5.0)
+            assert lock.acquire(timeout=20)
             lock.release()
 
         def handler():
             try:
-                assert other.acquire(timeout=5.0)
+                assert other.acquire(timeout=20)
             except ReentrantCallError:
                 return ReentrantCallError
             other.release()
             return None
 
-        return use, handler, lambda: eventually(lambda: not held(raw), within=PATIENCE)
+        return use, handler, lambda: eventually(lambda: not held(raw))
 
     refused, points = at_any_point(prepare)
     assert 0 < refused < points
 
 
+@pytest.mark.sweep
 def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_point, make_lasting, raw, eventually):
     def prepare(point):
         client = make_lasting()
@@ -133,8 +132,8 @@ def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_po
                 lock.release()
 
         def check():
-            eventually(lambda: not held(raw), within=PATIENCE)
-            eventually(lambda: not client.runner._maintenance._thread.is_alive(), within=PATIENCE)
+            eventually(lambda: not held(raw))
+            eventually(lambda: not client.runner._maintenance._thread.is_alive())
             with pytest.raises(ClientClosedError):
                 lock.acquire()
 
@@ -272,8 +271,8 @@ def test_client_closed_by_a_handler_in_a_sleeping_thread_has_given_back_what_it_
     with alarm(handler), pytest.raises(ClientClosedError):
         client.get_lock("x").acquire()
     assert left == [False]
-    eventually(lambda: held(raw) == ["redsync:x"], within=PATIENCE)
-    eventually(lambda: not client.runner._maintenance._thread.is_alive(), within=PATIENCE)
+    eventually(lambda: held(raw) == ["redsync:x"])
+    eventually(lambda: not client.runner._maintenance._thread.is_alive())
     blocker.release()
 
 
@@ -300,20 +299,21 @@ while True:
 """
 
 
-def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, eventually):
-    """What people write. Ten times, for it matters what the signal interrupts."""
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.sweep)])
+def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, times, eventually):
+    """What people write. Several times, for it matters what the signal interrupts."""
     crew = [
         subprocess.Popen([sys.executable, "-c", PROGRAM.replace('"kept"', f'"kept {i}"'), *nodes.urls], stdout=-1)
-        for i in range(10)
+        for i in range(times)
     ]
     try:
         for process in crew:
             assert process.stdout.readline() == b"ready\n"
         for process in crew:
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(PATIENCE) for process in crew] == [7] * 10
+        assert [process.wait(PATIENCE) for process in crew] == [7] * times
         # What was handed over to one that had gone already is taken back after three seconds.
-        eventually(lambda: not held(raw), within=PATIENCE)
+        eventually(lambda: not held(raw))
     finally:
         for process in crew:
             process.kill()
@@ -340,7 +340,7 @@ def test_object_that_releases_a_lock_when_it_is_collected_blocks_nobody(client, 
         for i in range(200):
             if i % 5 == 0:
                 Job(i)
-            assert lock.acquire(timeout=5.0)
+            assert lock.acquire(timeout=20)
             lock.release()
 
     before = gc.get_threshold()
@@ -350,7 +350,7 @@ def test_object_that_releases_a_lock_when_it_is_collected_blocks_nobody(client, 
     finally:
         gc.set_threshold(*before)
     gc.collect()
-    eventually(lambda: not held(raw), within=PATIENCE)
+    eventually(lambda: not held(raw))
 
 
 # Callbacks.
@@ -373,7 +373,7 @@ def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventual
     client.get_lock("other").acquire()
     lose(client, lambda hold: client.close())
     thread = client.runner._maintenance._thread
-    eventually(lambda: not thread.is_alive(), within=PATIENCE)
+    eventually(lambda: not thread.is_alive())
     assert held(raw) == []
     assert [record.getMessage()[:16] for record in caplog.records] == ["lost the hold of"]
     with pytest.raises(ClientClosedError):
@@ -385,12 +385,12 @@ def test_callback_that_exits_ends_nothing(make_lasting, raw, lose, caplog, event
     told = []
     client = make_lasting(lease=1.0, listeners=[told.append])
     lose(client, lambda hold: sys.exit(1))
-    eventually(lambda: told, within=PATIENCE)
+    eventually(lambda: told)
     assert "SystemExit(1)" in caplog.records[-1].getMessage()
     with client.get_lock("y") as hold:
         state = hold._state
         until = state.valid_until
-        eventually(lambda: state.valid_until > until, within=PATIENCE)
+        eventually(lambda: state.valid_until > until)
 
 
 def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_lasting, lose):
@@ -415,7 +415,7 @@ def test_callback_uses_the_client(make_lasting, lose, eventually):
         done.append(hold)
 
     lose(client, on_lost)
-    eventually(lambda: done, within=PATIENCE)
+    eventually(lambda: done)
 
 
 def test_logger_of_a_nodes_trouble_uses_the_client(client, nodes, eventually):
@@ -430,7 +430,7 @@ def test_logger_of_a_nodes_trouble_uses_the_client(client, nodes, eventually):
     log.addHandler(handler)
     try:
         nodes.kill(0)
-        eventually(lambda: done, within=PATIENCE)
+        eventually(lambda: done)
     finally:
         log.removeHandler(handler)
         nodes.restart(0)

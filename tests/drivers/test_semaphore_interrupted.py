@@ -1,6 +1,5 @@
 """A semaphore interrupted at every point at which an interruption can come: no permit is left that nobody knows of."""
 
-import itertools
 import time
 from contextlib import suppress
 from functools import partial
@@ -9,9 +8,10 @@ import pytest
 
 from redsync import OverReleaseError, QuorumError
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 STRIDE = 11
-"""Of some 400 points a run tries each eleventh; the seed says which."""
+"""Of some 400 points a sweep tries each eleventh; the seed says which."""
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def client(make_lasting):
     return make_lasting()
 
 
-def left(raw, within=2.5):
+def left(raw, within=PATIENCE):
     """Wait until the nodes have no permits and no places; return what they have if they always do."""
     deadline = time.monotonic() + within
     while True:
@@ -32,13 +32,13 @@ def left(raw, within=2.5):
 
 
 @pytest.fixture
-def interrupt(client, raw, inject, seed):
+def interrupt(client, raw, inject, points):
     """Return a function that tries all points of something, and checks after each that no permit is left."""
 
     def interrupt(do, prepare=lambda semaphore: None, after=lambda semaphore: None):
         """Interrupt `do(semaphore, prepare(semaphore))`; `after(semaphore)` follows."""
         table, wrong = client.runner.session.holds, []
-        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        for point in points(STRIDE):
             semaphore = client.get_semaphore(f"x {point}", 3)
             prepared = prepare(semaphore)
             where = inject(point, partial(do, semaphore, prepared))
@@ -60,7 +60,7 @@ def interrupt(client, raw, inject, seed):
 
 
 def take(semaphore):
-    permit = semaphore.acquire(timeout=2.0, n=2)
+    permit = semaphore.acquire(timeout=PATIENCE, n=2)
     assert permit
     return permit
 

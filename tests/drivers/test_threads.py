@@ -1,6 +1,5 @@
 """The driver for threads: atomic steps, owners, and protocols that are interrupted."""
 
-import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, sig
 from redsync._drivers.threads import clock
 from tests.drivers.conftest import stand_by
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 
 @pytest.fixture
@@ -50,24 +50,23 @@ def test_steps_are_atomic_over_many_threads(runner):
     assert counter == [4000]
 
 
-def test_effects_are_performed_without_the_monitor(runner):
+def test_effects_are_performed_without_the_monitor(runner, eventually):
     """A protocol that sleeps holds nobody else up."""
 
     def sleep():
-        yield from wait(Wait(clock() + 0.5, 0))
+        yield from wait(Wait(clock() + 60, 0, b"sleeper"))
         return clock()
 
     with ThreadPoolExecutor(1) as pool:
         sleeper = pool.submit(runner.run, sleep())
-        started_at = clock()
         for _ in range(20):
-            runner.run(nothing())
-        assert clock() - started_at < 0.4
-        assert sleeper.result() - started_at >= 0.4
+            runner.run(ring(b"nobody"))
+        assert not sleeper.done()
+        eventually(lambda: runner.run(ring(b"sleeper")) or sleeper.done())
 
 
-def nothing():
-    yield from signal(0, b"nobody")
+def ring(key):
+    yield from signal(0, key)
 
 
 def test_waiter_takes_no_more_memory_with_each_look(runner, make_script):
@@ -158,7 +157,7 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 
 
 STRIDE = 5
-"""Of some 200 points a run tries each fifth; the seed says which."""
+"""Of some 200 points a sweep tries each fifth; the seed says which."""
 
 
 def become(raw, expected, within):
@@ -172,7 +171,7 @@ def become(raw, expected, within):
 
 
 @pytest.fixture
-def interrupt(client, raw, inject, seed):
+def interrupt(client, raw, inject, points):
     """Return a function that tries all points of something, and checks after each that nothing of it is left.
 
     The lease is a minute: whatever is left is left by mistake, and would be renewed for as long as it is in the table.
@@ -182,7 +181,7 @@ def interrupt(client, raw, inject, seed):
         """Interrupt `do(prepare(point))`; `check(lock)` follows, and `keys` are what others have on the nodes."""
         table = client.runner.session.holds
         wrong = []
-        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        for point in points(STRIDE):
             lock = prepare(point)
             where = inject(point, lambda lock=lock: do(lock))
             if where is None:
@@ -193,20 +192,17 @@ def interrupt(client, raw, inject, seed):
             if len(table) != len(keys):
                 wrong.append(f"{where}: holds {[state.name for state in table]}")
             # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
-            left = become(raw, sorted(keys), within=2.5)
+            left = become(raw, sorted(keys), within=PATIENCE)
             if left is not None:
                 wrong.append(f"{where}: left {left}")
                 break
-            started_at = time.monotonic()
             try:
-                # Connections that were given up again and again come back after growing pauses, of a second at most.
-                with client.get_lock("next", timeout=3.0):
+                # Connections that were given up again and again come back after growing pauses.
+                with client.get_lock("next", timeout=PATIENCE):
                     pass
             except QuorumError as error:
                 wrong.append(f"{where}: {error}")
                 break
-            if time.monotonic() - started_at > 1.5:
-                wrong.append(f"{where}: the next lock took {time.monotonic() - started_at:.2f} s")
         print(f"{point} points")
         assert wrong == []
         assert point > 50
@@ -236,7 +232,9 @@ def is_free(lock):
 
 def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock):
     interrupt(
-        lambda point: make_lock(f"x {point}"), lambda lock: lock.acquire(timeout=2.0), lambda lock: lock.hold_count()
+        lambda point: make_lock(f"x {point}"),
+        lambda lock: lock.acquire(timeout=PATIENCE),
+        lambda lock: lock.hold_count(),
     )
 
 
@@ -260,7 +258,7 @@ def test_release_interrupted_at_any_point_leaves_nothing_behind(interrupt, make_
 
     def acquired(point):
         lock = make_lock(f"x {point}")
-        assert lock.acquire(timeout=2.0)
+        assert lock.acquire(timeout=PATIENCE)
         return lock
 
     def released(lock):
@@ -293,28 +291,28 @@ def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, 
     holder = make_lock("x")
     with ThreadPoolExecutor(1) as pool:
         # Held by another thread, so by another owner.
-        assert pool.submit(holder.acquire).result(5)
+        assert pool.submit(holder.acquire).result(20)
         interrupt(
             lambda point: make_lock("x"),
             wait_in_vain,
             lambda lock: lock.hold_count(),
             keys=["redsync:x"],
         )
-        pool.submit(holder.release).result(5)
+        pool.submit(holder.release).result(20)
 
 
-def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, inject, seed):
+def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, inject, points):
     """Whoever closes it again finds it closed; only an interruption before the very first step leaves it open."""
     wrong = []
-    for point in itertools.count(1 + seed % STRIDE, STRIDE):
+    for point in points(STRIDE):
         client = Client(nodes.urls, lease=60.0, restart_guard=0.0)
-        assert client.get_lock("x").acquire(timeout=2.0)
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
         mutex = client.get_mutex("y")
-        assert mutex.acquire(timeout=2.0)
+        assert mutex.acquire(timeout=PATIENCE)
         where = inject(point, client.close)
         if not client.runner.closed:
             client.close()
-        left = become(raw, [], within=2.5)
+        left = become(raw, [], within=PATIENCE)
         if left is not None:
             wrong.append(f"{where}: left {left}")
         if len(client.runner.session.holds):
@@ -333,7 +331,7 @@ def test_closed_client_lets_waiters_go(client, nodes):
     holder, waiter = threading.Event(), []
 
     def wait_for_it():
-        holder.wait(5)
+        holder.wait(PATIENCE)
         with pytest.raises(ClientClosedError):
             client.get_lock("x").acquire()
         waiter.append(time.monotonic())
@@ -342,14 +340,14 @@ def test_closed_client_lets_waiters_go(client, nodes):
     thread.start()
     client.get_lock("x").acquire()
     holder.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while not client.inspect("x").waiters:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     started_at = time.monotonic()
     client.close()
-    thread.join(5)
-    assert waiter[0] - started_at < 1.0
+    thread.join(20)
+    assert waiter[0] - started_at < PATIENCE
     with pytest.raises(ClientClosedError):
         client.get_lock("x").acquire()
 

@@ -148,7 +148,7 @@ def test_message_of_a_node_tells_who_naps_what_was_handed_over(rig, raw):
         for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
             node.publish("wake", mark + b" client-a:2 redsync:x")
             node.publish("wake", mark + b" " + KEY)
-        assert napping.result(10) == (3, 0b101)
+        assert napping.result(20) == (3, 0b101)
     wakeups.deafen(KEY)
 
 
@@ -164,7 +164,7 @@ def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
         sleeping = pool.submit(rig.lane.nap, wakeups.sleep(b"own", clock() + 30, unless))
         assert begun.wait(10)
         wakeups.ring(b"own")
-        assert sleeping.result(10) == (1, 0)
+        assert sleeping.result(20) == (1, 0)
 
 
 # Turns to ask again.
@@ -282,4 +282,4 @@ def test_thread_sleeps_until_its_turn(rig):
     with ThreadPoolExecutor(1) as pool:
         napping = pool.submit(rig.lane.nap, wakeups.take_turn(second, clock(), clock() + 30))
         wakeups.deafen(first)
-        assert napping.result(10) == (0, 0)
+        assert napping.result(20) == (0, 0)

@@ -36,7 +36,7 @@ def fork(function, *args):
         return pid
     status = 1
     try:
-        signal.alarm(20)  # A child that hangs shall not outlive the test.
+        signal.alarm(60)  # A child that hangs shall not outlive the test.
         function(*args)
         status = 0
     except BaseException:
@@ -72,7 +72,7 @@ def family(settings):
     def grandchild():
         introduce("grandchild")
         assert not client.get_lock("child's").acquire(blocking=False)
-        assert client.get_lock("grandchild's").acquire(timeout=5)
+        assert client.get_lock("grandchild's").acquire(timeout=20)
         client.close()
 
     def leave():
@@ -135,7 +135,7 @@ def storm(settings):
 
     def child(number):
         assert not pickle.loads(pickled).acquire(blocking=False)
-        with client.get_lock(f"child {number % 2}", timeout=10), client.get_lock("contended", timeout=10):
+        with client.get_lock(f"child {number % 2}", timeout=40), client.get_lock("contended", timeout=40):
             pass
         client.close()
 
@@ -253,7 +253,7 @@ def hold(settings):
         pass
     tell(child=fork(time.sleep, 20))
     sys.stdin.readline()
-    assert lock.acquire(timeout=5)
+    assert lock.acquire(timeout=20)
     first = clock() + lock.remaining()
     while not settings["explicit"] and clock() + lock.remaining() < first + 0.1:
         time.sleep(0.01)  # until it has been renewed
@@ -262,7 +262,7 @@ def hold(settings):
 
 
 def take(lock):
-    assert lock.acquire(timeout=5)
+    assert lock.acquire(timeout=20)
 
 
 def leave(settings):
@@ -282,7 +282,7 @@ def leave(settings):
                 time.sleep(60)
 
             threading.Thread(target=take_and_stay, daemon=True).start()
-            assert took.wait(5)
+            assert took.wait(20)
         case "child":
             pid = os.fork()
             if not pid:
@@ -309,7 +309,7 @@ def leave(settings):
 
 def main():
     programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "hold": hold, "leave": leave}
-    signal.alarm(60)  # Should the tests be killed, nobody stays for ever.
+    signal.alarm(115)  # Should the tests be killed, nobody stays for ever.
     programs[sys.argv[1]](json.loads(sys.argv[2]))
 
 

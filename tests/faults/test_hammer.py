@@ -79,7 +79,7 @@ def told(run, pairs):
     return [[one._replace(since=one.since - run.since, until=one.until - run.since) for one in pair] for pair in pairs]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(100)
 def test_eight_processes_never_have_more_than_three_permits_nor_fewer_for_long(nodes, tmp_path, seed):
     run = hammer(nodes, tmp_path, seed, "semaphore", flavours=["threads"] * 8, seconds=15.0)
@@ -92,7 +92,7 @@ def test_eight_processes_never_have_more_than_three_permits_nor_fewer_for_long(n
     assert longest.length < BOUND + run.late, run
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("plan", [havoc.by_chance, havoc.wiped_in_turn_and_all_at_once], ids=lambda plan: plan.__name__)
 def test_tokens_of_all_processes_grow_with_each_acquisition(nodes, tmp_path, seed, plan):
@@ -103,7 +103,7 @@ def test_tokens_of_all_processes_grow_with_each_acquisition(nodes, tmp_path, see
     assert run.longest_shortage().length < BOUND + run.late, run
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(60)
 def test_nobody_reads_or_writes_beside_a_writer_and_all_get_their_turn(nodes, tmp_path, seed):
     run = hammer(nodes, tmp_path, seed, "read-write lock", flavours=BOTH * 2, seconds=11.0)

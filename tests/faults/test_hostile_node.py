@@ -74,6 +74,10 @@ def resident():
         return int(file.read().split()[1]) * 4096 / 1e6
 
 
+def mostly_in_sweeps(cases, *always):
+    return [pytest.param(case, marks=() if case in always else pytest.mark.sweep) for case in cases]
+
+
 # In use.
 
 
@@ -91,7 +95,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("kind", mostly_in_sweeps(ENDLESS, "twelve bytes", "a text", "messages"))
 def test_endless_answers_of_a_minority_cost_nothing(kind, connect, serve):
     hostile = serve(in_use(ENDLESS[kind]))
     client = connect(hostile.url, restart_guard=0)
@@ -127,7 +131,7 @@ TARPITS = {
 }
 
 
-@pytest.mark.parametrize("where", TARPITS)
+@pytest.mark.parametrize("where", mostly_in_sweeps(TARPITS, "at hello"))
 def test_node_that_never_ends_its_handshake_keeps_nobody_from_the_first_use_of_the_others(where, connect, serve):
     client = connect(serve(TARPITS[where]).url, lease=GUARD)
     assert client.get_lock("x").acquire(timeout=WITHIN)
@@ -247,10 +251,11 @@ USES = {
 }
 
 
+@pytest.mark.parametrize("times", [5, pytest.param(25, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("use", USES)
-def test_whatever_one_node_answers_the_others_serve(use, connect, serve, seed):
+def test_whatever_one_node_answers_the_others_serve(use, times, connect, serve, seed):
     """It answers before the others do, so that its votes count."""
     luck = random.Random(seed)
     client = connect(serve(in_use(lambda: [make_answer(luck)])).url, restart_guard=0, delay=0.003)
-    for i in range(25):
+    for i in range(times):
         USES[use](client, f"x {i}")

@@ -97,7 +97,7 @@ class Rounds:
 
     def _set(self):
         """Set it for this round; nodes that have just come back take a while to agree to that."""
-        until, doubtful = havoc.clock() + 10, False
+        until, doubtful = havoc.clock() + 60, False
         while havoc.clock() < until:
             try:
                 if self._latch.try_set_count(len(self._members)):
@@ -131,7 +131,7 @@ class Rounds:
         return waited
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "troubles",
@@ -156,7 +156,7 @@ def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, m
         assert ended(members)
 
 
-def count_when_nodes_answer(latch, within=5.0):
+def count_when_nodes_answer(latch, within=60.0):
     """Return how much is left; nodes that hung are suspect until their replies have been read."""
     deadline = time.monotonic() + within
     while True:
@@ -167,6 +167,7 @@ def count_when_nodes_answer(latch, within=5.0):
             time.sleep(0.02)
 
 
+@pytest.mark.sweep
 def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(nodes, make_client):
     """Nobody waits, so nobody tells the nodes what they have forgotten."""
     knows = make_client(restart_guard=LEASE).get_count_down_latch("x")
@@ -189,4 +190,4 @@ def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(n
     latch = newcomer.get_count_down_latch("x")
     assert count_when_nodes_answer(latch) == 1
     latch.count_down()
-    assert latch.wait(5)
+    assert latch.wait(60)

@@ -6,13 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.locks import PATIENCE
+
 LOCKS = 1000
 LEASE = 1.5
 PERIODS = 3
 KEYS = LOCKS + 2  # and the records of the client and of the node's birth
 
 
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", [1, pytest.param(4, marks=pytest.mark.sweep)])
 def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin, eventually):
     lost = []
     client = make_client(lease=LEASE, listeners=[lost.append])
@@ -32,7 +34,7 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
     with ThreadPoolExecutor(threads) as pool:
         holders = [pool.submit(hold, number) for number in range(threads)]
         try:
-            gate.wait(timeout=30)
+            gate.wait(timeout=PATIENCE)
             eventually(lambda: all(admin.ask(i, "DBSIZE") == KEYS for i in range(5)))
             before = [admin.calls(i) for i in range(5)]
             ends_at = time.monotonic() + PERIODS * LEASE / 3
@@ -45,9 +47,9 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
             print(f"renewal commands by node in {PERIODS} periods: {calls}")
             # 5 batches of 200 make 1,000; locks of several lanes, or acquired at different times, fill more of them.
             assert all(3 <= count / PERIODS <= 20 for count in calls)
-            gate.wait(timeout=30)
+            gate.wait(timeout=PATIENCE)
             assert sum(holder.result() for holder in holders) == LOCKS
         finally:
             gate.abort()  # else the holders of a failed test would wait for ever
     assert [event for event in lost if type(event).__name__ == "HoldLost"] == []
-    eventually(lambda: admin.keys() == [], within=1.0)
+    eventually(lambda: admin.keys() == [])

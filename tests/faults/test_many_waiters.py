@@ -50,7 +50,7 @@ def subscriptions(raw):
     return [len(node.pubsub_channels("redsync:wake:*")) for node in raw]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["lock", "fair"])
 def test_many_waiters_are_all_served_and_leave_nothing(nodes, raw, kind, eventually):

@@ -18,12 +18,22 @@ from tests.support.fake_server import ODD_ANSWERS, FakeServer
 MINORITY, MAJORITY = [1, 3], [0, 2, 4]
 
 
+LONG = 120.0
+"""Seconds of a lease that nobody waits for: what is gone long before was given back."""
+
+
 @pytest.fixture
-def client(make_client):
-    client = make_client(lease=2.0)
+def client(make_client, all_nodes_met):
+    client = make_client(lease=LONG)
     with client.get_lock("x"):  # everything is connected
         pass
     return client
+
+
+@pytest.fixture
+def renewing(make_client):
+    """A client that renews what it holds several times within the test."""
+    return make_client(lease=2.0)
 
 
 def work(client, n=5):
@@ -36,21 +46,26 @@ def work(client, n=5):
         assert lock.locked()
         lock.release()
         lock.release()
-        assert lock.acquire(timeout=1.0)
+        assert lock.acquire(timeout=60.0)
         lock.release()
 
 
-def failure(client, watch, *, timeout=0.3):
-    """Return the votes of an acquire that finds no quorum: at once when not blocking, at the deadline else."""
-    elapsed = watch()
-    with pytest.raises(QuorumError):
-        client.get_lock("x").acquire(timeout=timeout)
-    assert timeout <= elapsed() < timeout + 0.5
-    elapsed = watch()
-    with pytest.raises(QuorumError) as caught:
-        client.get_lock("x").acquire(blocking=False)
-    assert elapsed() < 1.0
-    return caught.value.votes
+@pytest.fixture
+def failure(promptly):
+    """Return a function that gives the votes of an acquire that finds no quorum: at once, and at its deadline."""
+    votes = []
+
+    def fail(client, timeout):
+        with pytest.raises(QuorumError) as caught:
+            client.get_lock("x").acquire(timeout=timeout)
+        votes[:] = caught.value.votes
+
+    def failure(client):
+        assert promptly(lambda: fail(client, 0.3), 0.8) >= 0.3
+        promptly(lambda: fail(client, 0.0), 1.0)
+        return votes
+
+    return failure
 
 
 def check_reasons(votes, indices, words):
@@ -70,16 +85,16 @@ def test_flushed_scripts_heal_by_themselves(client, admin, eventually):
     assert lock.acquire(blocking=False)
     admin.ask_all("SCRIPT", "FLUSH")
     lock.release()
-    eventually(lambda: admin.keys() == [], within=1.0)
+    eventually(lambda: admin.keys() == [])
     admin.ask_all("SCRIPT", "FLUSH")
     assert not lock.locked()
 
 
-def test_flushed_scripts_do_not_stop_renewal(client, admin, await_renewal):
-    with client.get_lock("x") as hold:
+def test_flushed_scripts_do_not_stop_renewal(renewing, admin, await_renewal):
+    with renewing.get_lock("x") as hold:
         for _ in range(2):
             admin.ask_all("SCRIPT", "FLUSH")
-            await_renewal(hold, within=1.9)
+            await_renewal(hold)
         hold.check()
 
 
@@ -91,8 +106,8 @@ def test_flushed_scripts_disturb_nobody_while_threads_work(client, admin, eventu
         done = 0
         while time.monotonic() < ends_at:
             lock = client.get_lock(f"{number} {done % 3}")
-            assert lock.acquire(timeout=1.0)
-            assert lock.acquire(timeout=1.0)
+            assert lock.acquire(timeout=60.0)
+            assert lock.acquire(timeout=60.0)
             lock.release()
             lock.release()
             done += 1
@@ -110,7 +125,7 @@ def test_flushed_scripts_disturb_nobody_while_threads_work(client, admin, eventu
         done = [worker.result() for worker in workers]
     print(f"{sum(done)} pairs, {flushes} flushes of each node")
     assert min(done) > 5
-    eventually(lambda: admin.keys() == [], within=1.0)
+    eventually(lambda: admin.keys() == [])
 
 
 # Nodes that refuse: how to make them, what they say, and how to make them stop.
@@ -159,34 +174,36 @@ def test_refusing_minority_goes_unnoticed(code, client, nodes, admin, eventually
     for i in MINORITY:
         relent(admin, i, nodes)
     work(client)
-    eventually(lambda: admin.keys() == [], within=2.5)
+    eventually(lambda: admin.keys() == [])
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_refusing_majority_is_told_by_its_votes(code, client, nodes, *, admin, watch, eventually):
+def test_refusing_majority_is_told_by_its_votes(code, client, nodes, *, admin, failure, eventually):
     refuse, relent = REFUSALS[code]
     for i in MAJORITY:
         refuse(admin, i, nodes)
-    check_reasons(failure(client, watch), MAJORITY, code)
+    check_reasons(failure(client), MAJORITY, code)
     for i in MAJORITY:
         relent(admin, i, nodes)
-    assert client.get_lock("x").acquire(timeout=2.0)
+    assert client.get_lock("x").acquire(timeout=60.0)
     client.get_lock("x").release()
     work(client)
-    eventually(lambda: admin.keys() == [], within=2.5)
+    eventually(lambda: admin.keys() == [])
 
 
-def test_full_nodes_still_renew_and_release(client, nodes, admin, eventually, await_renewal):
-    lock = client.get_lock("x")
+def test_full_nodes_still_renew_and_release(renewing, nodes, admin, eventually, await_renewal):
+    lock, lasting = renewing.get_lock("x"), renewing.get_lock("y", lease=LONG)
+    assert lasting.acquire()
     with lock as hold:
         assert lock.acquire(blocking=False)
         for i in range(5):
             fill(admin, i, nodes)
         for _ in range(2):
-            await_renewal(hold, within=1.9)
+            await_renewal(hold)
         lock.release()
         hold.check()
-    eventually(lambda: admin.keys() == [], within=1.0)
+    lasting.release()
+    eventually(lambda: admin.keys() == [])
 
 
 def test_busy_minority_goes_unnoticed(client, admin, eventually):
@@ -238,7 +255,7 @@ def let_in(admin, indices):
 
 def test_minority_with_new_password_goes_unnoticed(client, admin, eventually):
     lock_out(admin, MINORITY)
-    assert client.get_lock("x").acquire(timeout=1.0)
+    assert client.get_lock("x").acquire(timeout=60.0)
     client.get_lock("x").release()
     eventually(lambda: [node.state for node in client.nodes()] == ["up", "down", "up", "down", "up"])
     work(client)
@@ -247,13 +264,13 @@ def test_minority_with_new_password_goes_unnoticed(client, admin, eventually):
     eventually(lambda: {node.state for node in client.nodes()} == {"up"})
 
 
-def test_majority_with_new_password_is_told_by_its_votes(client, admin, eventually, watch):
+def test_majority_with_new_password_is_told_by_its_votes(client, admin, eventually, failure):
     lock_out(admin, MAJORITY)
     eventually(lambda: [node.state for node in client.nodes()] == ["down", "up", "down", "up", "down"])
     eventually(lambda: all("authenticat" in client.nodes()[i].last_error for i in MAJORITY))
-    check_reasons(failure(client, watch), MAJORITY, "authenticat")
+    check_reasons(failure(client), MAJORITY, "authenticat")
     let_in(admin, MAJORITY)
-    assert client.get_lock("x").acquire(timeout=2.0)
+    assert client.get_lock("x").acquire(timeout=60.0)
     client.get_lock("x").release()
 
 
@@ -279,9 +296,9 @@ def test_wrong_password_for_minority_goes_unnoticed(mislead):
         assert "password" in client.nodes()[i].last_error
 
 
-def test_wrong_password_for_majority_is_told_by_its_votes(mislead, watch):
+def test_wrong_password_for_majority_is_told_by_its_votes(mislead, failure):
     client = mislead(MAJORITY)
-    votes = failure(client, watch)
+    votes = failure(client)
     check_reasons(votes, MAJORITY, "password")
     assert "mistaken" not in " ".join(str(vote) for vote in votes)
     assert all("mistaken" not in node.address for node in client.nodes())
@@ -299,18 +316,19 @@ def test_foreign_key_on_minority_goes_unnoticed_and_is_kept(client, admin):
 
 
 @pytest.mark.parametrize("make", [("SET", "value"), ("RPUSH", "value"), ("SADD", "value")], ids=lambda make: make[0])
-def test_foreign_key_on_majority_is_told_and_kept(make, client, admin, watch):
+def test_foreign_key_on_majority_is_told_and_kept(make, client, admin, promptly):
     command, value = make
     for i in MAJORITY:
         admin.ask(i, command, "redsync:x", value)
     before = [admin.ask(i, "TYPE", "redsync:x") for i in MAJORITY]
     for timeout in (0.0, 0.3, 10.0):
-        elapsed = watch()
-        with pytest.raises(KeyTypeError) as caught:
-            client.get_lock("x").acquire(timeout=timeout)
-        assert elapsed() < timeout + 0.5
-        assert elapsed() < 1.0  # more waiting makes no other type of it
-        assert len(caught.value.votes) == 5
+
+        def try_in_vain(timeout=timeout):
+            with pytest.raises(KeyTypeError) as caught:
+                client.get_lock("x").acquire(timeout=timeout)
+            assert len(caught.value.votes) == 5
+
+        promptly(try_in_vain, min(timeout + 0.5, 1.0))  # more waiting makes no other type of it
     assert admin.keys() == [(i, "redsync:x") for i in MAJORITY]
     assert [admin.ask(i, "TYPE", "redsync:x") for i in MAJORITY] == before
 
@@ -320,7 +338,7 @@ def test_foreign_key_on_majority_is_told_and_kept(make, client, admin, watch):
 
 @pytest.fixture
 def proxied(proxies):
-    with Client([proxy.url for proxy in proxies], lease=2.0, restart_guard=0) as client:
+    with Client([proxy.url for proxy in proxies], lease=LONG, restart_guard=0) as client:
         with client.get_lock("x"):
             pass
         yield client
@@ -343,25 +361,19 @@ def test_broken_connections_to_minority_go_unnoticed(strike, proxied, proxies, a
         work(proxied)
     eventually(lambda: {node.state for node in proxied.nodes()} == {"up"})
     work(proxied)
-    eventually(lambda: admin.keys() == [], within=1.0)
+    eventually(lambda: admin.keys() == [])
 
 
 @pytest.mark.parametrize(("strike", "words"), [("half_replies", "onnection"), ("garbage", "rotocol")])
-def test_broken_replies_of_majority_are_told_by_their_votes(
-    strike, words, proxied, proxies, *, admin, eventually, watch
-):
+def test_broken_replies_of_majority_are_told_by_their_votes(strike, words, proxied, proxies, *, admin, eventually):
     for i in MAJORITY:
         STRIKES[strike](proxies[i])
-    elapsed = watch()
     with pytest.raises(QuorumError) as caught:
         proxied.get_lock("x").acquire(blocking=False)
-    assert elapsed() < 1.0
     check_reasons(caught.value.votes, MAJORITY, words)
-    elapsed = watch()
-    assert proxied.get_lock("x").acquire(timeout=2.0)
-    assert elapsed() < 1.0
+    assert proxied.get_lock("x").acquire(timeout=60.0)
     proxied.get_lock("x").release()
-    eventually(lambda: admin.keys() == [], within=1.0)
+    eventually(lambda: admin.keys() == [])
 
 
 def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, proxies, seed):
@@ -391,14 +403,12 @@ def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, pro
         assert min(worker.result() for worker in workers) > 0
 
 
-def test_idle_connections_may_be_reset(client, admin, watch, eventually):
+def test_idle_connections_may_be_reset(client, admin, eventually):
     for _ in range(3):
         for i in range(5):
             admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
             admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
-        elapsed = watch()
-        assert client.get_lock("x").acquire(timeout=1.0)
-        assert elapsed() < 1.0
+        assert client.get_lock("x").acquire(timeout=60.0)
         client.get_lock("x").release()
     eventually(lambda: {node.state for node in client.nodes()} == {"up"})
 
@@ -408,20 +418,19 @@ def test_idle_connections_are_replaced_before_anybody_needs_them(client, admin, 
         admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
         admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
     # One connection per lane; who was disconnected noticed it by itself.
-    eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == LANES for i in range(5)), within=2.0)
+    eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == LANES for i in range(5)))
     assert client.get_lock("x").acquire(blocking=False)
     client.get_lock("x").release()
 
 
-def test_held_locks_survive_reset_connections(client, admin, eventually, await_renewal):
-    with client.get_lock("x") as hold:
+def test_held_locks_survive_reset_connections(renewing, admin, await_renewal):
+    with renewing.get_lock("x") as hold:
         for _ in range(3):
             for i in range(5):
                 admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
                 admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
-            await_renewal(hold, within=1.9)
+            await_renewal(hold)
         hold.check()
-    eventually(lambda: admin.keys() == [], within=1.0)
 
 
 # Servers that are none.
@@ -458,9 +467,9 @@ def test_odd_minority_goes_unnoticed(kind, make_fakes, real):
 
 
 @pytest.mark.parametrize("kind", ODD_ANSWERS)
-def test_odd_majority_is_told_by_its_votes(kind, make_fakes, real, watch):
+def test_odd_majority_is_told_by_its_votes(kind, make_fakes, real, failure):
     with Client([*real[:2], *make_fakes(ODD_ANSWERS[kind], 3)], lease=2.0, restart_guard=0) as client:
-        votes = failure(client, watch)
+        votes = failure(client)
         assert [vote.choice for vote in votes[2:]] == [Choice.FAILED] * 3
         assert all(vote.detail not in ("", "not waited for") for vote in votes[2:])
         if kind == "loading":
@@ -476,5 +485,5 @@ def test_odd_node_counts_again_when_it_answers_as_it_should(kind, make_fakes, re
             client.get_lock("x").acquire(blocking=False)
         proxy._target_port = port_of(real[0])
         proxy.cut()
-        assert client.get_lock("x").acquire(timeout=4.0)
+        assert client.get_lock("x").acquire(timeout=60.0)
         client.get_lock("x").release()

@@ -51,7 +51,7 @@ def start(urls, rate, per, threads):
 @pytest.mark.parametrize(
     ("rate", "per", "least"), [(5, 0.5, 0.5), (100, 1.0, 0.8), (1_000, 1.0, 0.5)], ids=["10/s", "100/s", "1000/s"]
 )
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(nodes, rate, per, least):
     # Servers that have just started grant nothing before a window has passed.
     time.sleep(per * 1.01 + 0.4 + 1.0)

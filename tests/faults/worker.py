@@ -1,6 +1,7 @@
 """One process of the main job: threads that count in files, each count under its file's lock.
 
-Reads a JSON object of settings from its argument, writes one of results to its standard output. Each hold is a list
+Reads a JSON object of settings from its argument, says "ready", reads when to begin and when to end from its standard
+input, and writes a JSON object of results to its standard output. Each hold is a list
 of name, instant granted, instant until which it was believed, number read, number written (None: nothing was), and
 whether the write ended while the hold was believed. Instants are on CLOCK_BOOTTIME, which all processes share.
 """
@@ -25,10 +26,10 @@ def clock():
 class Work:
     """What one thread does and what became of it."""
 
-    def __init__(self, client, settings, chance):
+    def __init__(self, client, settings, chance, ends_at):
         self.client, self.chance = client, chance
         self.names, self.directory = settings["names"], Path(settings["directory"])
-        self.ends_at = settings["ends_at"]
+        self.ends_at = ends_at
         self.holds = []
         self.outcomes = Counter()
 
@@ -72,8 +73,11 @@ class Work:
 def main():
     settings = json.loads(sys.argv[1])
     with Client(settings["urls"], lease=settings["lease"]) as client:
-        work = [Work(client, settings, random.Random(f"{settings['seed']} {i}")) for i in range(settings["threads"])]
-        time.sleep(max(settings["starts_at"] - clock(), 0.0))
+        print("ready", flush=True)
+        starts_at, ends_at = map(float, input().split())
+        chances = [random.Random(f"{settings['seed']} {i}") for i in range(settings["threads"])]
+        work = [Work(client, settings, chance, ends_at) for chance in chances]
+        time.sleep(max(starts_at - clock(), 0.0))
         with ThreadPoolExecutor(len(work)) as threads:
             for ended in [threads.submit(each.run) for each in work]:
                 ended.result()  # raises what it raised

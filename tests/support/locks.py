@@ -6,7 +6,13 @@ import pytest
 
 from redsync import LeaseLostError, RedsyncError
 
-__all__ = ["SHORT", "claims", "flush", "lose", "timed", "values"]
+__all__ = ["PATIENCE", "SHORT", "claims", "flush", "lose", "timed", "values"]
+
+PATIENCE = 20.0
+"""Seconds until a test gives up waiting for what happens at once on a machine that has time for it.
+
+Less than the 30 s that a client's lease has unless told otherwise, by whose end all is given back anyway.
+"""
 
 SHORT = 0.6
 """A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
