@@ -43,8 +43,15 @@ class Lane(Exchange):
     """One connection per node.
 
     Attributes:
+        make_lock: Returns a new lock. A test of all interleavings puts its own here, as for the next two.
+        make_poller: Returns a new poller.
+        make_waker: Returns a new waker.
         send: Sends a parcel to all nodes, in the order of the calls; never blocks.
     """
+
+    make_lock = staticmethod(threading.Lock)
+    make_poller = staticmethod(make_poller)
+    make_waker = Waker
 
     def __init__(  # noqa: PLR0917  (what a client gives each of its lanes)
         self,
@@ -55,11 +62,11 @@ class Lane(Exchange):
         on_change: Callable[[], None],
         doing: Doing,
     ) -> None:
-        mutex, poller = threading.Lock(), make_poller()
+        mutex, poller = self.make_lock(), self.make_poller()
         self._poller: Final = poller
-        self._waker: Final = Waker()
+        self._waker: Final = self.make_waker()
         self._poller.register(self._waker.fileno, READ)
-        self._turns: Final = Turns(mutex, clock, self._waker, self._lead, doing)
+        self._turns: Final = Turns(mutex, clock, self._waker, self._lead, doing, make_lock=self.make_lock)
         self._doing: Final = doing
         self._disposed = False
         super().__init__(

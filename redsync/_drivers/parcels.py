@@ -11,7 +11,7 @@ from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import pack
 
-__all__ = ["Mailbox", "Owed", "Parcel", "Retry", "Sleeper"]
+__all__ = ["Gate", "Mailbox", "Owed", "Parcel", "Retry", "Sleeper"]
 
 _STALE_LIMIT = 10_000
 """Expired parcels kept for a node that left commands unanswered; those that expired first go first."""

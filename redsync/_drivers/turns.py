@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from redsync._drivers.parcels import Sleeper
+from redsync._drivers.parcels import Gate, Sleeper
 from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.wakers import Waker
 
@@ -33,6 +33,8 @@ class Turns:
         waker: Waker,
         lead: Callable[[Sleeper, float], None],
         doing: Doing,
+        *,
+        make_lock: Callable[[], threading.Lock],
     ) -> None:
         """Make it with nobody waiting.
 
@@ -43,8 +45,10 @@ class Turns:
             lead: Reads for all until the sleeper is done or the instant has come; called by one thread at a time.
                 Returns early if the sleeper leads no longer.
             doing: Where a thread that sleeps here notes that.
+            make_lock: Returns a new lock, for a gate.
         """
         self._mutex: Final = mutex
+        self._make_lock: Final = make_lock
         self._clock: Final = clock
         self._waker: Final = waker
         self._lead: Final = lead
@@ -68,7 +72,7 @@ class Turns:
                     if not self._leading:
                         self._leading = sleeper.leads = True
                     if not sleeper.leads:
-                        gate = sleeper.gate = threading.Lock()
+                        gate = sleeper.gate = self._make_lock()
                         gate.acquire()
                         self._followers[sleeper] = None
                 if gate is None:
@@ -103,16 +107,17 @@ class Turns:
 
         Returns what lets it look again at whether it is done, and who leads.
         """
-        with self._mutex:
-            gate = sleeper.gate
-        self._leave(sleeper)
+        gate = self._leave(sleeper)
         # One that polls does so again, without having the lead.
         return self._waker.wake if gate is None else gate.release
 
-    def _leave(self, sleeper: Sleeper) -> None:
-        """Neither lead nor follow any longer; may be interrupted, and is then done again."""
+    def _leave(self, sleeper: Sleeper) -> Gate | None:
+        """Neither lead nor follow any longer; may be interrupted, and is then done again.
+
+        Returns the gate that nobody else will release any more, None if somebody has done so or there was none.
+        """
         with self._mutex:
-            sleeper.gate = None
+            gate, sleeper.gate = sleeper.gate, None
             self._followers.pop(sleeper, None)
             while sleeper.leads and self._followers:
                 heir = next(iter(self._followers))
@@ -126,6 +131,7 @@ class Turns:
                 heir.leads, sleeper.leads = True, False
             if sleeper.leads:
                 sleeper.leads = self._leading = False
+        return gate
 
     def awaken(self, sleeper: Sleeper) -> None:
         """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""

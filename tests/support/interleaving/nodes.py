@@ -1,0 +1,75 @@
+"""The other ends of a lane's connections: nodes that note what they execute, and answer one command in a step."""
+
+import hashlib
+from collections import deque
+
+import hiredis
+
+__all__ = ["Connection", "FakeNode"]
+
+
+class Connection:
+    """One connection, as the node sees it."""
+
+    def __init__(self, node, sock):
+        self._node = node
+        self.sock = sock
+        self._reader = hiredis.Reader()
+        self._asked = deque()
+
+    def has_work(self):
+        return bool(self._asked or self.sock.outbound) and not (self.sock.gone or self._node.silent)
+
+    def work(self):
+        """Read all that was sent, answer one command."""
+        sock = self.sock
+        if sock.outbound:
+            self._reader.feed(bytes(sock.outbound))
+            sock.outbound.clear()
+            while (words := self._reader.gets()) is not False:
+                self._asked.append(words)
+        if self._asked:
+            reply = self._node.execute(self._asked.popleft())
+            if not sock.shut:
+                sock.inbound += reply
+
+    def lose(self, *, reset):
+        """The network, or the node, ends it."""
+        self.sock.gone, self.sock.reset = True, reset
+        if reset:
+            self.sock.inbound.clear()
+
+
+class FakeNode:
+    """Answers `EVALSHA` by its last argument.
+
+    Attributes:
+        executed: The last argument of each command that was, in order.
+        scripts: Digests of the scripts that it knows.
+        silent: It executes nothing.
+        signals: What it also says after a command with that last argument: (command, key of a mailbox).
+    """
+
+    def __init__(self):
+        self.executed = []
+        self.scripts = set()
+        self.silent = False
+        self.signals = {}
+        self.connections = []
+
+    def execute(self, words):
+        if words[0] == b"SCRIPT":
+            self.scripts.add(hashlib.sha1(words[2]).hexdigest().encode())
+            return b"+OK\r\n"
+        _, sha, *_, what = words
+        if sha not in self.scripts:
+            return b"-NOSCRIPT No matching script.\r\n"
+        self.executed.append(what)
+        return self._signal(what) + b"$%d\r\n%b\r\n" % (len(what), what)
+
+    def _signal(self, what):
+        key = self.signals.get(what)
+        if key is None:
+            return b""
+        message = b"1 " + key
+        return b">3\r\n$7\r\nmessage\r\n$1\r\nw\r\n$%d\r\n%b\r\n" % (len(message), message)

@@ -1,0 +1,191 @@
+"""A lane of production code on a scheduler, and what must hold of it at each point and after each schedule."""
+
+import hashlib
+from functools import partial
+from types import SimpleNamespace
+
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Verdict
+from redsync._core.replies import ReplyReader
+from redsync._core.scripts import Script
+from redsync._drivers.lanes import Lane
+from redsync._drivers.links import SocketLink
+from redsync._drivers.nodes import Node
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.reentry import BUSY, Doing
+from tests.support.interleaving.nodes import Connection, FakeNode
+from tests.support.interleaving.system import ROOM, Lock, Poller, Socket, Waker
+
+__all__ = ["SCRIPT", "TIMEOUT", "Rig"]
+
+_SOURCE = b"return ARGV[2]"
+SCRIPT = Script("echo", _SOURCE, hashlib.sha1(_SOURCE).hexdigest().encode())
+TIMEOUT = 5.0
+
+
+def everybody(tally):
+    """Decide when all nodes have voted."""
+    return Verdict.PENDING if None in tally.choices else Verdict.WON
+
+
+class ScheduledLane(Lane):
+    """A lane whose locks, poller and waker are the scheduler's."""
+
+    def __init__(self, world, files, nodes, on_broken, doing):
+        self.make_lock = partial(Lock, world)
+        self.make_poller = partial(Poller, world, files)
+        self.make_waker = partial(Waker, world, files)
+        super().__init__(nodes, world.clock, 60.0, on_broken, lambda: None, doing)
+
+
+class Rig:
+    """A lane connected to nodes that know the script.
+
+    Attributes:
+        parcels: All that were sent, by what they say.
+        given_up: Which of these nobody waits for any more: an interruption came.
+        broken: The links that were given up: node and reason.
+    """
+
+    def __init__(self, world, nodes=2, *, room=ROOM):
+        self.world = world
+        self.files = []
+        self.doing = Doing()
+        self.nodes = [Node(index, None, f"node-{index + 1}", None) for index in range(nodes)]
+        self.servers = [FakeNode() for _ in self.nodes]
+        self.broken = []
+        self.parcels = {}
+        self.given_up = set()
+        self._room = room
+        self._waiting = {}  # thread -> what it waits for, the innermost last
+        self._serials = 0
+        self.lane = ScheduledLane(world, self.files, self.nodes, self._on_broken, self.doing)
+        for index, server in enumerate(self.servers):
+            server.scripts.add(SCRIPT.sha)
+            self.connect(index)
+        world.checks.append(self._check_leaders)
+
+    def _on_broken(self, node, reason):
+        self.broken.append((node.index, reason))
+
+    def connect(self, index):
+        """Give a node a new connection, as the maintenance does."""
+        node, server = self.nodes[index], self.servers[index]
+        sock = Socket(self.world, self.files, self._room)
+        connection = Connection(server, sock)
+        server.connections.append(connection)
+        self.world.event(f"node {index + 1}", connection.has_work, connection.work)
+        reader = ReplyReader()
+        link = SocketLink(node, SimpleNamespace(connection=SimpleNamespace(_sock=sock), sock=sock, reader=reader))
+        link._lock = Lock(self.world)
+        self.lane.install(link)
+
+    def owner(self):
+        self._serials += 1
+        return Owner.of("rig", self._serials)
+
+    # What threads do.
+
+    def thread(self, name, program, *arguments):
+        """Add a thread that calls that, busy as a client's call is."""
+
+        def run():
+            self.doing.what = BUSY
+            program(*arguments)
+
+        return self.world.thread(name, run)
+
+    def broadcast(self, owner, what, timeout=TIMEOUT, **options):
+        """Send a command to all nodes and wait for all, as the runner does; return its tally."""
+        effect = Broadcast(self._command(what), 0, owner, bool, timeout, **{"decide": everybody, **options})
+        parcel = self._note(what, Parcel(effect, effect.tally([node.address for node in self.nodes])))
+        parcel.tally.sent_at = sent_at = self.world.clock()
+        self.lane.send(parcel)
+        if not parcel.done:
+            self.wait(parcel, sent_at + timeout)
+            if not parcel.done:
+                self.lane.end_round(parcel, "no answer in time")
+        return parcel.tally
+
+    def tell(self, owner, what, owed_to=0, owed_until=1e9):
+        self.lane.send(self._note(what, Parcel(Tell(self._command(what), 0, owner, owed_to, owed_until), None)))
+
+    def _command(self, what):
+        return Command(SCRIPT, (b"key",), (b"claim", what))
+
+    def _note(self, what, parcel):
+        assert what not in self.parcels
+        self.parcels[what] = parcel
+        return parcel
+
+    def wait(self, sleeper, deadline):
+        """Wait for something, with a note of it for the checks."""
+        waiting = self._waiting.setdefault(self.world.running, [])
+        waiting.append(sleeper)
+        try:
+            self.lane.wait(sleeper, deadline)
+        finally:
+            waiting.pop()
+
+    def doze(self, key, until, unless):
+        """Sleep until the bell is rung, as a protocol does that waits for another of this process."""
+        naps = self.lane.wakeups.sleep(key, until, unless)
+        return self.lane.nap(naps)
+
+    # What must hold.
+
+    def _check_leaders(self):
+        """At each point: one thread leads at most, and it waits."""
+        turns = self.lane._turns
+        if self.lane._mutex.locked():
+            return
+        leaders = [
+            (thread, sleeper) for thread, sleepers in self._waiting.items() for sleeper in sleepers if sleeper.leads
+        ]
+        assert len(leaders) <= 1, f"{[thread.name for thread, _ in leaders]} lead"
+        assert turns._leading or not leaders, "somebody leads, and nobody knows"
+
+    def judge(self):
+        """After a schedule: nothing is left behind, and whatever was answered got its own answer."""
+        self.settle()
+        lane, outbox = self.lane, self.lane._outbox
+        assert not lane._turns._followers, "somebody follows, and nobody waits"
+        assert not lane._mutex.locked(), "the mutex is held"
+        assert not [*outbox._items, *outbox._batch], "something was not sent"
+        assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"
+        assert not outbox._flushing, "somebody sends, and nobody is there"
+        assert not lane.wakeups._bells, "a bell was left"
+        for link in filter(None, lane.links):
+            assert not link.pending, f"node {link.index + 1} owes replies to {[*link.pending]}"
+            assert not any((link.healing, link.again, link.backlog, link._lock.locked())), "a link is left with work"
+        for what, parcel in self.parcels.items():
+            assert parcel.gate is None, f"{what} has a gate"
+            assert not parcel.leads, f"{what} leads"
+            self._judge_replies(what, parcel)
+
+    def _judge_replies(self, what, parcel):
+        if parcel.tally is None:
+            return
+        assert parcel.done or what in self.given_up, f"{what} was given up"
+        for reply in parcel.tally.replies:
+            assert reply is None or reply == what or isinstance(reply, str), f"{what} got {reply!r}"
+
+    def settle(self):
+        """Let nodes answer what is under way."""
+        assert not self.lane._turns._leading, "somebody leads, and nobody waits"
+        for _ in range(100):
+            for event in self.world.events:
+                while event.name.startswith("node") and event.is_ready():
+                    event.step()
+            if not self.lane.tend():
+                return
+        raise AssertionError("nodes owe replies for ever")
+
+    def judge_executed(self, *whats):
+        """Each node has executed exactly these, each once, and those of one owner (one letter) in their order."""
+        for server in self.servers:
+            assert sorted(server.executed) == sorted(whats), f"executed {server.executed}"
+            for letter in {what[:1] for what in whats}:
+                of_one = [what for what in server.executed if what[:1] == letter]
+                assert of_one == sorted(of_one), f"executed in the wrong order: {server.executed}"
