@@ -14,13 +14,11 @@ import asyncio
 import itertools
 import logging
 import os
-import random
-import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, assert_never
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -34,7 +32,7 @@ from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel, Retry
-from redsync._drivers.process import clock, describe_process
+from redsync._drivers.process import REAL, Surroundings
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
@@ -68,7 +66,10 @@ class AioRunner:
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
         closed: Nothing may be begun any more.
+        now: Returns the instant in seconds; a suspended machine's time goes on.
     """
+
+    _MAINTENANCE: ClassVar = AioMaintenance
 
     def __init__(
         self,
@@ -78,12 +79,15 @@ class AioRunner:
         listeners: Sequence[Callable[[Event], object]],
         watchdog: Callable[[Session, float], Steps[None]],
         farewell: Callable[[Session], Steps[None]],
+        surroundings: Surroundings = REAL,
     ) -> None:
         """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
         self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
+        self._surroundings: Final = surroundings
+        self.now: Final = surroundings.clock
         self._herald: Final = Herald(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
@@ -93,15 +97,15 @@ class AioRunner:
 
     def _begin(self) -> None:
         """Begin with an identity of our own and without a loop: at creation, and in the child of a fork."""
-        self.client_id = str(uuid.uuid4())
+        self.client_id = self._surroundings.new_id()
         holds = HoldTable(self._alarm)
         self.session = Session(
             len(self.nodes),
             self._timing,
             holds,
-            random.random,
+            self._surroundings.luck,
             client_key(self.client_id),
-            describe_process().pack(),
+            self._surroundings.describe().pack(),
         )
         self._owners = TaskOwners(self.new_owner, holds.orphan)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -157,10 +161,11 @@ class AioRunner:
         self.require_open()
         if self._loop is None:
             self._loop = loop
-            self._maintenance = AioMaintenance(
+            self._maintenance = self._MAINTENANCE(
                 nodes=self.nodes,
                 client_id=self.client_id,
-                clock=clock,
+                clock=self.now,
+                luck=self._surroundings.luck,
                 node_timeout=self._timing.node_timeout,
                 restart_guard=self._timing.restart_guard,
                 processes=self.session.processes,
@@ -184,7 +189,7 @@ class AioRunner:
             raise
 
     async def _watch(self) -> None:
-        await drive(self._watchdog(self.session, clock()), self._perform_watchdog)
+        await drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
 
     def _alarm(self) -> None:
         """Let the watchdog look; callable from anywhere, for a finalizer may run in any thread."""
@@ -206,10 +211,6 @@ class AioRunner:
     def new_owner(self) -> Owner:
         """Return an owner that nobody has been before."""
         return Owner.of(self.client_id, next(_serials))
-
-    def now(self) -> float:
-        """Return the instant in seconds; a suspended machine's time goes on."""
-        return clock()
 
     def scope(self) -> TaskScope:
         """Open a scope around what the running task does from now on."""
@@ -266,7 +267,7 @@ class AioRunner:
         """Return the state of every node."""
         if self._maintenance is not None:
             return self._maintenance.statuses()
-        return [node.status(clock(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
+        return [node.status(self.now(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
 
     # Driving.
 
@@ -301,7 +302,7 @@ class AioRunner:
         return self._maintenance.lane
 
     async def _broadcast(self, listening: _Listening, effect: Broadcast) -> Tally:
-        lane, asked_at = self._lane, clock()
+        lane, asked_at = self._lane, self.now()
         if not self._ready:
             # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
             await self._await_opening(effect.timeout)
@@ -310,14 +311,14 @@ class AioRunner:
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
-        tally.sent_at = sent_at = clock()
+        tally.sent_at = sent_at = self.now()
         lane.send(parcel)
         if not parcel.done:
             deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
             await lane.wait_for_round(parcel, deadline, effect.timeout)
         if effect.lingers and tally.open:
-            await lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
-        tally.at = clock()
+            await lane.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+        tally.at = self.now()
         return tally
 
     async def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
@@ -328,7 +329,7 @@ class AioRunner:
             listening.add(retry)
         signals = await lane.nap(lane.wakeups.naps(effect, retry))
         self.require_open()
-        return Wakeup(clock(), *signals)
+        return Wakeup(self.now(), *signals)
 
     def _deafen(self, listening: _Listening) -> None:
         for kept in listening:
@@ -340,7 +341,7 @@ class AioRunner:
             return await self._perform(set(), effect)
         assert self._maintenance is not None, "what runs has a loop"
         await self._maintenance.sleep(effect.until)
-        return Wakeup(clock(), 0)
+        return Wakeup(self.now(), 0)
 
     def _contain(self, error: BaseException) -> bool:
         """Let what a callback raised not end the maintenance; `sys.exit()` ends the loop, as in any callback."""

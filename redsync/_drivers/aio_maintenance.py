@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
@@ -39,12 +39,15 @@ class AioMaintenance:
         lane: The client's lane.
     """
 
+    _LANE: ClassVar = AioLane
+
     def __init__(
         self,
         *,
         nodes: Sequence[Node],
         client_id: str,
         clock: Callable[[], float],
+        luck: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
         processes: Processes,
@@ -56,7 +59,9 @@ class AioMaintenance:
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._loop: Final = loop
-        self.lane: Final = AioLane(nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake)
+        self.lane: Final[AioLane] = self._LANE(
+            nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
+        )
         self._census: Final = Census(
             nodes,
             [self.lane],
@@ -65,6 +70,7 @@ class AioMaintenance:
             processes=processes,
             tell=tell,
             wake=self._wake,
+            luck=luck,
         )
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -150,6 +156,8 @@ class AioMaintenance:
                 ended = await self._wait_for_end(ending)
             except asyncio.CancelledError as error:
                 cancelled = error
+        # One that is cancelled before its first step never takes it, and does not remove itself.
+        self._connecting.clear()
         self.lane.dispose()
         if cancelled is not None:
             raise cancelled

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import hiredis
 
@@ -46,6 +46,8 @@ class Exchange:
         wakeups: The signals that end sleeps.
     """
 
+    _OUTBOX: ClassVar = Outbox
+
     def __init__(
         self,
         nodes: Sequence[Node],
@@ -67,7 +69,7 @@ class Exchange:
         self.wakeups: Final = Wakeups(mutex, clock, awaken)
         self._board: Final = Board(nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change)
         self.links: Final = self._board.links
-        self._outbox: Final = Outbox(self._board, clock, mutex, receive_at_once, on_change)
+        self._outbox: Final[Outbox] = self._OUTBOX(self._board, clock, mutex, receive_at_once, on_change)
 
     def _receive(self, link: Link, now: float) -> None:
         """Read one link and hand out what has come; by one thread at a time."""

@@ -14,9 +14,11 @@ import re
 import socket
 import time
 from collections.abc import Generator, Iterable, Mapping
+from inspect import signature
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import hiredis
+import redis.connection
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -52,7 +54,15 @@ T = TypeVar("T")
 Talk: TypeAlias = Generator[list[bytes], list[Any], T]
 """A conversation with a node, whoever carries it: yields commands, gets their replies (errors as values), returns T."""
 
-_DROPPED = ("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class")
+_DROPPED = (
+    *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
+    *("driver_info", "lib_name", "lib_version"),
+)
+
+_UNINTRODUCED = (
+    {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
+)
+"""Keeps a connection from finding out what to call itself, which takes longer than all the rest."""
 
 
 def pack(*parts: bytes | str) -> bytes:
@@ -181,6 +191,7 @@ class Node:
             health_check_interval=0,
             decode_responses=False,
             parser_class=parser_for(self._pool.connection_class),
+            **_UNINTRODUCED,
         )
         if "maint_notifications_config" in kwargs:
             kwargs["maint_notifications_config"] = _NO_MAINTENANCE

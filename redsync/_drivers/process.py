@@ -1,20 +1,22 @@
-"""What a client needs to know of the process it lives in: who it is, its clock, and when it ends."""
+"""What a client needs to know of the process it lives in: who it is, its clock, chance, and when it ends."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import random
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from redsync._core.presence import ClientRecord
 
-__all__ = ["at_exit", "clock", "describe_process"]
+__all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process"]
 
 # A suspended machine's leases go on running on the nodes, so where possible they go on running here.
 clock: Callable[[], float] = (
@@ -28,6 +30,25 @@ def describe_process() -> ClientRecord:
     # `python -m package` runs package/__main__.py
     program = path.parent.name if path.name == "__main__.py" else path.name
     return ClientRecord(socket.gethostname(), os.getpid(), program, time.time())
+
+
+class Surroundings(NamedTuple):
+    """What a driver reads of the world besides its connections; a simulation has its own.
+
+    Attributes:
+        clock: Returns the instant in seconds; never goes back.
+        luck: Returns a random number from 0 to 1.
+        new_id: Returns a UUID that nobody has had before, as text.
+        describe: Returns the record of a client that is made now.
+    """
+
+    clock: Callable[[], float]
+    luck: Callable[[], float]
+    new_id: Callable[[], str]
+    describe: Callable[[], ClientRecord]
+
+
+REAL: Final = Surroundings(clock, random.random, lambda: str(uuid.uuid4()), describe_process)
 
 
 def at_exit(function: Callable[[], object]) -> None:

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
+import random
 
 import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
 from redsync._core.memory import Processes
-from redsync._drivers.aio import clock
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import make_nodes
+from redsync._drivers.process import clock
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.locks import PATIENCE
 
@@ -22,6 +23,7 @@ def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
         nodes=make_nodes(urls, redis.asyncio.Redis),
         client_id="maintained",
         clock=clock,
+        luck=random.random,
         node_timeout=node_timeout,
         restart_guard=restart_guard,
         processes=Processes(),

@@ -6,8 +6,10 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 |---|---|
 | `timeline`, `loop` | virtual time, clocks that drift, an asyncio event loop over many machines |
 | `store`, `commands`, `sorted_sets`, `values`, `scripting` | one node's memory, and the shipped Lua scripts on it |
-| `network`, `nodes`, `machines` | what there is, and what can go wrong with it |
-| `lines`, `wakeups`, `upkeep`, `runner`, `client` | the third driver: performs what protocols ask for |
+| `network`, `connections`, `machines` | what there is, and what can go wrong with it |
+| `nodes`, `sessions` | servers that speak RESP |
+| `sockets` | what the loop gives to whoever connects: transports over virtual connections |
+| `runner`, `letters`, `client` | the driver for asyncio, watched |
 | `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
 | `workload`, `workers`, `..._workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |

@@ -1,19 +1,16 @@
-"""The client of a simulation: an `AsyncClient` whose driver is the simulator's. No real connection is ever made."""
+"""The client of a simulation: an `AsyncClient` whose driver tells the simulation what happens in it."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
-
-import redis.asyncio
 
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
 from redsync.client_async import AsyncClient
 from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.runner import SimRunner
+from redsync.testing.simulator.runner import SimulatedRunner
 
 __all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
 
@@ -35,7 +32,7 @@ class SimulatedClient(AsyncClient):
 
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
-        super().__init__([_address(node.name) for node in machine.sim.nodes], **options)
+        super().__init__([f"redis://{node.name}" for node in machine.sim.nodes], **options)
         # A machine keeps its clients, so none is forgotten; and what is to be told of that would keep the machine.
         self._finalizer.detach()
 
@@ -45,7 +42,7 @@ class SimulatedClient(AsyncClient):
         return makers.get(kind, self.get_lock)
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
-        return SimRunner(
+        return SimulatedRunner(
             machine=self._machine,
             nodes=nodes,
             timing=timing,
@@ -53,9 +50,3 @@ class SimulatedClient(AsyncClient):
             watchdog=self._WATCHDOG,
             farewell=self._FAREWELL,
         )
-
-
-@functools.cache
-def _address(name: str) -> redis.asyncio.Redis:
-    """Return what stands for `redis://<name>`; made once, for a run makes many clients."""
-    return redis.asyncio.Redis.from_url(f"redis://{name}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.happenings import Executed
+from redsync.testing.simulator.wire_faults import WireFaults
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -50,6 +51,7 @@ class Nemesis:
             up to two minutes: so they outlast connections.
         rewinding: The mean pause in seconds between two times at which nodes rewind, besides all else; None if they
             do not.
+        wire: The mean pause in seconds between two faults of the wire, besides all else; None if there are none.
         beyond: Also what no lock over nodes can survive: clocks that are wrong by more than clients allow for. Such
             faults waive the promises that they break.
     """
@@ -64,6 +66,7 @@ class Nemesis:
         beyond: bool = False,
         outlasting: bool = False,
         rewinding: float | None = None,
+        wire: float | None = None,
     ) -> None:
         self._sim: Final = sim
         self._until: Final = until
@@ -72,7 +75,8 @@ class Nemesis:
         self._outlasting: Final = outlasting
         self._rewinding: Final = rewinding
         self._luck: Final = sim.luck("faults")
-        # Apart, so that all else is as without it.
+        # Both apart, so that all else is as without them.
+        self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
         self._rewinds: Final = sim.luck("rewinds")
         self._flushed_at = -float("inf")
         kinds: list[tuple[int, Callable[[], object]]] = [
@@ -98,6 +102,8 @@ class Nemesis:
         self._wait()
         if self._rewinding is not None:
             self._wait_to_rewind(self._rewinding)
+        if self._wire is not None:
+            self._wire.start()
 
     def _wait(self) -> None:
         pause = self._luck.expovariate(1 / self._every)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from redsync._core.events import Event
     from redsync._core.quorum import Tally
+    from redsync._drivers.parcels import Parcel
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
 
 __all__ = [
     "Answered",
@@ -23,6 +24,7 @@ __all__ = [
     "Disconnected",
     "Executed",
     "Faulted",
+    "Handed",
     "Happening",
     "Refused",
     "Sent",
@@ -43,6 +45,7 @@ class Sent(NamedTuple):
         args: The script's ARGV.
         nodes: Bit set of the nodes to which it was sent.
         votes: Whether the nodes' votes are waited for.
+        parcel: The command as the client's transport has it.
     """
 
     at: float
@@ -53,6 +56,7 @@ class Sent(NamedTuple):
     args: tuple[bytes | int, ...]
     nodes: int
     votes: bool
+    parcel: Parcel | None = None
 
     def __str__(self) -> str:
         asks = "asks" if self.votes else "tells"
@@ -71,6 +75,8 @@ class Executed(NamedTuple):
         args: The script's ARGV.
         reply: What it returned, or a `hiredis.ReplyError`.
         stray: It came over a connection that the client had given up, so perhaps after what was sent later.
+        number: The command's number among those of the client; 0 if it is none of a client of ours.
+        parcel: The command as the client's transport has it; None if it is none of a client of ours.
     """
 
     at: float
@@ -81,6 +87,8 @@ class Executed(NamedTuple):
     args: tuple[bytes | int, ...]
     reply: Any
     stray: bool = False
+    number: int = 0
+    parcel: Parcel | None = None
 
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)
@@ -123,6 +131,28 @@ class Answered(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.client} hears from {_nodes(1 << self.node)}: #{self.number} -> {_reply(self.reply)}"
+
+
+class Handed(NamedTuple):
+    """A reply was handed to whoever is taken for the one that asked. Not in the trace: it is for checkers.
+
+    Attributes:
+        at: When, in seconds of true time.
+        client: The client's name.
+        node: The node's index.
+        parcel: To whom it was handed.
+        heard: The reply.
+        words: What the node had replied to; nothing if it has replied to nothing that was not handed out before.
+        said: What the node had replied to that.
+    """
+
+    at: float
+    client: str
+    node: int
+    parcel: Parcel
+    heard: Any
+    words: list[bytes]
+    said: Any
 
 
 class Decided(NamedTuple):
@@ -200,7 +230,7 @@ class Told(NamedTuple):
     """
 
     at: float
-    runner: SimRunner
+    runner: SimulatedRunner
     event: Event
 
     def __str__(self) -> str:
@@ -267,7 +297,7 @@ class Stepped(NamedTuple):
 
 
 Happening: TypeAlias = (
-    Sent | Executed | Refused | Answered | Decided | Connected | Disconnected | Told | Did | Faulted | Stepped
+    Sent | Executed | Refused | Answered | Handed | Decided | Connected | Disconnected | Told | Did | Faulted | Stepped
 )
 
 

@@ -92,6 +92,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         current: Whose callback is running.
         on_step: Called after each callback in which a protocol made a step, with its host.
         on_error: Called with what asyncio reports of errors that nobody awaits.
+        on_connect: Connects a machine to a host and port, for a protocol's factory; as `create_connection`.
     """
 
     def __init__(self, timeline: Timeline, luck: Callable[[], float]) -> None:
@@ -101,6 +102,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.current = self.world
         self.on_step: Callable[[Host], object] = lambda _: None
         self.on_error: Callable[[dict[str, Any]], object] = lambda _: None
+        self.on_connect: Callable[[Host, str, int, Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None
         self._busy: Final[list[Host]] = []
         self._numbers: Final = itertools.count(1)
         self._running = self._stopping = self._closed = False
@@ -307,6 +309,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Report an error that nobody awaits."""
         if not self._closed:
             self.on_error(context)
+
+    async def create_connection(  # type: ignore[override]  # a connection of a simulation has no options
+        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **options: Any
+    ) -> Any:
+        """Connect the running machine to a node.
+
+        Raises:
+            NoRealIOError: It was asked for TLS, a socket of one's own or the like.
+        """
+        if self.on_connect is None or any(value is not None for value in options.values()):
+            raise NoRealIOError("loop.create_connection() connects a machine to a node by its name, without options")
+        return await self.on_connect(_HOST.get(self.world), host, port, protocol_factory)
 
     async def shutdown_asyncgens(self) -> None:
         """Do nothing: asynchronous generators end with their tasks."""

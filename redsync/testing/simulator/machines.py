@@ -16,7 +16,7 @@ from redsync.testing.simulator.timeline import Clock
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import SimulatedClient
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Machine"]
@@ -40,7 +40,7 @@ class Machine(Host):
         self.sim: Final = sim
         self.random: Final = luck
         self.tasks: Final[list[asyncio.Task[Any]]] = []
-        self.runners: Final[list[SimRunner]] = []
+        self.runners: Final[list[SimulatedRunner]] = []
         self.clients: Final[list[SimulatedClient]] = []
 
     def client(self, **options: Any) -> SimulatedClient:
@@ -84,8 +84,7 @@ class Machine(Host):
             return
         self._note("crash", "crashes and is dark" if dark else "crashes")
         self.sim.loop.crash(self)
-        for runner in self.runners:
-            runner.vanish(dark=dark)
+        self.sim.network.leave(self, dark=dark)
         self.sim.ended(self)
 
     def drift(self, rate: float) -> None:

@@ -9,28 +9,30 @@ clock, also while it is down.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
-from redsync._core.effects import Command
-from redsync._core.memory import BIRTH_KEY, LOOK, Birth
 from redsync._core.scripts import Script
 from redsync._drivers.greetings import INITIALIZE
-from redsync._drivers.nodes import NodeInfo
+from redsync.testing.simulator.connections import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.happenings import Executed, Faulted, Refused
-from redsync.testing.simulator.network import CLOSED, Connection
 from redsync.testing.simulator.scripting import run_script
+from redsync.testing.simulator.sessions import Session
 from redsync.testing.simulator.store import Refusal, Store
 from redsync.testing.simulator.timeline import Clock
 from redsync.testing.simulator.values import Entry
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.letters import Letter
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["Greeting", "Push", "VirtualNode"]
+__all__ = ["VirtualNode"]
 
 _EPOCH = 1_700_000_000.0
 
@@ -39,26 +41,6 @@ _LATEST = 30
 
 _SNAPSHOT_EVERY = 0.2
 """Seconds between two states of longer ago."""
-
-
-class Greeting(NamedTuple):
-    """The first message of a connection.
-
-    Attributes:
-        channel: What the client listens to.
-        former: The connections that it gave up, for the node to end.
-    """
-
-    channel: bytes
-    former: tuple[Connection, ...] = ()
-
-
-class Push(NamedTuple):
-    """A message of a channel, in the form in which drivers get it."""
-
-    kind: bytes
-    channel: bytes
-    message: bytes
 
 
 class VirtualNode:
@@ -72,6 +54,8 @@ class VirtualNode:
         state: "up", "hung", "down" or "dark".
         trouble: The error by which it answers everything; None if it does not.
         ends_former: Whether clients may end the connections that they gave up.
+        ignores: It accepts new connections and reads nothing of what comes over them, ever.
+        scripts: The scripts that its present process knows, by digest.
         run_id: The identity of its present process.
     """
 
@@ -85,15 +69,19 @@ class VirtualNode:
         self.name: Final = f"node-{index + 1}"
         self._sim: Final = sim
         self._luck: Final = sim.luck(self.name)
+        self._wire: Final = sim.luck(f"{self.name} wire")
         self.clock: Final = Clock(sim.timeline, _EPOCH + self._luck.uniform(-1.0, 1.0))
         self.store: Final = Store(self.clock.now, self._publish)
         self.state = "up"
         self.trouble: str | None = None
         self.ends_former = True
-        self._scripts: Final = scripts
-        self._channels: Final[dict[bytes, dict[Connection, None]]] = {}
-        self._connections: Final[dict[Connection, None]] = {}
-        self._backlog: Final[list[tuple[Connection, Any]]] = []
+        self.ignores = False
+        self._replaced: Final = scripts
+        self.scripts: Final[dict[bytes, Script]] = {}
+        self._channels: Final[dict[bytes, dict[Session, None]]] = {}
+        self._sessions: Final[dict[Connection, Session]] = {}
+        self._numbers: Final = itertools.count(1)
+        self._backlog: Final[list[tuple[Connection, bytes | Mark]]] = []
         # States with their instants: the latest, and some of longer ago.
         self._latest: Final[deque[tuple[float, dict[bytes, Entry]]]] = deque(maxlen=_LATEST)
         self._snapshots: Final[list[tuple[float, dict[bytes, Entry]]]] = []
@@ -101,74 +89,128 @@ class VirtualNode:
         self._begin(uptime=86400.0)
 
     def _begin(self, uptime: float) -> None:
+        self.scripts.clear()
         self.run_id = f"{self._luck.getrandbits(160):040x}"
         self.store.run_id = self.run_id.encode()
         self._sim.trace.name_process(self.store.run_id[:16], self.name)
         self._started_at = self.clock.now() - uptime
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it executes whatever it is sent."""
+        return self.state == "up" and self.trouble is None and self.store.refusal is None
+
     # Serving.
 
-    def receive(self, connection: Connection, message: Any) -> None:
+    def receive(self, connection: Connection, message: bytes | Mark) -> None:
         """Take a message from the network."""
         if self.state == "up":
             self._serve(connection, message)
         elif self.state == "hung":
-            self._backlog.append((connection, message))
+            # Its kernel accepts connections, and takes what comes.
+            if message is CONNECT:
+                self._accept(connection)
+            else:
+                self._backlog.append((connection, message))
         else:
             connection.reset(silently=self.state == "dark")
 
-    def _serve(self, connection: Connection, message: Any) -> None:
-        if message.__class__ is Command:
-            script, keys, args = message.script, message.keys, message.words
-            self._remember_state()
-            if self.trouble is None:
-                reply = run_script(self._scripts.get(script.name, script), self.store, keys, args)
-            else:
-                reply = hiredis.ReplyError(self.trouble)
-            done = self._sim.now, self.index, connection.client, script.name, keys, args, reply
-            if self._refuses(reply):
-                self._sim.saw(Refused(*done))
-            else:
-                self._sim.saw(Executed(*done, connection.given_up))
-            connection.back.send(reply)
-        elif message is CLOSED:
-            self._drop(connection)
+    def _serve(self, connection: Connection, message: bytes | Mark) -> None:
+        if isinstance(message, bytes):
+            session = self._sessions.get(connection)
+            if session is not None:
+                session.take(message)
+        elif message is CONNECT:
+            self._accept(connection)
         else:
-            assert isinstance(message, Greeting), "a connection begins with a greeting"
-            if self.trouble is not None:
-                connection.back.send(hiredis.ReplyError(self.trouble))
-                return
-            for former in message.former:
-                if self.ends_former and former in self._connections:
-                    self._drop(former)
-                    former.reset()
-            self._connections[connection] = None
-            self._channels.setdefault(message.channel, {})[connection] = None
-            connection.back.send(self._describe())
+            self._drop(connection)
+
+    def _accept(self, connection: Connection) -> None:
+        self._sessions[connection] = Session(self, connection, next(self._numbers), ignored=self.ignores)
+        connection.back.send(ACCEPTED)
+
+    def _drop(self, connection: Connection) -> None:
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            for channel in session.channels:
+                self._channels[channel].pop(session, None)
+
+    # For sessions.
+
+    def load(self, source: bytes) -> Script:
+        """Take a script, or what is to be executed in its place."""
+        script = _script_of(source)
+        self.scripts[script.sha] = self._replaced.get(script.name, script)
+        return script
+
+    def execute(self, session: Session, script: Script, words: Sequence[bytes], sent: Letter | None) -> Any:
+        """Execute a script, and return its reply."""
+        self._remember_state()
+        split = 3 + int(words[2])
+        keys: tuple[bytes, ...] = tuple(words[3:split])
+        args: tuple[bytes | int, ...] = tuple(words[split:])
+        reply = run_script(script, self.store, keys, args)
+        if session.connection.parcels is None and script.name == INITIALIZE.name:
+            return reply  # Of the handshake.
+        if sent is not None:
+            keys, args = sent.keys, sent.args
+        number = 0 if sent is None else sent.number
+        done = self._sim.now, self.index, session.connection.client, script.name, keys, args, reply
+        if self._refuses(reply):
+            self._sim.saw(Refused(*done))
+        else:
+            parcel = None if sent is None else sent.parcel
+            self._sim.saw(Executed(*done, session.connection.given_up, number, parcel))
+        return reply
+
+    def note_refused(self, session: Session, sent: Letter | None, reply: Any) -> None:
+        """Take note of a script that was refused without a look at it."""
+        if sent is not None:
+            client, script = session.connection.client, sent.script
+            self._sim.saw(Refused(self._sim.now, self.index, client, script, sent.keys, sent.args, reply))
+
+    def end_session(self, number: int) -> Any:
+        """End a connection by its number, as CLIENT KILL does."""
+        for connection, session in self._sessions.items():
+            if session.number == number:
+                if not self.ends_former:
+                    return hiredis.ReplyError("NOPERM this user has no permissions to run the 'client|kill' command")
+                self.end(connection)
+                return 1
+        return 0
+
+    def end(self, connection: Connection) -> None:
+        """End a connection, with all that is under way on it."""
+        self._drop(connection)
+        connection.reset()
+
+    def describe(self) -> bytes:
+        """Return what the server tells of itself."""
+        # A server subtracts whole seconds.
+        uptime = int(self.clock.now()) - int(self._started_at)
+        told = {"redis_version": "7.4.0", "run_id": self.run_id, "uptime_in_seconds": uptime}
+        return "".join(["# Server\r\n", *(f"{name}:{value}\r\n" for name, value in told.items())]).encode()
+
+    def listen(self, channel: bytes, session: Session) -> None:
+        """Let a session get the messages of a channel."""
+        self._channels.setdefault(channel, {})[session] = None
+
+    def unlisten(self, channel: bytes, session: Session) -> None:
+        """Let a session get the messages of a channel no more."""
+        self._channels.get(channel, {}).pop(session, None)
 
     def _refuses(self, reply: Any) -> bool:
         """Whether a reply is an error of a node in trouble, and not what the script itself says."""
-        troubled = self.trouble is not None or self.store.refusal is not None
+        troubled = self.store.refusal is not None
         return troubled and reply.__class__ is hiredis.ReplyError and not str(reply).startswith("FORGETFUL")
-
-    def _drop(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
-        for listening in self._channels.values():
-            listening.pop(connection, None)
-
-    def _describe(self) -> NodeInfo:
-        reply = run_script(self._scripts.get(INITIALIZE.name, INITIALIZE), self.store, (BIRTH_KEY,), (LOOK,))
-        process, birth = Birth.initialized(reply)
-        # A server subtracts whole seconds.
-        uptime = float(int(self.clock.now()) - int(self._started_at))
-        return NodeInfo(self.run_id, "virtual", uptime, True, birth, process)
 
     def _remember_state(self) -> None:
         """Keep what there is now for a restart with older data."""
         now = self._sim.now
+        state = now, self.store.copy()
         if not self._snapshots or now - self._snapshots[-1][0] >= _SNAPSHOT_EVERY:
-            self._snapshots.append((now, self.store.copy()))
-        self._latest.append((now, self.store.copy()))
+            self._snapshots.append(state)
+        self._latest.append(state)
 
     def listeners(self, channel: bytes) -> int:
         """Return how many connections listen to a channel, as far as this node has noticed."""
@@ -176,8 +218,8 @@ class VirtualNode:
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         listening = self._channels.get(channel, ())
-        for connection in listening:
-            connection.back.send(Push(b"message", channel, message))
+        for session in listening:
+            session.push(b"message", channel, message)
         return len(listening)
 
     # Faults.
@@ -194,7 +236,7 @@ class VirtualNode:
             return
         self._note("resume", f"goes on, with {len(self._backlog)} messages to read")
         self.state = "up"
-        waiting: dict[Connection, list[Any]] = {}
+        waiting: dict[Connection, list[bytes | Mark]] = {}
         for connection, message in self._backlog:
             waiting.setdefault(connection, []).append(message)
         self._backlog.clear()
@@ -213,10 +255,10 @@ class VirtualNode:
         self.state = "dark" if dark else "down"
         self._backlog.clear()
         self._channels.clear()
-        for connection in list(self._connections):
+        for connection in list(self._sessions):
             connection.reset(silently=dark)
         if not dark:
-            self._connections.clear()
+            self._sessions.clear()
 
     def restart(self, *, forget: bool = False, lost: float = 0.0) -> None:
         """Come back after `crash` as another process, with the data or without.
@@ -236,24 +278,41 @@ class VirtualNode:
             self._note("restart older", f"restarts without the last {lost:.3f} s of its data")
         else:
             self._note("restart", "restarts with its data")
-        for connection in self._connections:
+        for connection in self._sessions:
             connection.lighten()
-        self._connections.clear()
+        self._sessions.clear()
         self._begin(uptime=0.0)
 
     def refuse(self, code: str) -> None:
-        """Answer by errors from now on: "BUSY" and "LOADING" to everything, any other code to scripts that write."""
+        """Answer by errors from now on.
+
+        "BUSY" and "LOADING" to everything, as far as servers do; "MOVED" and "CLUSTERDOWN" to whatever has keys; any
+        other code to scripts that write.
+        """
         self._note("refuse", f"answers {code}")
-        everything = code in {"BUSY", "LOADING"}
-        text = f"{code} the node is in trouble"
+        everything = code in {"BUSY", "LOADING", "MOVED", "CLUSTERDOWN"}
+        text = "MOVED 866 node-0:6379" if code == "MOVED" else f"{code} the node is in trouble"
         self.trouble = text if everything else None
         self.store.refusal = None if everything else Refusal(text)
 
+    def ignore(self) -> None:
+        """Accept connections and answer nothing that comes over them, as a proxy before a server that is gone."""
+        self._note("ignore", "answers no new connections")
+        self.ignores = True
+
     def recover(self) -> None:
-        """Execute everything again after `refuse`."""
-        if self.trouble is not None or self.store.refusal is not None:
+        """Execute everything again after `refuse`, and answer new connections after `ignore`."""
+        if self.trouble is not None or self.store.refusal is not None or self.ignores:
             self._note("recover", "executes everything again")
             self.trouble = self.store.refusal = None
+            self.ignores = False
+
+    def kick(self) -> None:
+        """End a connection, as an operator may by CLIENT KILL."""
+        if self.state == "up" and self._sessions:
+            connection = self._wire.choice(list(self._sessions))
+            self._note("kick", f"ends a connection of {connection.client}")
+            self.end(connection)
 
     def _go_back(self, instant: float) -> None:
         states = [(at, state) for at, state in [*self._snapshots, *self._latest] if at <= instant]
@@ -266,6 +325,11 @@ class VirtualNode:
         """Forget everything, as by FLUSHALL: no connection notices."""
         self._note("flush", "forgets everything")
         self.store.flush()
+
+    def forget_scripts(self) -> None:
+        """Forget all scripts, as by SCRIPT FLUSH: what comes by their digests is answered by NOSCRIPT."""
+        self._note("scripts", "forgets all scripts")
+        self.scripts.clear()
 
     def drift(self, rate: float) -> None:
         """Let the clock count that many seconds per second."""
@@ -282,3 +346,10 @@ class VirtualNode:
 
     def _note(self, kind: str, text: str) -> None:
         self._sim.saw(Faulted(self._sim.now, f"node {kind}", f"{self.name} {text}"))
+
+
+@functools.cache
+def _script_of(source: bytes) -> Script:
+    """Return a script by its source: one of those that are shipped, or somebody's own."""
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return next((script for script in Script.shipped() if script.sha == sha), Script("script", source, sha))

@@ -14,6 +14,7 @@ from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
+from redsync.testing.simulator.wire_faults import shape_wire
 from redsync.testing.simulator.workload import Workload
 
 __all__ = ["Outcome", "how_to_replay", "simulate"]
@@ -38,6 +39,9 @@ _BEYOND = 0.1
 
 _REWINDING = 0.4
 """In how many of the runs nodes come back again and again with data from just before something that they gave."""
+
+_WIRE = 0.5
+"""In how many of the runs there are faults of the wire as well."""
 
 _SETTING = 5.0
 """Seconds of the lease under which a latch is set: faults of some runs last longer than that."""
@@ -170,6 +174,7 @@ def simulate(
     ends_former = remains.random() < 0.6
     for node in sim.nodes:
         node.ends_former = ends_former
+    shape_wire(sim)
     workload = Workload(
         sim, kind, until=shape.until + shape.calm, lease=shape.lease, pace=shape.pace, reuses=shape.reuses
     )
@@ -181,6 +186,7 @@ def simulate(
         beyond=shape.beyond,
         outlasting=shape.long,
         rewinding=shape.rewinding,
+        wire=shape.every if sim.luck("wired").random() < _WIRE else None,
     )
     with _no_logs(), sim:
         workload.start()

@@ -13,21 +13,27 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard), `kind` (of all locks: `lock`, `fair` or `spin`), `kill no` (clients may not end the connections that they gave
-up on the nodes) and `clients`, each of them one task on a machine of its own.
+guard), `kind` (of all locks: `lock`, `fair`, `fenced`, `spin` or `read-write`), `kill no` (clients may not end the
+connections that they gave up on the nodes), `kept yes` (machines go on sending what clients gave up), `retransmits yes`
+(what a partition held waits for its sender's next try), `split P` (how likely it is that bytes arrive in two pieces)
+and `clients`, each of them one task on a machine of its own.
 Then what happens, each with its instant of true time in seconds; the times rise.
 
 | statement | means |
 |---|---|
 | `a acquires x [within S] [for S]` | wait, `within` a timeout; `for` a lease of its own |
 | `a tries x` | acquire without waiting |
+| `a reads x [within S]` | wait for a read lock; `a acquires x` is for the write lock, where the kind is `read-write` |
 | `a releases x`, `a extends x`, `a gives up` | the last one cancels what `a` is doing |
 | `a pauses`, `resumes`, `crashes`, `goes dark`, `jumps S` | the machine of `a`, or its clock |
 | `node 1 hangs`, `resumes`, `crashes`, `goes dark`, `restarts`, `restarts empty`, `forgets`, `jumps S` | a node |
 | `node 1 restarts without the last S seconds` | a node that comes back with data of before |
-| `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), or for scripts that write (`MISCONF`...) |
+| `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), for all keys (`MOVED`), or for writing |
+| `node 1 forgets its scripts`, `ends a connection`, `ignores new connections` | the last one until it recovers |
+| `nodes 1 2 change places` | each can be reached where the other was; all connections to them end |
 | `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
 | `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break without a word |
+| `a loses ends of requests to 1 2`, `a loses ends of replies from 1 2` | connections that end in the middle of one |
 | `expect a holds x`, `expect nobody holds x` | what is believed |
 | `expect a waits`, `expect a: acquired x, released x` | whether `a` is at work; the last things that it said |
 | `expect nodes keep x: a a -` | whose claim each node keeps |
@@ -52,7 +58,7 @@ __all__ = ["Scenario", "ScenarioError"]
 
 
 def _kind(word: str) -> str:
-    if word not in LOCK_KINDS:
+    if word not in (*LOCK_KINDS, "read-write"):
         raise ValueError(word)
     return word
 
@@ -70,6 +76,9 @@ _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "guard": float,
     "kind": _kind,
     "kill": _yes_or_no,
+    "kept": _yes_or_no,
+    "retransmits": _yes_or_no,
+    "split": float,
 }
 _LAST_LINES = 40
 
@@ -94,18 +103,20 @@ def _form(pattern: str) -> re.Pattern[str]:
 _FORMS: Final = [
     (_form(r"all is well"), Stage.heal),
     (_form(r"NODE (?P<verb>hangs|resumes|crashes|goes dark|restarts|restarts empty|forgets)"), Stage.do_node),
-    (_form(r"NODE (?P<verb>recovers)"), Stage.do_node),
+    (_form(r"NODE (?P<verb>recovers|forgets its scripts|ends a connection|ignores new connections)"), Stage.do_node),
+    (_form(r"nodes (?P<nodes>\d+ \d+) change places"), Stage.swap),
     (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
     (_form(r"NODE jumps SECONDS"), Stage.jump_node),
     (_form(r"NODE restarts without the last SECONDS seconds"), Stage.restart_node_older),
     (_form(r"WHO acquires LOCK(?: within (?P<within>[\d.]+))?(?: for (?P<lease>[\d.]+))?"), Stage.acquire),
+    (_form(r"WHO reads LOCK(?: within (?P<within>[\d.]+))?"), Stage.read),
     (_form(r"WHO (?P<verb>tries|releases|extends) LOCK"), Stage.act),
     (_form(r"WHO (?P<verb>gives up|pauses|resumes|crashes|goes dark)"), Stage.do),
     (_form(r"WHO jumps SECONDS"), Stage.jump),
     (_form(r"WHO is cut off from NODES"), Stage.cut_off),
     (_form(r"WHO is SECONDS seconds from NODES"), Stage.slow),
     (_form(r"WHO reaches NODES"), Stage.reach),
-    (_form(r"WHO loses (?P<what>requests to|replies from) NODES"), Stage.lose),
+    (_form(r"WHO loses (?P<what>(?:ends of )?(?:requests to|replies from)) NODES"), Stage.lose),
     (_form(r"expect (?P<holder>\w+) holds LOCK"), Stage.expect_holds),
     (_form(r"expect WHO waits"), Stage.expect_waits),
     (_form(r"expect WHO: (?P<said>.+)"), Stage.expect_said),
@@ -188,6 +199,9 @@ class Scenario:
         with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
             for node in sim.nodes:
                 node.ends_former = settings.get("kill", True)
+            sim.network.retransmits = settings.get("retransmits", False)
+            sim.network.kept = float(settings.get("kept", False))
+            sim.network.split = settings.get("split", 0.0)
             stage = Stage(sim, self._clients, settings["kind"])
             for statement in self._statements:
                 sim.run(until=statement.at)

@@ -15,9 +15,9 @@ def test_two_workers_exclude_each_other():
 A run is a function of its seed: the same programs and faults with the same seed give the same trace, byte for byte.
 After each step the checkers look; what they find is raised as `SimulationError`, with the trace and how to replay it.
 
-Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose` here; `pause`, `resume`, `crash`, `drift`, `jump` of a
-`Machine`; `hang`, `resume`, `crash`, `restart`, `refuse`, `recover`, `flush`, `drift`, `jump` of a node
-(`sim.nodes[i]`). `faults.Nemesis` plans a random sequence of all of them.
+Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose`, `tear` here; `pause`, `resume`, `crash`, `drift`, `jump`
+of a `Machine`; `hang`, `resume`, `crash`, `restart`, `refuse`, `ignore`, `recover`, `flush`, `forget_scripts`, `kick`,
+`drift`, `jump` of a node (`sim.nodes[i]`). `faults.Nemesis` plans a random sequence of all of them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,23 @@ from typing import Any, Final, Self
 from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator.checks import ALL, Checker
-from redsync.testing.simulator.happenings import Faulted, Happening, Stepped
+from redsync.testing.simulator.happenings import Handed, Happening, Stepped
+from redsync.testing.simulator.letters import MAKER
 from redsync.testing.simulator.loop import Host, VirtualLoop
 from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.network import Network, Route
+from redsync.testing.simulator.network import Network
 from redsync.testing.simulator.nodes import VirtualNode
+from redsync.testing.simulator.sockets import VirtualTransport
 from redsync.testing.simulator.timeline import Timeline
 from redsync.testing.simulator.trace import Trace
+from redsync.testing.simulator.troubles import Troubles
 
 __all__ = ["Simulation", "SimulationError"]
 
 _LAST_LINES = 60
+
+_UNTRACED: Final = {Stepped, Handed}
+"""What only checkers see."""
 
 
 class SimulationError(RedsyncError, AssertionError):
@@ -63,7 +69,7 @@ class SimulationError(RedsyncError, AssertionError):
         super().__init__(f"{what}\nreplay it with {replay}\n\nthe trace ends with\n{trace.text(_LAST_LINES)}")
 
 
-class Simulation:
+class Simulation(Troubles):
     """One run. Used with `with`, which looks at the end once more, unless there was an error.
 
     Args:
@@ -79,6 +85,7 @@ class Simulation:
         seed: As given.
         machines: The machines, in the order in which they were made.
         nodes: The nodes.
+        addresses: Which node can be reached where.
         network: What lies between them.
         trace: All that has happened.
         waived: The promises that no longer hold, because a fault broke what they rest on, and why.
@@ -99,19 +106,22 @@ class Simulation:
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
         self.client_options: Final = client_options
-        self.machines: Final[list[Machine]] = []
+        self.machines: list[Machine] = []
         self.waived: Final[dict[str, str]] = {}
         self.random: Final = self.luck("simulation")
         # What is abstract raises NoRealIOError.
         self.loop: Final = VirtualLoop(self.timeline, self.luck("scheduler").random)  # type: ignore[abstract]
         self.loop.on_step = self._look_at_step
         self.loop.on_error = self._report
-        self.network: Final = Network(self.timeline, self.luck("network").random)
+        self.network = Network(self.timeline, self.luck("network").random, self.luck("wire").random)
+        self.loop.on_connect = self._connect
         broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
-        self.nodes: Final = [VirtualNode(self, i, broken) for i in range(nodes)]
+        self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
+        self.addresses = {node.name: node for node in self.nodes}
         self._replay: Final = replay or f"Simulation(seed={seed})"
         self._patience: Final = patience
         self._complaints: list[str] = []
+        self._transports: Final[list[VirtualTransport]] = []
         self._pending: Final[dict[asyncio.Task[Any], Machine]] = {}
         self._failed: BaseException | None = None
         self._waits = self._over = False
@@ -188,6 +198,8 @@ class Simulation:
         for machine in self.machines:
             for runner in machine.runners:
                 runner.dispose()
+        for transport in self._transports:
+            transport.vanish()
         self.loop.drain()
 
     def __enter__(self) -> Self:
@@ -209,6 +221,15 @@ class Simulation:
         return f"after {self._patience:g} s these programs have not ended: {who}"
 
     # For machines.
+
+    async def _connect(self, machine: Host, host: str, _port: int, factory: Callable[[], Any]) -> Any:
+        node = self.addresses.get(host)
+        if node is None:
+            raise OSError(f"there is no node {host!r} here")
+        transport = VirtualTransport(self.network, machine, node, self.loop)
+        transport.connection.maker = MAKER.get()
+        self._transports.append(transport)
+        return transport, await transport.open(factory)
 
     def begun(self, machine: Machine, task: asyncio.Task[Any]) -> None:
         """Take note of a program that was started."""
@@ -240,7 +261,7 @@ class Simulation:
         if self._over:
             return
         kind = happening.__class__
-        if kind is not Stepped:
+        if kind not in _UNTRACED:
             self.trace.add(happening)
         if kind in self._watching:
             for checker, see in self._watching[kind]:
@@ -277,46 +298,6 @@ class Simulation:
         error = context.get("exception")
         self.complain("errors", f"{context['message']}: {error!r}" if error else context["message"])
 
-    # Faults of the network.
-
-    def partition(self, machine: Machine, *nodes: int) -> None:
-        """Let nothing through between a machine and nodes (indices; all if none is given)."""
-        self.cut(machine, *nodes, there=True, back=True)
-
-    def cut(self, machine: Machine, *nodes: int, there: bool = False, back: bool = False) -> None:
-        """Let nothing through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
-        for node, route in self._routes(machine, nodes):
-            arrow = "<->" if there and back else "->" if there else "<-"
-            self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
-            route.there.blocked |= there
-            route.back.blocked |= back
-
-    def heal(self, machine: Machine | None = None, *nodes: int) -> None:
-        """End partitions, slowness and loss between a machine (all if none is given) and nodes."""
-        for each in self.machines if machine is None else [machine]:
-            for node, route in self._routes(each, nodes):
-                if route.troubled:
-                    self._note("heal", f"all gets through again {each.name} <-> {node.name}")
-                    self.network.heal(route)
-
-    def slow(self, machine: Machine, *nodes: int, seconds: float) -> None:
-        """Let packets between a machine and nodes take up to that much longer."""
-        for node, route in self._routes(machine, nodes):
-            self._note("delay", f"packets {machine.name} <-> {node.name} take up to {seconds:.3f} s longer")
-            route.there.delay = route.back.delay = seconds
-
-    def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
-        """Let packets be lost with that likelihood; each ends its connection."""
-        for node, route in self._routes(machine, nodes):
-            self._note(
-                "loss", f"{there:.0%} of requests, {back:.0%} of replies are lost {machine.name} <-> {node.name}"
-            )
-            route.there.loss, route.back.loss = there, back
-
-    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[VirtualNode, Route]]:
-        chosen = [self.nodes[i] for i in nodes] or self.nodes
-        return [(node, self.network.route(machine, node)) for node in chosen]
-
     def look_at_rates(self) -> None:
         """Waive exclusion if clocks run at rates further apart than clients allow for."""
         clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.nodes]
@@ -324,9 +305,6 @@ class Simulation:
         allowed = self.client_options.get("drift_factor", 0.01)
         if max(rates) / min(rates) - 1 > allowed:
             self.waive_clocks("clocks run at rates further apart than drift_factor")
-
-    def _note(self, kind: str, text: str) -> None:
-        self.saw(Faulted(self.now, kind, text))
 
 
 def _replace(name: str, source: str) -> Script:

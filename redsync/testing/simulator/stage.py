@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from redsync._core.events import Event, HoldLost
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
@@ -28,10 +28,11 @@ class Actor:
         busy: It is doing something.
     """
 
-    def __init__(self, sim: Simulation, name: str, kind: LockKind) -> None:
+    def __init__(self, sim: Simulation, name: str, kind: LockKind | Literal["read-write"]) -> None:
         self.machine: Final = sim.machine(name)
         self.client: Final = self.machine.client(listeners=[self._hear])
-        self._lock: Final = self.client.locks(kind)
+        self._writes: Final = self._make_writer if kind == "read-write" else self.client.locks(kind)
+        self._reads: Final[dict[str, Any]] = {}
         self.said: Final[list[str]] = []
         self.busy = False
         self._name: Final = name
@@ -44,6 +45,10 @@ class Actor:
     def acquire(self, lock: str, **how: Any) -> None:
         """Acquire a lock, when all that was asked before is done; options as for `AsyncLock.acquire`."""
         self._orders.put_nowait((self._acquire, lock, how))
+
+    def read(self, lock: str, **how: Any) -> None:
+        """Acquire a read lock likewise; what is done next with that name is done with it."""
+        self._orders.put_nowait((self._read, lock, how))
 
     def release(self, lock: str) -> None:
         """Give one acquisition back."""
@@ -86,8 +91,18 @@ class Actor:
                 self._say("cancelled", lock)
             self.busy = False
 
+    def _make_writer(self, lock: str) -> Any:
+        return self.client.get_read_write_lock(lock).write_lock
+
+    def _lock(self, lock: str) -> Any:
+        return self._reads.get(lock) or self._writes(lock)
+
     async def _acquire(self, lock: str, **how: Any) -> None:
-        asked = self._lock(lock)
+        self._reads.pop(lock, None)
+        self._say("acquired" if await self._lock(lock).acquire(**how) else "busy", lock)
+
+    async def _read(self, lock: str, **how: Any) -> None:
+        asked = self._reads[lock] = self.client.get_read_write_lock(lock).read_lock
         self._say("acquired" if await asked.acquire(**how) else "busy", lock)
 
     async def _release(self, lock: str) -> None:
@@ -114,13 +129,17 @@ class UnmetError(Exception):
 class Stage:
     """A scenario that is running, with locks of one kind: one method for each kind of statement."""
 
-    def __init__(self, sim: Simulation, clients: list[str], kind: LockKind) -> None:
+    def __init__(self, sim: Simulation, clients: list[str], kind: LockKind | Literal["read-write"]) -> None:
         self.sim: Final = sim
         self._actors: Final = {name: Actor(sim, name, kind) for name in clients}
 
     def acquire(self, who: str, lock: str, within: str | None, lease: str | None) -> None:
         """Let a client wait for a lock."""
         self._actors[who].acquire(lock, timeout=within and float(within), lease=lease and float(lease))
+
+    def read(self, who: str, lock: str, within: str | None) -> None:
+        """Let a client wait for a read lock."""
+        self._actors[who].read(lock, timeout=within and float(within))
 
     def act(self, who: str, verb: str, lock: str) -> None:
         """Let a client do something with a lock."""
@@ -155,6 +174,9 @@ class Stage:
             "restarts empty": partial(node.restart, forget=True),
             "forgets": node.flush,
             "recovers": node.recover,
+            "forgets its scripts": node.forget_scripts,
+            "ends a connection": node.kick,
+            "ignores new connections": node.ignore,
         }
         deeds[verb]()
 
@@ -174,6 +196,10 @@ class Stage:
         """Let a node's clock jump."""
         self.sim.nodes[int(nodes) - 1].jump(float(seconds))
 
+    def swap(self, nodes: str) -> None:
+        """Let two nodes change places."""
+        self.sim.swap(*_indices(nodes))
+
     def cut_off(self, who: str, nodes: str) -> None:
         """Let nothing through between a machine and nodes."""
         self.sim.partition(self._actors[who].machine, *_indices(nodes))
@@ -187,9 +213,10 @@ class Stage:
         self.sim.slow(self._actors[who].machine, *_indices(nodes), seconds=float(seconds))
 
     def lose(self, who: str, what: str, nodes: str) -> None:
-        """Let all requests, or all replies, be lost."""
-        there, back = (1.0, 0.0) if what == "requests to" else (0.0, 1.0)
-        self.sim.lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
+        """Let all requests, or all replies, be lost, or cut short."""
+        there, back = (1.0, 0.0) if what.endswith("requests to") else (0.0, 1.0)
+        lose = self.sim.tear if what.startswith("ends") else self.sim.lose
+        lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
 
     def heal(self) -> None:
         """End all troubles of the network."""

@@ -6,7 +6,6 @@ need agree. Keys expire in whole milliseconds, lazily: one that is due is remove
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 from redsync.exceptions import RedsyncError
@@ -21,6 +20,7 @@ from redsync.testing.simulator.values import (
     SortedSet,
     Value,
     WrongTypeError,
+    copy_of,
 )
 
 __all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"]
@@ -111,11 +111,12 @@ class Store:
         refusal: Why scripts can't write; None if they can.
     """
 
-    __slots__ = ("_clock", "_entries", "now_ms", "now_us", "publish", "refusal", "run_id")
+    __slots__ = ("_clock", "_entries", "_era", "now_ms", "now_us", "publish", "refusal", "run_id")
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = nobody_listens) -> None:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
+        self._era = 0
         self.publish = publish
         self.refusal: Refusal | None = None
         self.run_id = b""
@@ -153,7 +154,7 @@ class Store:
         self.read_clock()
         return {
             key: (
-                copy.copy(entry.value),
+                copy_of(entry.value),
                 None if entry.expires == NEVER else entry.expires - self.now_ms,
             )
             for key in sorted(self._entries)
@@ -161,21 +162,27 @@ class Store:
         }
 
     def copy(self) -> dict[bytes, Entry]:
-        """Return what `load` takes: all that is there now."""
-        return {key: Entry(copy.copy(entry.value), entry.expires) for key, entry in self._entries.items()}
+        """Return what `load` takes: all that is there now. Nothing is copied before it is looked up again."""
+        self._era += 1
+        return dict(self._entries)
 
     def load(self, entries: dict[bytes, Entry]) -> None:
         """Let all be as it was when that copy was made; what was due meanwhile expires."""
-        self._entries = {key: Entry(copy.copy(entry.value), entry.expires) for key, entry in entries.items()}
+        self._era += 1
+        self._entries = dict(entries)
 
     # For the commands.
 
     def find(self, key: bytes) -> Entry | None:
         """Return what a key stands for, None if it is not there (any more)."""
         entry = self._entries.get(key)
-        if entry is not None and entry.expires < self.now_ms:
+        if entry is None:
+            return None
+        if entry.expires < self.now_ms:
             del self._entries[key]
             return None
+        if entry.era != self._era:
+            entry = self._entries[key] = Entry(copy_of(entry.value), entry.expires, self._era)
         return entry
 
     def find_string(self, key: bytes) -> bytes | None:
@@ -207,7 +214,7 @@ class Store:
 
     def put(self, key: bytes, value: Value, expires: int = NEVER) -> None:
         """Replace what a key stands for, and its expiry."""
-        self._entries[key] = Entry(value, expires)
+        self._entries[key] = Entry(value, expires, self._era)
 
     def remove(self, key: bytes) -> bool:
         """Forget a key; return whether it was there."""

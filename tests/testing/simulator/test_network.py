@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from redsync.testing.simulator.connections import CLOSED
 from redsync.testing.simulator.loop import Host
-from redsync.testing.simulator.network import CLOSED, Network
+from redsync.testing.simulator.network import Network
 from redsync.testing.simulator.timeline import Clock, Timeline
 
 
@@ -23,10 +24,10 @@ class Wire:
     def __init__(self, seed=1):
         self.timeline = Timeline()
         self.luck = random.Random(seed)
-        self.network = Network(self.timeline, self.luck.random)
+        self.network = Network(self.timeline, self.luck.random, random.Random(f"{seed} wire").random)
         self.machine, self.node = Inbox(), Inbox()
         self.host = Host("a", Clock(self.timeline))
-        self.connection = self.network.dial(self.host, self.machine, self.node, "a")
+        self.connection = self.network.dial(self.host, self.machine, self.node)
         self.route = self.network.route(self.host, self.node)
 
     def settle(self, until=100.0):
@@ -45,17 +46,17 @@ def wire():
 def test_messages_arrive_in_order(wire):
     wire.route.there.delay = 2.0
     for i in range(100):
-        wire.connection.there.send(i)
+        wire.connection.there.send(b"%d" % i)
     wire.settle()
-    assert wire.node.messages == list(range(100))
+    assert wire.node.messages == [b"%d" % i for i in range(100)]
 
 
 def test_partition_of_one_direction_holds_that_one_only(wire):
     wire.route.there.blocked = True
-    wire.connection.there.send("request")
-    wire.connection.back.send("reply")
+    wire.connection.there.send(b"request")
+    wire.connection.back.send(b"reply")
     wire.settle()
-    assert (wire.node.messages, wire.machine.messages) == ([], ["reply"])
+    assert (wire.node.messages, wire.machine.messages) == ([], [b"reply"])
 
 
 def test_held_messages_arrive_late_or_the_connection_breaks():
@@ -63,12 +64,12 @@ def test_held_messages_arrive_late_or_the_connection_breaks():
     for seed in range(20):
         wire = Wire(seed)
         wire.route.there.blocked = wire.route.back.blocked = True
-        wire.connection.there.send(1)
-        wire.connection.there.send(2)
+        wire.connection.there.send(b"1")
+        wire.connection.there.send(b"2")
         wire.network.heal(wire.route)
         wire.settle()
         ends.add((tuple(wire.node.messages), tuple(wire.machine.messages)))
-    assert ends == {((1, 2), ()), ((CLOSED,), (CLOSED,))}
+    assert ends == {((b"1", b"2"), ()), ((CLOSED,), (CLOSED,))}
 
 
 def test_held_messages_wait_for_the_next_retransmission_where_the_network_retransmits():
@@ -76,12 +77,12 @@ def test_held_messages_wait_for_the_next_retransmission_where_the_network_retran
     for seed in range(40):
         wire = Wire(seed)
         wire.network.retransmits = wire.route.there.blocked = True
-        wire.connection.there.send("request")
+        wire.connection.there.send(b"request")
         wire.timeline.now = 30.0
         wire.network.heal(wire.route)
         wire.settle(until=100.0)
         if wire.connection.open:
-            assert wire.node.messages == ["request"]
+            assert wire.node.messages == [b"request"]
             arrivals.append(wire.timeline.now)
     assert 30.0 < min(arrivals) < 40.0
     assert 50.0 < max(arrivals) < 60.1
@@ -89,28 +90,28 @@ def test_held_messages_wait_for_the_next_retransmission_where_the_network_retran
 
 def test_lost_request_is_never_executed_and_ends_the_connection(wire):
     wire.route.there.loss = 1.0
-    wire.connection.there.send("lost")
+    wire.connection.there.send(b"lost")
     wire.route.there.loss = 0.0
-    wire.connection.there.send("behind it")
+    wire.connection.there.send(b"behind it")
     wire.settle()
     assert wire.node.messages == [CLOSED]
     assert wire.machine.messages == [CLOSED]
 
 
 def test_lost_reply_ends_the_connection_after_the_request_arrived(wire):
-    wire.connection.there.send("request")
+    wire.connection.there.send(b"request")
     wire.route.back.loss = 1.0
-    wire.connection.back.send("reply")
+    wire.connection.back.send(b"reply")
     wire.settle()
-    assert wire.node.messages == ["request", CLOSED]
+    assert wire.node.messages == [b"request", CLOSED]
     assert wire.machine.messages == [CLOSED]
 
 
 def test_hanging_up_lets_what_was_sent_arrive(wire):
-    wire.connection.there.send("request")
+    wire.connection.there.send(b"request")
     wire.connection.hang_up()
     wire.settle()
-    assert wire.node.messages == ["request", CLOSED]
+    assert wire.node.messages == [b"request", CLOSED]
 
 
 def test_whoever_sends_over_broken_connection_is_told_again(wire):
@@ -119,7 +120,7 @@ def test_whoever_sends_over_broken_connection_is_told_again(wire):
     wire.settle()
     assert wire.machine.messages == []
     wire.network.heal(wire.route)
-    wire.connection.there.send("request")
+    wire.connection.there.send(b"request")
     wire.settle()
     assert wire.machine.messages == [CLOSED]
     assert wire.node.messages == [CLOSED]
@@ -127,7 +128,7 @@ def test_whoever_sends_over_broken_connection_is_told_again(wire):
 
 def test_silent_end_is_told_when_somebody_is_there_again(wire):
     wire.connection.reset(silently=True)
-    wire.connection.there.send("request")
+    wire.connection.there.send(b"request")
     wire.settle()
     assert wire.machine.messages == []
     wire.connection.lighten()
@@ -136,22 +137,22 @@ def test_silent_end_is_told_when_somebody_is_there_again(wire):
 
 
 def test_connection_that_is_given_up_drops_what_was_held(wire):
-    wire.connection.there.send("under way")
+    wire.connection.there.send(b"under way")
     wire.route.there.blocked = True
-    wire.connection.there.send("held")
+    wire.connection.there.send(b"held")
     wire.connection.abort()
     wire.network.heal(wire.route)
     wire.settle()
-    assert "held" not in wire.node.messages
-    assert wire.node.messages[0] == "under way"
+    assert b"held" not in wire.node.messages
+    assert wire.node.messages[0] == b"under way"
 
 
 def test_machine_may_go_on_sending_what_was_given_up(wire):
     wire.network.kept = 1.0
-    wire.connection.there.send("under way")
+    wire.connection.there.send(b"under way")
     wire.connection.abort()
     wire.settle()
-    assert wire.node.messages == ["under way", CLOSED]
+    assert wire.node.messages == [b"under way", CLOSED]
 
 
 def test_reset_that_a_partition_swallowed_is_noticed_when_the_node_sends(wire):
@@ -160,7 +161,69 @@ def test_reset_that_a_partition_swallowed_is_noticed_when_the_node_sends(wire):
     wire.route.there.mend()
     wire.settle()
     assert wire.node.messages == []
-    wire.connection.back.send("wake-up")
+    wire.connection.back.send(b"wake-up")
     wire.settle()
     assert wire.machine.messages == [CLOSED]
     assert wire.node.messages == [CLOSED]
+
+
+# Pieces.
+
+
+def test_what_is_sent_at_once_arrives_whole_or_in_two_pieces():
+    for split in (0.0, 1.0):
+        wire = Wire()
+        wire.network.split = split
+        wire.connection.there.send(b"request")
+        wire.connection.there.send(b"x")
+        wire.settle()
+        assert b"".join(wire.node.messages) == b"requestx"
+        assert len(wire.node.messages) == (3 if split else 2), "a single byte has no pieces"
+
+
+def test_pieces_leave_the_luck_of_all_else_alone():
+    arrivals = []
+    for split in (0.0, 1.0):
+        wire = Wire()
+        wire.network.split = split
+        wire.connection.there.send(b"request")
+        arrivals.append(wire.luck.random())
+    assert arrivals[0] == arrivals[1]
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_torn_message_arrives_in_part_and_the_connection_ends(way):
+    lengths = set()
+    for seed in range(30):
+        wire = Wire(seed)
+        getattr(wire.route, way).tears = 1.0
+        getattr(wire.connection, way).send(b"0123456789")
+        getattr(wire.connection, way).send(b"behind it")
+        wire.settle()
+        near, far = wire.machine.messages, wire.node.messages
+        part, end = near if way == "back" else far
+        assert (near if way == "there" else far) == [CLOSED]
+        assert end is CLOSED
+        assert b"0123456789".startswith(part)
+        lengths.add(len(part))
+    assert min(lengths) >= 1
+    assert max(lengths) <= 9
+    assert len(lengths) > 4
+
+
+def test_mended_route_tears_nothing(wire):
+    wire.route.back.tears = 1.0
+    assert wire.route.troubled
+    wire.network.heal(wire.route)
+    wire.connection.back.send(b"reply")
+    wire.settle()
+    assert wire.machine.messages == [b"reply"]
+    assert not wire.route.troubled
+
+
+def test_size_is_what_has_not_arrived(wire):
+    wire.connection.there.send(b"12345")
+    wire.connection.there.send(b"678")
+    assert wire.connection.there.size == 8
+    wire.settle()
+    assert wire.connection.there.size == 0

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
 from redsync.exceptions import QuorumError
 from redsync.testing.simulator import Simulation
@@ -158,12 +159,13 @@ def test_node_that_is_busy_refuses_everything(sim, code):
     sim.run(until=0.2)
     sim.nodes[1].refuse(code)
     sim.run()
+    sim.run(until=sim.now + 0.2)
     assert executions(sim, 1, "lock_release") == []
     refused = [h for h in sim.trace.happenings if isinstance(h, Refused) and h.script == "lock_release"]
     assert {str(each.reply)[: len(code)] for each in refused} == {code}
     assert [status.state for status in task.result().nodes()] == ["up"] * 3, "it answers"
     late = start(sim, take, "b")
-    sim.run(until=sim.now + 1.0)
+    sim.run(until=sim.now + 0.5)
     sim.nodes[1].recover()
     sim.run(until=sim.now + 2.0)
     assert [status.state for status in late.result().nodes()] == ["up"] * 3
@@ -176,13 +178,76 @@ def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
     sim.nodes[0].ends_former = ends
     task = start(sim, take)
     sim.run()
-    line = task.result().runner.upkeep.links[0]
-    former = line.connection
+    runner = task.result().runner
+    link = runner.lane.links[0]
+    former = link._transport.connection
     sim.partition(sim.machines[0], 0)
-    line.discard("a test")
+    runner.lane._board.discard(link, "a test")
     sim.heal()
     sim.run(until=sim.now + 2.0)
-    assert line.connection is not None
-    assert line.connection is not former
+    assert runner.lane.links[0] is not None
     assert former.open is not ends
-    assert sim.nodes[0].listeners(task.result().runner.channel) == (1 if ends else 2)
+    assert sim.nodes[0].listeners(wake_channel(runner.client_id, 0)) == (1 if ends else 2)
+
+
+async def hold_while(client, fault):
+    """Hold a lock, let something happen in between, and hold another."""
+    async with client.get_lock("x") as hold:
+        fault()
+        await asyncio.sleep(1.0)
+        hold.check()
+    async with client.get_lock("y"):
+        pass
+
+
+def test_scripts_that_a_node_forgot_are_sent_again_in_whole(sim):
+    def forget():
+        for node in sim.nodes:
+            node.forget_scripts()
+
+    start(sim, lambda client: hold_while(client, forget))
+    sim.run()
+    sim.run(until=sim.now + 1.0)
+    assert not any(isinstance(h, Disconnected) for h in sim.trace.happenings)
+    for node in range(3):
+        assert [h.reply for h in executions(sim, node, "lock_release")] == [1, 1]
+        assert executions(sim, node, "lock_renew")
+
+
+@pytest.mark.parametrize("code", ["MOVED", "CLUSTERDOWN"])
+def test_node_that_refers_to_others_costs_its_vote_and_gets_the_release_later(sim, code):
+    start(sim, lambda client: hold_while(client, lambda: sim.nodes[0].refuse(code)))
+    sim.run()
+    assert executions(sim, 0, "lock_release") == []
+    sim.nodes[0].recover()
+    sim.run(until=sim.now + 2.0)
+    assert sim.nodes[0].store.peek(b"redsync:x") is None
+    assert [h.keys[0] for h in executions(sim, 0, "lock_release") if h.reply == 1] == [b"redsync:x"]
+
+
+def test_connections_that_nodes_end_are_made_anew(sim):
+    def kick():
+        for node in sim.nodes:
+            node.kick()
+
+    task = start(sim, lambda client: hold_while(client, kick))
+    sim.run()
+    assert task.exception() is None
+    assert {h.node for h in sim.trace.happenings if isinstance(h, Disconnected)} == {0, 1, 2}
+
+
+def test_connection_that_is_never_answered_is_given_up(sim):
+    def ignore():
+        sim.nodes[0].ignore()
+        sim.nodes[0].kick()
+
+    machine = sim.machine("a")
+    client = machine.client()
+    machine.start(hold_while(client, ignore))
+    sim.run()
+    sim.run(until=sim.now + 5.0)
+    assert client.nodes()[0].state == "down"
+    sim.nodes[0].recover()
+    sim.run(until=sim.now + 5.0)
+    assert client.nodes()[0].state == "up"
+    assert len([connection for connection in sim.nodes[0]._sessions if connection.open]) == 1

@@ -80,7 +80,7 @@ def test_suspect_node_gets_nothing_but_what_it_is_owed(sim):
     sim.run(until=0.05)
     sim.nodes[0].hang()
     sim.run()
-    to_node = [h for h in sim.trace.happenings if isinstance(h, Sent) and h.nodes & 1 and h.at > 0.25]
+    to_node = [h for h in sim.trace.happenings if isinstance(h, Sent) and h.nodes & 1 and h.at > 0.5]
     assert to_node
     assert {h.script for h in to_node} <= {"lock_abandon", "lock_release"}
 
@@ -199,7 +199,7 @@ def test_looks_wait_for_hung_minority_no_longer_than_short_stretch():
         a.start(program(a.client()))
         sim.run(100)
     assert len(taken) == 12
-    assert {name: seconds for name, seconds in taken.items() if seconds > 0.1} == {}
+    assert {name: seconds for name, seconds in taken.items() if seconds > 0.15} == {}
 
 
 def test_look_hears_minority_that_is_slower_than_others():
@@ -219,3 +219,14 @@ def test_look_hears_minority_that_is_slower_than_others():
     for info in told:
         assert [vote.choice for vote in info.votes].count(Choice.GRANTED) == 4, info
         assert (info.votes[2].choice, info.votes[2].detail) == (Choice.FAILED, "not waited for")
+
+
+def test_owners_are_the_same_whatever_was_simulated_before():
+    def owners():
+        with Simulation(seed=11) as sim:
+            client = sim.machine("a").client()
+            return [client.runner.new_owner().wire for _ in range(2)]
+
+    first = owners()
+    assert owners() == first
+    assert len(set(first)) == 2

@@ -102,6 +102,12 @@ def test_every_fault_can_be_told():
         "1.2 a reaches 1 2 3",
         "1.3 a loses requests to 2",
         "1.4 all is well",
+        "1.5 node 1 forgets its scripts",
+        "1.5 node 1 ignores new connections",
+        "1.5 node 1 ends a connection",
+        "1.5 nodes 2 3 change places",
+        "1.5 a loses ends of requests to 1",
+        "1.5 a loses ends of replies from 2",
         "1.5 a jumps +0.1",
         "1.6 a pauses",
         "1.7 a resumes",
@@ -112,6 +118,14 @@ def test_every_fault_can_be_told():
     told = [line.partition("*** ")[2] for line in sim.trace.lines() if "***" in line]
     assert told[0] == "node-1 hangs"
     assert told[-2:] == ["a crashes", "b crashes and is dark"]
+    assert told[-11:-5] == [
+        "node-1 forgets all scripts",
+        "node-1 answers no new connections",
+        "node-1 ends a connection of a",
+        "node-2 and node-3 change places",
+        "100% of requests, 0% of replies are cut short a <-> node-1",
+        "0% of requests, 100% of replies are cut short a <-> node-2",
+    ]
     assert "100% of requests, 0% of replies are lost a <-> node-2" in told
 
 
@@ -123,6 +137,37 @@ def test_settings_are_those_of_the_simulation():
     assert (sim.seed, len(sim.nodes)) == (7, 5)
     assert sim.client_options == {"lease": 4.0, "restart_guard": 1.0}
     assert not any(node.ends_former for node in sim.nodes)
+    assert (sim.network.retransmits, sim.network.kept, sim.network.split) == (False, 0.0, 0.0)
+
+
+def test_settings_of_the_network_are_those_of_the_simulation():
+    network = Scenario("kept yes\nretransmits yes\nsplit 0.5\nclients a\n0.0 a acquires x").run().network
+    assert (network.retransmits, network.kept, network.split) == (True, 1.0, 0.5)
+
+
+def test_readers_share_a_lock_that_a_writer_waits_for():
+    play(
+        "kind read-write",
+        "clients c",
+        "0.0 a reads x",
+        "0.0 b reads x within 1",
+        "1.0 expect a: acquired x",
+        "1.0 expect b: acquired x",
+        "1.0 c acquires x",
+        "1.5 a extends x",
+        "1.5 b releases x",
+        "1.7 expect a: acquired x, extended x",
+        "1.7 expect c waits",
+        "1.7 a releases x",
+        "1.9 expect c holds x",
+        "1.9 a reads x within 0.5",
+        "2.6 expect a: busy x",
+        "2.6 c releases x",
+        "2.8 a acquires x",
+        "3.0 expect a holds x",
+        "3.0 a releases x",
+        "3.2 expect nobody holds x",
+    )
 
 
 def test_story_in_a_file_is_called_by_its_path(tmp_path):

@@ -16,17 +16,21 @@ from typing import Final
 
 from redsync.testing.simulator.checks.admission import Admission
 from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.delivery import Delivery
 from redsync.testing.simulator.checks.exclusion import Exclusion
 from redsync.testing.simulator.checks.expiry import Expiry
 from redsync.testing.simulator.checks.fairness import Fairness
 from redsync.testing.simulator.checks.latch_early import LatchNeverEarly
 from redsync.testing.simulator.checks.latch_opens import LatchOpens
+from redsync.testing.simulator.checks.leftovers import Leftovers
 from redsync.testing.simulator.checks.liveness import Liveness
 from redsync.testing.simulator.checks.loss import LossTold
+from redsync.testing.simulator.checks.order import Order
 from redsync.testing.simulator.checks.permits import PermitBound
 from redsync.testing.simulator.checks.promised import Promised
 from redsync.testing.simulator.checks.reentrancy import Reentrancy
 from redsync.testing.simulator.checks.renewal import Renewal
+from redsync.testing.simulator.checks.replies import Replies
 from redsync.testing.simulator.checks.slots import Slots
 from redsync.testing.simulator.checks.tokens import Tokens
 from redsync.testing.simulator.checks.turns import Turns
@@ -38,17 +42,21 @@ __all__ = [
     "OF_KIND",
     "Admission",
     "Checker",
+    "Delivery",
     "Exclusion",
     "Expiry",
     "Fairness",
     "LatchNeverEarly",
     "LatchOpens",
+    "Leftovers",
     "Liveness",
     "LossTold",
+    "Order",
     "PermitBound",
     "Promised",
     "Reentrancy",
     "Renewal",
+    "Replies",
     "SlidingWindow",
     "Slots",
     "Tokens",
@@ -56,7 +64,8 @@ __all__ = [
     "Zombies",
 ]
 
-_LEFT: Final = (Zombies, Expiry, Liveness)
+_TRANSPORT: Final = (Replies, Order, Delivery, Leftovers)
+_LEFT: Final = (Zombies, Expiry, Liveness, *_TRANSPORT)
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT, Turns, Fairness, Tokens)
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Checker", "describe", "whose"]
@@ -40,12 +40,12 @@ class Checker:
 
     # For those that look at clients.
 
-    def runner(self, client: str) -> SimRunner:
+    def runner(self, client: str) -> SimulatedRunner:
         """Return the driver of the client with that name."""
         return next(runner for machine in self.sim.machines for runner in machine.runners if runner.name == client)
 
     @staticmethod
-    def hold(runner: SimRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:
+    def hold(runner: SimulatedRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:
         """Return the hold that a claim is for, lost or not."""
         for state in runner.session.holds:
             if state.keys.lock == key and state.claim == claim and state.kind.mode == mode:

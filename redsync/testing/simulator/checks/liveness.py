@@ -170,7 +170,7 @@ class Liveness(Checker):
     def _look_at_waiters(self, calm: float) -> Iterator[str]:
         for (client, key, owner), (asked_at, _) in list(self._waiting.items()):
             runner = self.runner(client)
-            if runner.machine.crashed or not runner.wakeups.listens(owner + b" " + key):
+            if runner.machine.crashed or not runner.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
             elif min(calm, self.sim.now - asked_at) > self._poll:
                 name = key.decode(errors="replace")

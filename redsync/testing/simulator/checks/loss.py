@@ -28,7 +28,7 @@ from redsync.testing.simulator.happenings import Faulted, Stepped, Told
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LossTold"]
@@ -104,7 +104,7 @@ class LossTold(Checker):
                 elif state.live and self.sim.now > self._deadline(runner, state):
                     yield f"{_hold(state)}: ended at {ended:.6f}, and nobody was told"
 
-    def _deadline(self, runner: SimRunner, state: HoldState) -> float:
+    def _deadline(self, runner: SimulatedRunner, state: HoldState) -> float:
         """Return the true instant at which the end of a hold must have been told."""
         machine, timing = runner.machine, runner.session.timing
         ended = max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))

@@ -27,7 +27,7 @@ from redsync.testing.simulator.checks.rounds import REENTRANT, Claim, Outcome, R
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Reentrancy"]
@@ -119,14 +119,14 @@ class Reentrancy(Checker):
                 return f"{what}: counts {has}"
         return None
 
-    def _look_at(self, runner: SimRunner) -> Iterator[str]:
+    def _look_at(self, runner: SimulatedRunner) -> Iterator[str]:
         for state in runner.session.holds:
             before = self._counts.get(state)
             self._counts[state] = state.count
             if before is not None and state.count > before and not self._is_founded(runner, state):
                 yield f"{describe(*whose(state))} was re-entered without a quorum that had it"
 
-    def _is_founded(self, runner: SimRunner, state: HoldState) -> bool:
+    def _is_founded(self, runner: SimulatedRunner, state: HoldState) -> bool:
         return state.lost is None and any(
             outcome.verb == "acquire"
             and (outcome.claim.whose, outcome.claim.holds) == (whose(state), state.count)

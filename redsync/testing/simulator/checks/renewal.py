@@ -24,7 +24,7 @@ from redsync.testing.simulator.checks.rounds import Outcome, Rounds, claims
 from redsync.testing.simulator.happenings import Decided, Sent, Stepped
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Renewal"]
@@ -75,7 +75,7 @@ class Renewal(Checker):
                     return f"{what} with slots {claim.slots.decode()}, and has {state.rest.decode()}"
         return None
 
-    def _look_at(self, runner: SimRunner) -> Iterator[str]:
+    def _look_at(self, runner: SimulatedRunner) -> Iterator[str]:
         for state in runner.session.holds:
             believed = self._believed.get(state)
             if believed != state.valid_until:
@@ -86,7 +86,7 @@ class Renewal(Checker):
                         f"{state.valid_until - believed:.6f} s, without a quorum of nodes that had it"
                     )
 
-    def _is_founded(self, runner: SimRunner, state: HoldState) -> bool:
+    def _is_founded(self, runner: SimulatedRunner, state: HoldState) -> bool:
         session = runner.session
         return any(
             outcome.claim.whose == whose(state)

@@ -42,14 +42,14 @@ from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sen
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.lines import Line
+    from redsync._drivers.links import Link
     from redsync.testing.simulator.nodes import VirtualNode
-    from redsync.testing.simulator.runner import SimRunner
+    from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Zombies"]
 
-_EVERY = 0.05
+_EVERY = 0.1
 """Seconds between two looks; what is left is left for long."""
 
 _SETTLED = 0.3
@@ -130,12 +130,12 @@ class Zombies(Checker):
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
-                    for line in runner.upkeep.links:
+                    for line in runner.lane.links if runner.lane is not None else ():
                         if line is not None and not line.pending and not self._is_retrying(runner, line):
                             yield from self._look_at(runner, line)
 
     @staticmethod
-    def _is_retrying(runner: SimRunner, line: Line) -> bool:
+    def _is_retrying(runner: SimulatedRunner, line: Link) -> bool:
         return bool(line.again) and 0.0 <= line.again.at - runner.now() < _RETRY
 
     def _note_sent(self, sent: Sent) -> None:
@@ -171,7 +171,7 @@ class Zombies(Checker):
                 elif not executed.script.endswith("_renew"):
                     self._strays.pop(place, None)
 
-    def _look_at(self, runner: SimRunner, line: Line) -> Iterator[tuple[str, float]]:
+    def _look_at(self, runner: SimulatedRunner, line: Link) -> Iterator[tuple[str, float]]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
         if self._is_confused(node.name):
             return
@@ -189,7 +189,7 @@ class Zombies(Checker):
             yield text, _SETTLED
 
     def _look_at_claim(
-        self, runner: SimRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
+        self, runner: SimulatedRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
     ) -> Iterator[tuple[str, float]]:
         state = self.hold(runner, key, claim.id, claim.mode)
         if state is not None and state.lost is None:
@@ -197,19 +197,19 @@ class Zombies(Checker):
                 yield from self._look_at_slots(node.index, key, state)
             return
         # Who is handed a read-write lock loses its place with that.
-        handed = runner.wakeups.listens(claim.owner + b" " + key) and (has_place or claim.mode)
+        handed = runner.listens(claim.owner + b" " + key) and (has_place or claim.mode)
         spent = (key, claim.id) in self._spent
         if not handed and not spent and not self._may_be_won(runner, key, claim.id):
             yield f"{node.name} keeps a claim for nobody: {describe(key, claim.id, claim.mode)}", _SETTLED
 
-    def _look_at_place(self, runner: SimRunner, node: VirtualNode, key: bytes, owner: bytes) -> Iterator[str]:
+    def _look_at_place(self, runner: SimulatedRunner, node: VirtualNode, key: bytes, owner: bytes) -> Iterator[str]:
         holds = runner.session.holds
         if any(state.keys.lock == key and state.owner.wire == owner and state.lost is None for state in holds):
             return
-        if not runner.wakeups.listens(owner + b" " + key):
+        if not runner.listens(owner + b" " + key):
             yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
 
-    def _look_at_latches(self, runner: SimRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
+    def _look_at_latches(self, runner: SimulatedRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
         for key, waiters in self._latches.items():
             found = node.store.peek(waiters)
             if found is None or not isinstance(found[0], SortedSet):
@@ -217,7 +217,7 @@ class Zombies(Checker):
             for place, until_ms in found[0].items():
                 owner = place.rpartition(b" ")[2]
                 is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
-                if is_ours and not runner.wakeups.listens(owner + b" " + key):
+                if is_ours and not runner.listens(owner + b" " + key):
                     yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[tuple[str, float]]:
@@ -232,7 +232,7 @@ class Zombies(Checker):
         """Whether a clock has jumped, or old data came back: a node keeps what its client takes for gone."""
         return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
 
-    def _may_be_won(self, runner: SimRunner, key: bytes, claim: bytes) -> bool:
+    def _may_be_won(self, runner: SimulatedRunner, key: bytes, claim: bytes) -> bool:
         since = self.sim.now - _UNDECIDED
         return self._disturbed > since or self._rounds.asks(runner.name, key, claim, since)
 

@@ -1,0 +1,130 @@
+"""Delivery: what a node is owed arrives there.
+
+A command that a node is owed (see `Broadcast.owed_to`), a release above all, is settled there when
+
+* the node has executed it, or a later one about the same claim;
+* it is pointless: its `owed_until` is over;
+* the node has lost its memory since, or the client was closed, or its machine has crashed.
+
+Until then
+
+* the client keeps it: in the outbox, as sent and not answered, as refused and to be sent again, or for the node's next
+  connection. This holds at every instant, so a command that is lost is found long before its claim expires by itself;
+* when all has been well for as long as the client has owed it, that is for no longer than `bound`: ten seconds by a
+  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect.
+
+Strays count: what arrives over a connection that was given up has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import hiredis
+
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.retries import is_refused
+from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.runner import SimulatedRunner
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Delivery"]
+
+_EVERY = 0.1
+"""Seconds between two looks."""
+
+_SILENCE = 10.0
+"""Seconds of silence, by a client's clock, after which it replaces a connection."""
+
+_PAUSES = 5.0
+"""Seconds for some tries to connect, each with its pause, and to send again what was refused."""
+
+
+class Delivery(Checker):
+    """Nothing that a node is owed is lost on its way."""
+
+    name = "delivery"
+    watches = (Sent, Executed, Faulted, Stepped)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._calm: Final = Calm(sim)
+        self._owed: Final[dict[tuple[str, int], dict[Parcel, float]]] = {}
+        self._looked = 0.0
+
+    @property
+    def bound(self) -> float:
+        """For how many seconds a node may be owed something while all is well."""
+        return _SILENCE / min(machine.clock.rate for machine in self.sim.machines) + _PAUSES
+
+    def see(self, happening: Sent | Executed | Faulted | Stepped) -> str | None:
+        """Take note of what is owed and what arrives, and look now and then."""
+        match happening:
+            case Sent(parcel=Parcel() as parcel):
+                for node in self.sim.nodes:
+                    if parcel.owed(1 << node.index):
+                        self._owed.setdefault((happening.client, node.index), {})[parcel] = happening.at
+            case Executed(parcel=Parcel() as parcel):
+                if not isinstance(happening.reply, hiredis.ReplyError) or not is_refused(str(happening.reply)):
+                    self._settle((happening.client, happening.node), parcel)
+            case Faulted():
+                self._calm.stir()
+                if happening.loses_memory:
+                    for whose in self._owed:
+                        if self.sim.nodes[whose[1]].name == happening.who:
+                            self._owed[whose] = {}
+            case Stepped() if happening.at >= self._looked + _EVERY:
+                self._looked = happening.at
+                return next(iter(self.finish()), None)
+            case _:
+                pass
+        return None
+
+    def finish(self) -> Iterable[str]:
+        """Look for what is owed and was lost, or is late."""
+        if any(self._owed.values()):
+            for machine in self.sim.machines:
+                for runner in machine.runners if not machine.crashed else ():
+                    if not runner.closed:
+                        yield from self._look_at(runner)
+
+    def _settle(self, whose: tuple[str, int], executed: Parcel) -> None:
+        owed = self._owed.get(whose)
+        if owed:
+            claim, number = executed.claim, executed.number
+            self._owed[whose] = {p: at for p, at in owed.items() if p.claim != claim or p.number > number}
+
+    def _look_at(self, runner: SimulatedRunner) -> Iterator[str]:
+        now, calm = runner.now(), self._calm.lasted()
+        for node in self.sim.nodes:
+            whose = runner.name, node.index
+            owed = {parcel: at for parcel, at in self._owed.get(whose, {}).items() if parcel.effect.owed_until > now}
+            self._owed[whose] = owed
+            kept = _kept(runner, node.index) if owed else {}
+            for parcel, sent_at in owed.items():
+                what = f"#{parcel.number} of {runner.name} ({parcel.command.script.name if parcel.command else ''})"
+                if kept.get(parcel.claim, -1) < parcel.number:
+                    yield f"{node.name} is owed {what}, and nobody keeps it any more"
+                elif node.is_well and min(calm, self.sim.now - sent_at) > self.bound:
+                    yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
+
+
+def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
+    """Return the number of the latest command about each claim that a node is still to get."""
+    lane = runner.lane
+    assert lane is not None, "it has sent something"
+    link = lane.links[index]
+    parcels = list(lane._board._owed[index]._parcels.values())
+    if link is not None:
+        parcels += [*link.pending, *link.healing, *link.again]
+    # Not numbered yet, or sent again to this node.
+    outbox = (item if isinstance(item, Parcel) else item[1] for item in lane._outbox._items)
+    kept: dict[tuple[object, ...], int] = {}
+    for parcel in [*parcels, *lane._outbox._batch, *outbox]:
+        kept[parcel.claim] = max(kept.get(parcel.claim, 0), parcel.number)
+    return kept

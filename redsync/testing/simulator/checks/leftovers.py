@@ -1,0 +1,182 @@
+"""Leftovers: what a client's transport makes for a while is gone when the while is over.
+
+A client is *settled* at instants when its machine has nothing to run. At every such instant
+
+* each connection that the client has made and not given up is in use, or being made;
+* the client waits for replies only while something is under way, or the node has yet to answer;
+* nothing is in its outbox, and what a node refused to execute is about to be sent again;
+* each alarm that is set, each bell and each round has somebody who sleeps, on a future that is not done;
+* no task that has ended is remembered.
+
+While no protocol runs for it, it has no mailbox, no bell, nobody in its retry queue and its crowds, and nobody sleeps
+but for its own rounds. At the end of a run it has one timer for its alarms and one for its maintenance at most.
+
+A client that was closed has no link, no task, no timer and no sleeper.
+
+Not seen: what a crashed or paused machine has, and connections that programs make by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from redsync._drivers.links import Link
+from redsync._drivers.parcels import Parcel
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.happenings import Stepped
+from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
+
+if TYPE_CHECKING:
+    from redsync._drivers.aio_lanes import AioLane
+    from redsync.testing.simulator.runner import SimulatedRunner
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Leftovers"]
+
+_EVERY = 0.1
+"""Seconds between two looks."""
+
+
+class Leftovers(Checker):
+    """No connection, future, timer or queue entry is left behind."""
+
+    name = "leftovers"
+    watches = (Stepped,)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._looked = 0.0
+
+    def see(self, happening: Stepped) -> str | None:
+        """Look now and then."""
+        if happening.at < self._looked + _EVERY:
+            return None
+        self._looked = happening.at
+        return next((text for runner, part in self._settled() for text in self._look_at(runner, part)), None)
+
+    def finish(self) -> Iterable[str]:
+        """Look at all clients, and at all timers."""
+        for runner, maintenance in self._settled():
+            yield from self._look_at(runner, maintenance)
+            yield from self._look_at_timers(runner, maintenance)
+
+    def _settled(self) -> Iterator[tuple[SimulatedRunner, WatchedMaintenance]]:
+        for machine in self.sim.machines:
+            if not (machine.crashed or machine.paused or machine.ready):
+                for runner in machine.runners:
+                    if isinstance(runner._maintenance, WatchedMaintenance):
+                        yield runner, runner._maintenance
+
+    def _look_at(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        lane = maintenance.lane
+        left = [*self._connections(runner, maintenance), *_sleepers(lane), *_entries(lane), *_tasks(runner)]
+        for link in lane.links:
+            if link is not None:
+                left += self._replies(link)
+        if not runner._active:
+            left += _idle(runner, lane)
+        if _is_closed(runner):
+            left += _closed(maintenance)
+        for what in left:
+            yield f"{runner.name} has left {what}"
+
+    def _connections(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        used = [connection_of(link) for link in maintenance.lane.links if link is not None]
+        for node in self.sim.nodes:
+            open_ones = [
+                connection
+                for connection in self.sim.network.route(runner.machine, node).connections
+                if connection.maker is runner and not connection.given_up and connection not in used
+            ]
+            if len(open_ones) > (node.index in maintenance._connecting):
+                yield f"{len(open_ones)} connections to {node.name} open that are not in use"
+
+    def _replies(self, link: Link) -> Iterator[str]:
+        """Look whether a reply is waited for that will never come, as nothing is under way."""
+        connection, node = connection_of(link), self.sim.nodes[link.index]
+        under_way = connection.there.size or connection.back.size or connection.waits_for_room
+        if link.pending and connection.open and node.state == "up" and not under_way:
+            yield f"{len(link.pending)} requests waiting for replies of {node.name}, which has replied to all"
+
+    def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        most = 0 if _is_closed(runner) else 1
+        for whose, name in ((maintenance, "maintenance"), (maintenance.lane._alarms, "alarms")):
+            timers = 0
+            for _, _, host, action, args in self.sim.timeline.entries:
+                if host is runner.machine and args is None and not action.cancelled():
+                    timers += getattr(action._callback, "__self__", None) is whose
+            if timers > most:
+                yield f"{runner.name} has left {timers} timers of its {name}"
+
+
+def _is_closed(runner: SimulatedRunner) -> bool:
+    ends = (runner._opening, runner._closing)
+    return runner.closed and not runner._active and all(task is None or task.done() for task in ends)
+
+
+def _sleepers(lane: AioLane) -> Iterator[str]:
+    asleep = lane._asleep
+    alarms = sum(alarm[2] is not None and alarm[2] not in asleep for alarm in lane._alarms._heap)
+    if alarms:
+        yield f"{alarms} alarms for nobody"
+    woken = sum(sleeper.gate is None for sleeper in asleep)
+    if woken:
+        yield f"{woken} asleep that were woken"
+    rounds = sum(isinstance(sleeper, Parcel) for sleeper in asleep)
+    if lane._rounds > rounds:
+        yield f"{lane._rounds} rounds under way, and {rounds} asleep for one"
+    for key, bells in lane.wakeups._bells.items():
+        if any(bell not in asleep for bell in bells):
+            yield f"a bell for {key!r} that nobody hears"
+
+
+def _entries(lane: AioLane) -> Iterator[str]:
+    outbox = lane._outbox
+    if outbox._items or outbox._batch:
+        yield f"{len(outbox._items) + len(outbox._batch)} commands in its outbox"
+    for link in lane.links:
+        if link is None:
+            continue
+        if link.healing:
+            yield f"{len(link.healing)} commands that were to be sent again after NOSCRIPT"
+        if link.again and link.again.at == math.inf and link.again._last not in link.pending:
+            yield f"{len(list(link.again))} refused commands that nobody sends again"
+
+
+def _tasks(runner: SimulatedRunner) -> Iterator[str]:
+    ended = sum(task.done() for task in (*runner._left, *runner._owners._owners))
+    if ended:
+        yield f"{ended} tasks that have ended"
+
+
+def _idle(runner: SimulatedRunner, lane: AioLane) -> Iterator[str]:
+    """Look at what only protocols make, when none runs."""
+    wakeups, crowds = lane.wakeups, runner.session.crowds
+    asleep = sum(not isinstance(sleeper, Parcel) for sleeper in lane._asleep)
+    retries = len(wakeups._retries._waiting) + len(wakeups._retries._going)
+    counts = {
+        "mailboxes": len(wakeups._mailboxes),
+        "bells": len(wakeups._bells),
+        "retries": retries,
+        "sleepers": asleep,
+        "waiters in crowds": crowds.under_way + len(crowds._front),
+    }
+    for name, count in counts.items():
+        if count:
+            yield f"{count} {name}, and no protocol runs"
+
+
+def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
+    lane = maintenance.lane
+    counts = {
+        "links": sum(link is not None for link in lane.links),
+        "connecting tasks": len(maintenance._connecting),
+        "maintenance tasks": int(maintenance._task is not None and not maintenance._task.done()),
+        "sleepers": len(lane._asleep),
+        "alarms": len(lane._alarms._heap),
+    }
+    for name, count in counts.items():
+        if count:
+            yield f"{count} {name}, and is closed"

@@ -1,0 +1,119 @@
+"""Order: on each node, the commands of one owner are executed in the order in which the client sent them.
+
+A command may be sent again: because its connection was lost, because the node had forgotten its script, or because the
+node refused to execute it. It must not come behind what depends on it. So when a node executes a command, it has not
+executed a later one
+
+* about the same claim (see `Parcel.claim`): a release behind the next acquire of that claim would end it;
+* of the same owner about the same key, unless the node is owed the earlier one: that one is about another claim then;
+* of anybody, if the command is for several owners and not owed (a renewal): it would revive what was released.
+
+What counts as executed before: whatever the node executed over the present connection, and whatever it executed over
+former ones and the client had the reply to. What it executed over a lost connection without the client's knowledge is
+sent again, and then comes twice. Excused are strays, which arrive over a connection that the client has given up.
+
+It holds at every instant, whatever faults there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from copy import copy
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import hiredis
+
+from redsync._drivers.parcels import Parcel
+from redsync._drivers.retries import is_refused
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.happenings import Connected, Executed, Handed
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Order"]
+
+_Latest: TypeAlias = dict[Hashable, Parcel]
+"""The latest command that was executed, by what it was about."""
+
+_ANYTHING: Final = "anything"
+
+
+class _Executed:
+    """What a node has executed for a client.
+
+    Attributes:
+        known: What the client had the reply to.
+        all: That, and whatever came over the present connection.
+        here: Whatever came over the present connection.
+    """
+
+    def __init__(self) -> None:
+        self.known: Final[_Latest] = {}
+        self.all: _Latest = {}
+        self.here: Final[set[Parcel]] = set()
+
+    def begin(self) -> None:
+        """Take note of a new connection."""
+        self.all = copy(self.known)
+        self.here.clear()
+
+
+class Order(Checker):
+    """No command overtakes another one of its owner."""
+
+    name = "order"
+    watches = (Connected, Executed, Handed)
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
+
+    def see(self, happening: Connected | Executed | Handed) -> str | None:
+        """Compare a command with what was executed before."""
+        executed = self._executed[happening.client, happening.node]
+        if isinstance(happening, Connected):
+            executed.begin()
+        elif isinstance(happening, Handed):
+            if happening.parcel in executed.here:
+                _note(executed.known, happening.parcel)
+        elif happening.parcel is not None and not happening.stray:
+            return self._judge(happening, happening.parcel, executed)
+        return None
+
+    def _judge(self, happening: Executed, parcel: Parcel, executed: _Executed) -> str | None:
+        reply = happening.reply
+        if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
+            return None  # Nothing has changed there, and the client may send it again.
+        later = _overtaker(parcel, executed.all, owed=parcel.owed(1 << happening.node))
+        _note(executed.all, parcel)
+        executed.here.add(parcel)
+        if later is None:
+            return None
+        assert later.command is not None, "it was executed"
+        node, script = self.sim.nodes[happening.node].name, later.command.script.name
+        what = f"#{parcel.number} of {happening.client} ({happening.script})"
+        return f"{node} executed {what} behind #{later.number} ({script})"
+
+
+def _note(latest: _Latest, parcel: Parcel) -> None:
+    for about in (_ANYTHING, *_concerns(parcel)):
+        known = latest.get(about)
+        if known is None or known.number < parcel.number:
+            latest[about] = parcel
+
+
+def _concerns(parcel: Parcel) -> Iterator[Hashable]:
+    yield parcel.claim
+    if parcel.effect.owner is not None and parcel.command is not None and parcel.command.keys:
+        yield parcel.effect.owner, parcel.command.keys[0]
+
+
+def _overtaker(parcel: Parcel, latest: _Latest, *, owed: bool) -> Parcel | None:
+    """Return what was executed already and must not have been, if anything."""
+    abouts: list[Hashable] = [parcel.claim]
+    if not owed:
+        abouts.extend([_ANYTHING] if parcel.effect.owner is None else _concerns(parcel))
+    found = (latest.get(about) for about in abouts)
+    return next((later for later in found if later is not None and later.number > parcel.number), None)

@@ -1,0 +1,61 @@
+"""Replies: each reply is handed to the request that it answers.
+
+Requests and replies of a connection are paired by counting alone. Once the count slips by one, every later reply goes
+to the wrong request: a refusal counts as a grant. So each time a client hands out a reply,
+
+* the request it hands it to is, byte for byte, the next one that the node has replied to over that connection;
+* the reply is what the node replied to that.
+
+It holds at every instant, whatever faults there are: a connection breaks, but never loses or repeats part of a stream.
+
+Not seen: what is said before a connection is in use, and pushes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+
+from redsync._drivers.nodes import pack
+from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.happenings import Handed
+
+__all__ = ["Replies"]
+
+_SHOWN = 120
+"""Characters of a request or reply that a complaint quotes."""
+
+
+class Replies(Checker):
+    """Nobody gets the reply to another request."""
+
+    name = "replies"
+    watches = (Handed,)
+
+    def see(self, happening: Handed) -> str | None:
+        """Compare what was asked with what was answered."""
+        asked, words = happening.parcel.data, happening.words
+        if words and pack(*words) == asked and _same(happening.said, happening.heard):
+            return None
+        node = self.sim.nodes[happening.node].name
+        heard = f"{happening.client} took {_quote(happening.heard)} of {node} for the reply to {_quote(asked)}"
+        if not words:
+            return f"{heard}, but the node has replied to nothing since the last one"
+        return f"{heard}, but the node had replied {_quote(happening.said)} to {_quote(b' '.join(words))}"
+
+
+def _same(said: Any, heard: Any) -> bool:
+    """Whether a client's reader can have made this of what a node said."""
+    if isinstance(said, list):
+        pairs = zip(said, heard, strict=True) if isinstance(heard, list) and len(said) == len(heard) else None
+        return pairs is not None and all(_same(*pair) for pair in pairs)
+    if isinstance(said, hiredis.ReplyError):
+        return isinstance(heard, hiredis.ReplyError) and str(heard) == str(said).replace("\n", " ")
+    return bool(said == heard)
+
+
+def _quote(what: Any) -> str:
+    text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

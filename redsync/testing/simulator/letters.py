@@ -1,0 +1,208 @@
+"""Letters: what a client's own transport sends, seen at the client's side, for the trace and the checkers.
+
+The transport runs as it is. Here its parts are watched: what the outbox sends, what the links note before it is sent,
+and to whom the lane hands each reply.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import hiredis
+
+from redsync._core.effects import Command
+from redsync._core.replies import NOTHING
+from redsync._drivers.aio_lanes import AioLane
+from redsync._drivers.aio_links import AioLink, TransportLink
+from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.links import Link
+from redsync._drivers.nodes import Node
+from redsync._drivers.outboxes import Outbox
+from redsync._drivers.parcels import Parcel
+from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.happenings import Answered, Connected, Disconnected, Handed, Sent
+from redsync.testing.simulator.sockets import VirtualTransport
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.runner import SimulatedRunner
+
+__all__ = ["MAKER", "Letter", "WatchedLane", "WatchedMaintenance", "connection_of"]
+
+MAKER: Final[ContextVar[SimulatedRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
+"""Whose connections are made in this context."""
+
+
+class Letter(NamedTuple):
+    """A command as it was sent.
+
+    Attributes:
+        parcel: The parcel.
+        number: Its number among those of the client; 0 for what the transport sends of its own.
+        script: Which script.
+        keys: The script's KEYS.
+        args: The script's ARGV.
+    """
+
+    parcel: Parcel
+    number: int
+    script: str
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+
+    @classmethod
+    def of(cls, parcel: Parcel) -> Letter:
+        """Return a parcel as it is sent now."""
+        command = parcel.command
+        if not isinstance(command, Command):
+            return cls(parcel, 0, "", (), ())
+        return cls(parcel, parcel.number, command.script.name, command.keys, command.words)
+
+
+class _Noted(deque[Parcel]):
+    """What is pending on a link; all that ever was is noted.
+
+    Attributes:
+        fresh: What came last; cleared by whoever looks at it.
+        settled: What was taken away, likewise.
+    """
+
+    def __init__(self, letters: list[Letter], known: dict[Parcel, Letter]) -> None:
+        super().__init__()
+        self._letters, self._known = letters, known
+        self.fresh: set[Parcel] = set()
+        self.settled: list[Parcel] = []
+
+    def append(self, parcel: Parcel) -> None:
+        super().append(parcel)
+        known = self._known
+        letter = known.get(parcel)
+        if letter is None:
+            letter = known[parcel] = Letter.of(parcel)
+        self._letters.append(letter)
+        self.fresh.add(parcel)
+
+    def popleft(self) -> Parcel:
+        parcel = super().popleft()
+        self.settled.append(parcel)
+        return parcel
+
+    def extend(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            self.append(parcel)
+
+
+class _WatchedOutbox(Outbox):
+    """Tells of what it sends."""
+
+    runner: SimulatedRunner
+
+    def _dispatch(self) -> None:
+        fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Parcel) and not item.number]
+        noted = [(link.node.bit, _noted(link)) for link in self._board.links if link is not None]
+        for _, each in noted:
+            each.fresh.clear()
+        super()._dispatch()
+        for parcel in fresh:
+            if parcel.command is not None and parcel.number:
+                self._tell(parcel, sum(bit for bit, each in noted if parcel in each.fresh))
+
+    def _tell(self, parcel: Parcel, nodes: int) -> None:
+        runner = self.runner
+        letter = runner.letters.get(parcel) or Letter.of(parcel)
+        votes = parcel.tally is not None
+        if parcel.tally is not None:
+            runner.numbers[parcel.tally] = parcel.number
+        said = letter.number, letter.script, letter.keys, letter.args
+        runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, votes, parcel))
+
+
+class WatchedLane(AioLane):
+    """Tells to whom it hands what."""
+
+    _OUTBOX = _WatchedOutbox
+    runner: SimulatedRunner
+
+    def watch(self, runner: SimulatedRunner) -> None:
+        """Tell what happens from now on."""
+        self.runner = runner
+        assert isinstance(self._outbox, _WatchedOutbox), "this lane makes no other"
+        self._outbox.runner = runner
+
+    def install(self, link: AioLink) -> None:
+        """Take a new link into use, and note all that is sent over it."""
+        runner, connection = self.runner, connection_of(link)
+        connection.client, connection.parcels = runner.name, []
+        link.pending = _Noted(connection.parcels, runner.letters)  # type: ignore[misc]  # nothing is pending yet
+        left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
+        runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
+        super().install(link)
+
+    def _hand_out(self, link: Link, now: float, size: int) -> bool:
+        settled = _noted(link).settled
+        settled.clear()
+        gets, replies = link.gets, []
+
+        def get() -> Any:
+            reply = gets()
+            if reply is not NOTHING and not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+            return reply
+
+        link.gets = get
+        try:
+            return super()._hand_out(link, now, size)
+        finally:
+            link.gets = gets
+            self._note_answers(link, settled, replies)
+
+    def _note_answers(self, link: Link, answered: Iterable[Parcel], replies: Iterable[Any]) -> None:
+        runner, index = self.runner, link.node.index
+        served = connection_of(link).served
+        for parcel, reply in zip(answered, replies, strict=False):  # an error may have come in between
+            words, said = served.popleft() if served else ([], None)
+            runner.sim.saw(Handed(runner.sim.now, runner.name, index, parcel, reply, words, said))
+            if parcel.tally is not None:
+                runner.sim.saw(Answered(runner.sim.now, runner.name, index, parcel.number, reply))
+
+
+def _noted(link: Link) -> _Noted:
+    assert isinstance(link.pending, _Noted), "the link is in use"
+    return link.pending
+
+
+def connection_of(link: Link) -> Connection:
+    """Return the virtual connection of a link."""
+    assert isinstance(link, TransportLink), "virtual nodes have transports"
+    transport = link._transport
+    assert isinstance(transport, VirtualTransport), "so has the loop"
+    return transport.connection
+
+
+class WatchedMaintenance(AioMaintenance):
+    """Tells of connections."""
+
+    _LANE = WatchedLane
+
+    def watch(self, runner: SimulatedRunner) -> None:
+        """Tell what happens from now on."""
+        self._runner = runner
+        assert isinstance(self.lane, WatchedLane), "it makes no other"
+        self.lane.watch(runner)
+
+    def _on_broken(self, node: Node, reason: str) -> None:
+        self._tell(node, reason)
+        super()._on_broken(node, reason)
+
+    async def _connect(self, node: Node) -> None:
+        # This is a task of its own, and so is its context.
+        MAKER.set(self._runner)
+        await super()._connect(node)
+        if not node.connected:
+            self._tell(node, node.excuse)
+
+    def _tell(self, node: Node, reason: str) -> None:
+        runner = self._runner
+        runner.sim.saw(Disconnected(runner.sim.now, runner.name, node.index, reason))

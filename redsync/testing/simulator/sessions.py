@@ -1,0 +1,229 @@
+"""Sessions: one connection as a virtual node sees it. It speaks RESP 2 and 3, as servers do.
+
+What has come is read command by command, and all that these are answered goes out together. A push goes out in its
+place among the replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+
+from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.store import COMMANDS
+from redsync.testing.simulator.values import CommandError, Status
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.nodes import VirtualNode
+
+__all__ = ["Session", "encode"]
+
+_NOTHING: Final = object()
+
+_DURING: Final = {
+    "BUSY": frozenset({b"AUTH", b"HELLO", b"RESET"}),
+    "LOADING": frozenset({b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE"}),
+}
+"""What nodes execute although they answer everything else by that error."""
+
+_UNKEYED: Final = frozenset(
+    {b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"SCRIPT"}
+)
+"""What has no keys, so that no other node may be the one to ask (MOVED, CLUSTERDOWN)."""
+
+_NOT_KNOWN: Final = hiredis.ReplyError("NOSCRIPT No matching script. Please use EVAL.")
+
+
+class Session:
+    """One connection to a node.
+
+    Attributes:
+        connection: The connection.
+        number: Its number on this node.
+        channels: What it listens to.
+        executed: How many commands it has executed since the client has it in use.
+    """
+
+    __slots__ = ("_ignored", "_node", "_out", "_reader", "_resp", "channels", "connection", "executed", "number")
+
+    def __init__(self, node: VirtualNode, connection: Connection, number: int, *, ignored: bool = False) -> None:
+        self._node: Final = node
+        self._ignored: Final = ignored
+        self.connection: Final = connection
+        self.number: Final = number
+        self.channels: Final[dict[bytes, None]] = {}
+        self.executed = 0
+        self._reader: Final = hiredis.Reader(notEnoughData=_NOTHING)
+        self._resp = 2
+        self._out: list[bytes] | None = None
+
+    def take(self, data: bytes) -> None:
+        """Execute what has come."""
+        if self._ignored:
+            return
+        self._reader.feed(data)
+        self._out = out = []
+        try:
+            while (words := self._reader.gets()) is not _NOTHING:
+                if words.__class__ is not list:
+                    raise hiredis.ProtocolError("commands are arrays")
+                reply = self._execute(words) if words else _NOTHING
+                if reply is not _NOTHING:
+                    out.append(encode(reply, self._resp))
+                    if self.connection.parcels is not None:
+                        self.connection.served.append((words, reply))
+        except hiredis.ProtocolError:
+            self._node.end(self.connection)
+            return
+        finally:
+            self._out = None
+        if out:
+            self.connection.back.send(b"".join(out))
+
+    def push(self, *words: bytes | int) -> None:
+        """Send a push; to a client of RESP 2 an array like any other."""
+        data = b"".join((b">" if self._resp == 3 else b"*", b"%d\r\n" % len(words), *(encode(w, 3) for w in words)))
+        if self._out is not None:
+            self._out.append(data)
+        else:
+            self.connection.back.send(data)
+
+    def _execute(self, words: list[bytes]) -> Any:
+        name = words[0].upper()
+        node, trouble = self._node, self._node.trouble
+        log = self.connection.parcels
+        sent = None
+        if log is not None:
+            # The client is done with the handshake; each command is one that it has noted before it sent it.
+            self.executed += 1
+            sent = log[self.executed - 1] if self.executed <= len(log) else None
+        if trouble is not None and name not in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
+            refusal = hiredis.ReplyError(trouble)
+            if name == b"EVALSHA":
+                node.note_refused(self, sent, refusal)
+            return refusal
+        if name == b"EVALSHA":
+            script = node.scripts.get(words[1].lower())
+            return _NOT_KNOWN if script is None else node.execute(self, script, words, sent)
+        if name == b"EVAL":
+            return node.execute(self, node.load(words[1]), words, sent)
+        return self._answer(name, words)
+
+    def _answer(self, name: bytes, words: list[bytes]) -> Any:
+        handler, store = _HANDLERS.get(name), self._node.store
+        command = COMMANDS.get(name.lower())
+        try:
+            if handler is not None:
+                return handler(self, *words[1:])
+            if command is None:
+                return hiredis.ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
+            store.read_clock()
+            return command(store, *words[1:])
+        except CommandError as error:
+            return hiredis.ReplyError(str(error))
+        except TypeError:
+            return hiredis.ReplyError(f"ERR wrong number of arguments for '{name.decode(errors='replace').lower()}'")
+
+    # What scripts do not call.
+
+    def _hello(self, version: bytes = b"", *_options: bytes) -> Any:
+        if version and version not in {b"2", b"3"}:
+            return hiredis.ReplyError("NOPROTO unsupported protocol version")
+        self._resp = int(version or self._resp)
+        about: list[Any] = [b"server", b"redis", b"version", b"7.4.0", b"proto", self._resp, b"id", self.number]
+        return dict(zip(about[::2], about[1::2], strict=True)) if self._resp == 3 else about
+
+    def _client(self, verb: bytes, *words: bytes) -> Any:
+        match verb.upper():
+            case b"ID":
+                return self.number
+            case b"KILL" if words[0].upper() == b"ID":
+                return self._node.end_session(int(words[1]))
+            case b"SETNAME" | b"SETINFO":
+                return Status(b"OK")
+        return hiredis.ReplyError(f"ERR unknown subcommand '{verb.decode(errors='replace')}'")
+
+    def _script(self, verb: bytes, *words: bytes) -> Any:
+        node = self._node
+        match verb.upper():
+            case b"LOAD":
+                return node.load(words[0]).sha
+            case b"EXISTS":
+                return [int(sha.lower() in node.scripts) for sha in words]
+            case b"FLUSH":
+                node.scripts.clear()
+                return Status(b"OK")
+        return hiredis.ReplyError(f"ERR unknown subcommand '{verb.decode(errors='replace')}'")
+
+    def _subscribe(self, *channels: bytes) -> Any:
+        for channel in channels:
+            self.channels[channel] = None
+            self._node.listen(channel, self)
+            self.push(b"subscribe", channel, len(self.channels))
+        return _NOTHING
+
+    def _unsubscribe(self, *channels: bytes) -> Any:
+        for channel in channels or tuple(self.channels):
+            self.channels.pop(channel, None)
+            self._node.unlisten(channel, self)
+            self.push(b"unsubscribe", channel, len(self.channels))
+        return _NOTHING
+
+    def _info(self, *_sections: bytes) -> Any:
+        return self._node.describe()
+
+    def _ping(self, *words: bytes) -> Any:
+        return words[0] if words else Status(b"PONG")
+
+    def _flushall(self, *_options: bytes) -> Any:
+        self._node.store.flush()
+        return Status(b"OK")
+
+    def _hgetall(self, key: bytes) -> Any:
+        self._node.store.read_clock()
+        words: Any = COMMANDS[b"hgetall"](self._node.store, key)
+        return dict(zip(words[::2], words[1::2], strict=True)) if self._resp == 3 else words
+
+    def _agree(self, *_words: bytes) -> Any:
+        return Status(b"OK")
+
+
+_HANDLERS: Final[dict[bytes, Callable[..., Any]]] = {
+    b"HELLO": Session._hello,
+    b"AUTH": Session._agree,
+    b"SELECT": Session._agree,
+    b"CLIENT": Session._client,
+    b"SCRIPT": Session._script,
+    b"SUBSCRIBE": Session._subscribe,
+    b"UNSUBSCRIBE": Session._unsubscribe,
+    b"INFO": Session._info,
+    b"PING": Session._ping,
+    b"FLUSHALL": Session._flushall,
+    b"FLUSHDB": Session._flushall,
+    b"HGETALL": Session._hgetall,
+}
+
+
+def encode(reply: Any, resp: int) -> bytes:
+    """Return a reply in that version of RESP."""
+    kind = reply.__class__
+    if kind is int:
+        return b":%d\r\n" % reply
+    if kind is bytes:
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if kind is list:
+        return b"*%d\r\n" % len(reply) + b"".join([encode(item, resp) for item in reply])
+    if reply is None:
+        return b"_\r\n" if resp == 3 else b"$-1\r\n"
+    if kind is Status:
+        return b"+%b\r\n" % reply
+    if kind is dict:
+        return b"%%%d\r\n" % len(reply) + b"".join(_encode_all((word for pair in reply.items() for word in pair), resp))
+    assert isinstance(reply, hiredis.ReplyError), "nothing else is replied"
+    return b"-%b\r\n" % str(reply).replace("\n", " ").encode()
+
+
+def _encode_all(items: Iterable[Any], resp: int) -> list[bytes]:
+    return [encode(item, resp) for item in items]

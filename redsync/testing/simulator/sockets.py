@@ -1,0 +1,205 @@
+"""Sockets of virtual machines: what an event loop gives to whoever connects, over the virtual network.
+
+`VirtualTransport` does what asyncio's transports do, for asyncio's streams and whatever takes their place: bytes that
+the machine does not take wait here, and the protocol is told to pause; what has come waits while reading is paused; the
+protocol is told of the end once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from redsync.testing.simulator.connections import ACCEPTED, CLOSED, CONNECT, Connection, End, Mark
+from redsync.testing.simulator.loop import Host
+from redsync.testing.simulator.network import Network
+
+__all__ = ["VirtualSocket", "VirtualTransport"]
+
+_HIGH, _LOW = 64 << 10, 16 << 10
+"""Bytes that wait here before the protocol is told to pause, and to go on; as in asyncio."""
+
+
+class VirtualSocket:
+    """What is asked of a transport's socket: its options.
+
+    Attributes:
+        family: As of any other TCP socket.
+        resets: Closing it resets the connection.
+    """
+
+    family: Final = socket.AF_INET
+    resets = False
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        """Set an option; most make no difference here."""
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and isinstance(value, bytes):
+            self.resets = struct.unpack("ii", value) == (1, 0)
+
+
+class VirtualTransport(asyncio.Transport):
+    """A client's end of a connection.
+
+    Attributes:
+        connection: The connection.
+    """
+
+    def __init__(self, network: Network, machine: Host, node: End, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop: Final = loop
+        self._socket: Final = VirtualSocket()
+        self.connection: Final = network.dial(machine, self, node)
+        self._protocol: Any = None
+        self._opening: asyncio.Future[None] | None = None
+        self._unsent = bytearray()
+        self._unread: list[bytes | Mark] | None = None
+        self._high, self._low = _HIGH, _LOW
+        self._closing = self._ended = self._pausing = False
+
+    async def open(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+        """Connect; return the protocol.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there.
+        """
+        self._opening = self._loop.create_future()
+        self.connection.there.send(CONNECT)
+        try:
+            await self._opening
+        except BaseException:
+            self.connection.abort()
+            raise
+        self._protocol = factory()
+        self._protocol.connection_made(self)
+        return self._protocol  # type: ignore[no-any-return]
+
+    # The network's side.
+
+    def receive(self, _connection: Connection, message: bytes | Mark) -> None:
+        """Take what has come."""
+        opening = self._opening
+        if opening is not None and not opening.done():
+            if message is ACCEPTED:
+                opening.set_result(None)
+            else:
+                opening.set_exception(ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"))
+        elif self._ended or self._protocol is None:
+            return
+        elif message == b"":
+            self._send_more()
+        elif self._unread is not None:
+            self._unread.append(message)
+        elif message is CLOSED:
+            self._hear_end()
+        else:
+            self._protocol.data_received(message)
+
+    def _hear_end(self) -> None:
+        if not self._closing and not self._protocol.eof_received():
+            self.close()
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._ended:
+            self._ended = self._closing = True
+            self._unsent.clear()
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+    # What asyncio asks of a transport.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, or keep for later what the machine does not take now."""
+        if self._closing or not data:
+            return
+        connection = self.connection
+        room = connection.network.room - connection.there.size
+        if not self._unsent and len(data) <= room:
+            connection.there.send(bytes(data))
+            return
+        self._unsent += data
+        self._send_more()
+        if len(self._unsent) > self._high and not self._pausing:
+            self._pausing = True
+            self._protocol.pause_writing()
+
+    def _send_more(self) -> None:
+        connection = self.connection
+        room = connection.network.room - connection.there.size
+        if self._unsent and room > 0:
+            part = bytes(self._unsent[:room])
+            del self._unsent[:room]
+            connection.there.send(part)
+        connection.waits_for_room = bool(self._unsent)
+        if self._pausing and len(self._unsent) <= self._low:
+            self._pausing = False
+            self._protocol.resume_writing()
+        if self._closing and not self._unsent and not self._ended:
+            self._leave()
+
+    def close(self) -> None:
+        """Close when everything is sent."""
+        if not self._closing:
+            self._closing = True
+            if not self._unsent:
+                self._leave()
+
+    def abort(self) -> None:
+        """Close at once; what was not taken by the machine is lost."""
+        self._closing = True
+        self._unsent.clear()
+        if not self._ended:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._socket.resets:
+            self.connection.abort()
+        elif not self.connection.given_up:
+            self.connection.hang_up()
+        self._end(None)
+
+    def vanish(self) -> None:
+        """Tell nobody anything any more: the simulation is over."""
+        self._closing = self._ended = True
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be when everything is sent."""
+        return self._closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol be told."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return who is told."""
+        return self._protocol  # type: ignore[no-any-return]
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return the socket; nothing else is known."""
+        return self._socket if name == "socket" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set how many bytes may wait here before the protocol is told to pause."""
+        self._high = _HIGH if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait here."""
+        return len(self._unsent)
+
+    def pause_reading(self) -> None:
+        """Keep what comes."""
+        self._unread = [] if self._unread is None else self._unread
+
+    def resume_reading(self) -> None:
+        """Hand on what has come, and what comes."""
+        unread, self._unread = self._unread or [], None
+        for message in unread:
+            self.receive(self.connection, message)
+
+    def is_reading(self) -> bool:
+        """Whether what comes is handed on."""
+        return self._unread is None and not self._closing

@@ -1,0 +1,106 @@
+"""Troubles of the network, as methods of a simulation: what comes between its machines and nodes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from redsync.testing.simulator.happenings import Faulted, Happening
+from redsync.testing.simulator.network import Network, Route
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.nodes import VirtualNode
+
+__all__ = ["Troubles"]
+
+
+class Troubles:
+    """The part of a simulation that lets faults of the network happen.
+
+    Attributes:
+        machines: The machines.
+        nodes: The nodes.
+        addresses: Which node can be reached where.
+        network: What lies between them.
+    """
+
+    machines: list[Machine]
+    nodes: list[VirtualNode]
+    addresses: dict[str, VirtualNode]
+    network: Network
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """The present instant of true time."""
+
+    @abstractmethod
+    def saw(self, happening: Happening) -> None:
+        """Take note of something that has happened."""
+
+    def partition(self, machine: Machine, *nodes: int) -> None:
+        """Let nothing through between a machine and nodes (indices; all if none is given)."""
+        self.cut(machine, *nodes, there=True, back=True)
+
+    def cut(self, machine: Machine, *nodes: int, there: bool = False, back: bool = False) -> None:
+        """Let nothing through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
+        for node, route in self._routes(machine, nodes):
+            arrow = "<->" if there and back else "->" if there else "<-"
+            self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
+            route.there.blocked |= there
+            route.back.blocked |= back
+
+    def heal(self, machine: Machine | None = None, *nodes: int) -> None:
+        """End partitions, slowness and loss between a machine (all if none is given) and nodes."""
+        for each in self.machines if machine is None else [machine]:
+            for node, route in self._routes(each, nodes):
+                if route.troubled:
+                    self._note("heal", f"all gets through again {each.name} <-> {node.name}")
+                    self.network.heal(route)
+
+    def slow(self, machine: Machine, *nodes: int, seconds: float) -> None:
+        """Let packets between a machine and nodes take up to that much longer."""
+        for node, route in self._routes(machine, nodes):
+            self._note("delay", f"packets {machine.name} <-> {node.name} take up to {seconds:.3f} s longer")
+            route.there.delay = route.back.delay = seconds
+
+    def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
+        """Let packets be lost with that likelihood; each ends its connection."""
+        for node, route in self._routes(machine, nodes):
+            self._note(
+                "loss", f"{there:.0%} of requests, {back:.0%} of replies are lost {machine.name} <-> {node.name}"
+            )
+            route.there.loss, route.back.loss = there, back
+
+    def tear(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
+        """Let connections end with that likelihood in the middle of what is sent: a part of it arrives."""
+        for node, route in self._routes(machine, nodes):
+            self._note(
+                "tear", f"{there:.0%} of requests, {back:.0%} of replies are cut short {machine.name} <-> {node.name}"
+            )
+            route.there.tears, route.back.tears = there, back
+
+    def swap(self, one: int, other: int) -> None:
+        """Let two nodes be reached where the other was, as by names or services that move; their connections end."""
+        first, second = self.nodes[one], self.nodes[other]
+        self._note("swap", f"{first.name} and {second.name} change places")
+        self.addresses[first.name], self.addresses[second.name] = second, first
+        for machine in self.machines:
+            for _, route in self._routes(machine, (one, other)):
+                for connection in list(route.connections):
+                    connection.reset()
+
+    def narrow(self, room: int) -> None:
+        """Let machines keep no more bytes of a connection than that until they arrive; clients keep the rest."""
+        if self.network.room != room:
+            self._note("room", f"machines keep {room} bytes of a connection")
+            self.network.room = room
+
+    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[VirtualNode, Route]]:
+        chosen = [self.nodes[i] for i in nodes] or self.nodes
+        return [(node, self.network.route(machine, node)) for node in chosen]
+
+    def _note(self, kind: str, text: str) -> None:
+        self.saw(Faulted(self.now, kind, text))

@@ -1,0 +1,114 @@
+"""Faults of the wire at random: what real transports have to get on with, besides all that `faults` does.
+
+Nodes forget their scripts, answer that another node is the one to ask, end connections of clients, and let new ones
+wait for ever. Connections end in the middle of a command or of a reply, and machines take a few hundred bytes at a
+time. All of it is decided by a source of luck of its own, so that the other faults of a seed are the same without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["WireFaults", "shape_wire"]
+
+_SPLITS = (0.0, 0.0, 0.05, 0.5)
+_ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
+"""Bytes of a connection that a machine keeps: nearly all scripts, which every new one begins with, or some of them."""
+
+_NARROW = (150, 300, 900)
+"""Bytes that it keeps for a while: a few commands, or half of one. With these no client would ever be connected."""
+
+
+def shape_wire(sim: Simulation) -> None:
+    """Let the seed decide in which pieces bytes arrive, and how many of them leave a client at once."""
+    luck, network = sim.luck("pieces"), sim.network
+    network.split, network.room = luck.choice(_SPLITS), luck.choice(_ROOMS)
+
+
+class WireFaults:
+    """Lets faults of the wire happen until an instant.
+
+    Args:
+        sim: The simulation.
+        until: The instant of true time after which none begins; whoever calls makes all well then.
+        every: The mean pause in seconds between two faults.
+        lasting: How long a fault lasts at most, in seconds.
+    """
+
+    def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
+        self._sim: Final = sim
+        self._until: Final = until
+        self._every: Final = every
+        self._lasting: Final = lasting
+        self._luck: Final = sim.luck("wire faults")
+        kinds: list[tuple[int, Callable[[], object]]] = [
+            (3, self._forget_scripts),
+            (2, self._redirect),
+            (3, self._tear),
+            (3, self._kick),
+            (1, self._ignore),
+            (2, self._narrow),
+        ]
+        self._usual: Final = sim.network.room
+        self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
+
+    def start(self) -> None:
+        """Let it begin."""
+        self._sim.timeline.schedule(self._until, None, self._widen)
+        self._wait()
+
+    def _wait(self) -> None:
+        pause = self._luck.expovariate(1 / self._every)
+        if self._sim.now + pause < self._until:
+            self._sim.timeline.after(pause, self._strike)
+
+    def _strike(self) -> None:
+        self._luck.choice(self._kinds)()
+        self._wait()
+
+    def _later(self, action: Callable[[], object]) -> None:
+        self._sim.timeline.after(self._lasting * self._luck.random() ** 2, action)
+
+    def _some_nodes(self) -> list[int]:
+        every = len(self._sim.nodes)
+        return self._luck.sample(range(every), min(self._luck.choice([1, 1, 2, every]), every))
+
+    def _forget_scripts(self) -> None:
+        for index in self._some_nodes():
+            self._sim.nodes[index].forget_scripts()
+
+    def _redirect(self) -> None:
+        code = self._luck.choice(["MOVED", "CLUSTERDOWN"])
+        for index in self._some_nodes():
+            self._sim.nodes[index].refuse(code)
+            self._later(self._sim.nodes[index].recover)
+
+    def _tear(self) -> None:
+        living = [machine for machine in self._sim.machines if not machine.crashed]
+        if living:
+            machine, nodes = self._luck.choice(living), self._some_nodes()
+            there, back = self._luck.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 0.0)])
+            self._sim.tear(machine, *nodes, there=there, back=back)
+            self._later(lambda: self._sim.tear(machine, *nodes))
+
+    def _kick(self) -> None:
+        for index in self._some_nodes():
+            self._sim.nodes[index].kick()
+
+    def _ignore(self) -> None:
+        # Nobody would notice without a reason to connect.
+        node = self._sim.nodes[self._luck.randrange(len(self._sim.nodes))]
+        node.ignore()
+        node.kick()
+        self._later(node.recover)
+
+    def _narrow(self) -> None:
+        self._sim.narrow(self._luck.choice(_NARROW))
+        self._later(self._widen)
+
+    def _widen(self) -> None:
+        self._sim.narrow(self._usual)

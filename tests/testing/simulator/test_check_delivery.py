@@ -1,0 +1,104 @@
+"""The checker of deliveries: it finds what nodes are owed and do not get."""
+
+import pytest
+
+from redsync._drivers.boards import Board
+from redsync._drivers.parcels import Owed
+from redsync._drivers.retries import Retries
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Delivery
+from tests.support.hunting import hunt
+
+LOST = "nobody keeps it any more"
+
+
+def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch):
+    settle = Board._settle
+
+    def forget_pending(board, link, reason, now):
+        for parcel in link.pending:
+            board.fail(link.node, parcel, reason)
+        link.pending.clear()
+        settle(board, link, reason, now)
+
+    monkeypatch.setattr(Board, "_settle", forget_pending)
+    assert LOST in hunt(Delivery, range(10))
+
+
+def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatch):
+    monkeypatch.setattr(Board, "miss", lambda board, node, parcel, reason, now: board.fail(node, parcel, reason))
+    assert LOST in hunt(Delivery, range(10))
+
+
+def test_checker_finds_what_the_next_connection_does_not_take(monkeypatch):
+    monkeypatch.setattr(Owed, "take", lambda owed, now: owed._parcels.clear() or [])
+    assert LOST in hunt(Delivery, range(20))
+
+
+def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
+    monkeypatch.setattr(Board, "retry", lambda board, link, parcel, now: None)
+    assert LOST in hunt(Delivery, range(4, 20))
+
+
+# By hand.
+
+
+def come_back(*, seconds: float, forget: bool = False):
+    """Let a node miss a release, and come back for so many seconds."""
+    with Simulation(seed=1, checkers=[Delivery], lease=60.0, restart_guard=0.0) as sim:
+        machine = sim.machine("a")
+        client = machine.client()
+
+        async def visit():
+            lock = client.get_lock("x")
+            await lock.acquire()
+            sim.nodes[0].crash()
+            await lock.release()
+
+        machine.start(visit())
+        sim.run()
+        sim.run(until=sim.now + 5.0)
+        sim.nodes[0].restart(forget=forget)
+        sim.run(until=sim.now + seconds)
+    return sim
+
+
+def test_release_arrives_when_the_node_is_back():
+    assert "node-1 executes for a: lock_release" in come_back(seconds=20.0).trace.text()
+
+
+def test_checker_finds_release_that_is_kept_and_never_sent(monkeypatch):
+    monkeypatch.setattr(Owed, "take", lambda owed, now: [])
+    come_back(seconds=14.0)
+    with pytest.raises(SimulationError, match=r"delivery: node-1 has been owed #\d+ of a \(lock_release\) for 2\d"):
+        come_back(seconds=20.0)
+
+
+def test_node_that_forgot_is_owed_nothing(monkeypatch):
+    monkeypatch.setattr(Owed, "take", lambda owed, now: [])
+    come_back(seconds=20.0, forget=True)
+
+
+def test_checker_finds_retries_that_are_never_due(monkeypatch):
+    """A node refuses a release, and is never asked again when it is well."""
+    monkeypatch.setattr(Retries, "due", lambda retries, now, pending: [])
+    with Simulation(seed=1, checkers=[Delivery], lease=60.0, restart_guard=0.0) as sim:
+        machine = sim.machine("a")
+        client = machine.client()
+
+        async def visit():
+            lock = client.get_lock("x")
+            await lock.acquire()
+            sim.nodes[0].refuse("MISCONF")
+            await lock.release()
+
+        machine.start(visit())
+        sim.run()
+        sim.run(until=sim.now + 20.0)
+        sim.nodes[0].recover()
+        sim.run(until=sim.now + 14.0)
+        sim.check()
+        sim.timeline.now += 2.0
+        with pytest.raises(SimulationError, match="delivery: node-1 has been owed"):
+            sim.check()
+        machine.crash()

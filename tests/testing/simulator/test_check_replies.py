@@ -1,0 +1,119 @@
+"""The checker of replies: it finds those that are handed to another request than they answer."""
+
+import asyncio
+from types import SimpleNamespace
+
+import hiredis
+import pytest
+
+from redsync._drivers.aio_links import TransportLink
+from redsync._drivers.boards import Board
+from redsync._drivers.nodes import pack
+from redsync.testing.simulator import Simulation, SimulationError
+from redsync.testing.simulator.checks import Replies
+from redsync.testing.simulator.happenings import Handed
+from tests.support.hunting import hunt
+
+SEEDS = 0, 4
+
+
+def test_checker_finds_replies_that_slip_by_one_after_a_discard(monkeypatch):
+    """A link begins with the last request of the link before it, which the new connection never saw."""
+    settle, install = Board._settle, Board.install
+    left = {}
+
+    def settle_but_one(board, link, reason, now):
+        if link.pending:
+            left[board, link.index] = link.pending[-1]
+        settle(board, link, reason, now)
+
+    def install_behind(board, link):
+        owed = install(board, link)
+        if (board, link.index) in left:
+            link.pending.appendleft(left.pop((board, link.index)))
+        return owed
+
+    monkeypatch.setattr(Board, "_settle", settle_but_one)
+    monkeypatch.setattr(Board, "install", install_behind)
+    assert "for the reply to" in hunt(Replies, range(5))
+
+
+def answer_late(seed):
+    """Let a node's replies come long after their connection was given up, while another one is in use."""
+    with Simulation(seed, checkers=[Replies], lease=2.0, restart_guard=0.0) as sim:
+        machine = sim.machine("a")
+        client = machine.client()
+        sim.network.retransmits = True
+        for node in sim.nodes:
+            node.ends_former = False
+
+        async def work(name, pause):
+            while True:
+                async with client.get_lock(name):
+                    await asyncio.sleep(pause)
+
+        machine.start(work("x", 1.0))
+        sim.run(until=0.5)
+        sim.cut(machine, 0, back=True)
+        sim.run(until=13.0)
+        sim.heal()
+        sim.slow(machine, 0, seconds=0.05)
+        for name in ("y", "z"):
+            machine.start(work(name, 0.01))
+        sim.run(until=20.0)
+
+
+def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
+    newest = {}
+    make, receive = TransportLink.__init__, TransportLink.data_received
+
+    def note_newest(link, node, connection):
+        make(link, node, connection)
+        newest[node] = link
+
+    monkeypatch.setattr(TransportLink, "__init__", note_newest)
+    monkeypatch.setattr(TransportLink, "data_received", lambda link, data: receive(newest[link.node], data))
+    monkeypatch.setattr(TransportLink, "reset", lambda link: None)
+    with pytest.raises(SimulationError, match=r"replies: a took .* for the reply to"):
+        answer_late(SEEDS[0])
+
+
+def test_late_replies_are_handed_to_nobody():
+    for seed in SEEDS:
+        answer_late(seed)
+
+
+# By hand.
+
+
+def hand(asked, heard, words, said):
+    with Simulation(seed=1, checkers=()) as sim:
+        parcel = SimpleNamespace(data=pack(*asked))
+        return Replies(sim).see(Handed(sim.now, "a", 0, parcel, heard, words, said))
+
+
+@pytest.mark.parametrize(
+    ("heard", "said"), [(1, 1), ([1, [b"x", None]], [1, [b"x", None]]), (b"OK", b"OK"), (None, None)]
+)
+def test_reply_to_its_own_request_is_fine(heard, said):
+    assert hand([b"GET", b"x"], heard, [b"GET", b"x"], said) is None
+
+
+def test_error_is_compared_as_it_travels():
+    error = hiredis.ReplyError("ERR in\nthe script")
+    assert hand([b"GET", b"x"], hiredis.ReplyError("ERR in the script"), [b"GET", b"x"], error) is None
+    assert hand([b"GET", b"x"], hiredis.ReplyError("ERR another"), [b"GET", b"x"], error) is not None
+    assert hand([b"GET", b"x"], b"ERR in the script", [b"GET", b"x"], error) is not None
+
+
+@pytest.mark.parametrize(("heard", "said"), [(1, 2), ([1], [1, 2]), (1, [1]), ([1, [2]], [1, [3]]), (None, 0)])
+def test_other_reply_than_was_given_is_found(heard, said):
+    assert "but the node had replied" in hand([b"GET", b"x"], heard, [b"GET", b"x"], said)
+
+
+def test_reply_to_another_request_is_found():
+    assert "to GET y" in hand([b"GET", b"x"], 1, [b"GET", b"y"], 1)
+
+
+def test_reply_to_nothing_is_found():
+    assert "has replied to nothing" in hand([b"GET", b"x"], 1, [], None)

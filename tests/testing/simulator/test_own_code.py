@@ -1,0 +1,174 @@
+"""Asyncio code of a user's own on the simulated network: redis-py's clients and asyncio's streams, as they are."""
+
+import asyncio
+
+import pytest
+import redis.asyncio
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from redsync.testing.simulator import Simulation
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=5, nodes=2) as sim:
+        yield sim
+
+
+@pytest.fixture
+def machine(sim):
+    return sim.machine("a")
+
+
+def client(**options):
+    """Return a client of the first node that tries everything once."""
+    return redis.asyncio.Redis(host="node-1", retry=Retry(NoBackoff(), 0), **options)
+
+
+def run(sim, machine, program):
+    task = machine.start(program)
+    sim.run()
+    return task.result()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_values_are_set_and_got_on_one_node_alone(sim, machine, protocol):
+    async def program():
+        async with client(protocol=protocol) as one:
+            await one.set("key", "value", px=500)
+            first = await one.get("key")
+            await asyncio.sleep(0.6)
+            return first, await one.get("key"), await one.get("other")
+
+    assert run(sim, machine, program()) == (b"value", None, None)
+    assert sim.nodes[1].store.peek(b"key") is None
+
+
+def test_commands_of_many_kinds_are_executed(sim, machine):
+    async def program():
+        async with client(decode_responses=True) as one:
+            await one.hset("hash", mapping={"a": 1, "b": 2})
+            await one.zadd("scores", {"x": 1.5, "y": 0.5})
+            pipe = one.pipeline(transaction=False)
+            pipe.hgetall("hash").incr("count").incr("count").exists("hash", "nothing")
+            script = one.register_script("return redis.call('incrby', KEYS[1], ARGV[1])")
+            with pytest.raises(exceptions.ResponseError, match="not an integer"):
+                await one.incrby("hash-not", "x")
+            return await pipe.execute(), await one.zrange("scores", 0, -1), await script(["count"], [40])
+
+    assert run(sim, machine, program()) == ([{"a": "1", "b": "2"}, 1, 2, 1], ["y", "x"], 42)
+
+
+def test_messages_are_published_and_heard_by_another_machine(sim, machine):
+    heard = []
+
+    async def listen():
+        async with client() as one, one.pubsub() as channel:
+            await channel.subscribe("news")
+            async for message in channel.listen():
+                heard.append((message["type"], message["data"]))
+                if message["data"] == b"end":
+                    return
+
+    async def publish():
+        await asyncio.sleep(1.0)
+        async with client() as one:
+            return [await one.publish("news", word) for word in ("hello", "end")]
+
+    sim.machine("b").start(listen())
+    assert run(sim, machine, publish()) == [1, 1]
+    assert heard == [("subscribe", 1), ("message", b"hello"), ("message", b"end")]
+
+
+def test_pool_has_as_many_connections_as_are_used_at_once(sim, machine):
+    async def program():
+        pool = redis.asyncio.BlockingConnectionPool(host="node-1", max_connections=3, timeout=None)
+        one = redis.asyncio.Redis(connection_pool=pool)
+        sim.slow(machine, 0, seconds=0.1)
+        counts = await asyncio.gather(*(one.incr("count") for _ in range(20)))
+        sessions = len(sim.nodes[0]._sessions)
+        await one.aclose()
+        await pool.aclose()
+        await asyncio.sleep(1.0)
+        return sorted(counts), sessions, len(sim.nodes[0]._sessions)
+
+    assert run(sim, machine, program()) == (list(range(1, 21)), 3, 0)
+
+
+def test_timeouts_end_what_a_partition_holds(sim, machine):
+    async def program():
+        ended = []
+        async with client(socket_timeout=0.5, socket_connect_timeout=0.25) as one:
+            await one.set("key", "before")
+            sim.partition(machine, 0)
+            for _ in range(2):
+                began = sim.now
+                with pytest.raises(exceptions.TimeoutError):
+                    await one.set("key", "meanwhile")
+                ended.append(round(sim.now - began, 3))
+            sim.heal()
+            await asyncio.sleep(0.5)
+            return ended, await one.get("key")
+
+    ended, value = run(sim, machine, program())
+    assert ended == [0.5, 0.25], "the first waits for an answer, the second for a connection"
+    assert value in {b"before", b"meanwhile"}, "what was held may arrive late"
+
+
+def test_crash_of_the_node_is_told_and_the_next_command_connects_again(sim, machine):
+    async def program():
+        async with client() as one:
+            await one.set("key", "value")
+            sim.nodes[0].crash()
+            for _ in range(2):
+                with pytest.raises(exceptions.ConnectionError):
+                    await one.get("key")
+            sim.nodes[0].restart()
+            return await one.get("key")
+
+    assert run(sim, machine, program()) == b"value"
+
+
+def test_streams_of_asyncio_read_and_write(sim, machine):
+    async def program():
+        reader, writer = await asyncio.open_connection("node-2", 6379)
+        writer.write(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n")
+        await writer.drain()
+        answers = [await reader.readline() for _ in range(3)]
+        writer.write(b"*1\r\n$4\r\nPING\r\n")
+        sim.tear(machine, 1, back=1.0)
+        with pytest.raises(asyncio.IncompleteReadError) as torn:
+            await reader.readuntil(b"\r\n")
+        writer.close()
+        await writer.wait_closed()
+        return answers, torn.value.partial
+
+    answers, part = run(sim, machine, program())
+    assert answers == [b"+OK\r\n", b"$5\r\n", b"value\r\n"]
+    assert b"+PONG\r\n".startswith(part)
+
+
+def test_drain_waits_while_the_machine_takes_nothing(sim, machine):
+    async def program():
+        _, writer = await asyncio.open_connection("node-1", 6379)
+        sim.partition(machine, 0)
+        writer.write(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$400000\r\n" + b"v" * 400_000 + b"\r\n")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(writer.drain(), 5.0)
+        waited = sim.now
+        writer.transport.abort()
+        return waited
+
+    assert run(sim, machine, program()) == pytest.approx(5.0, abs=0.1)
+
+
+def test_own_code_runs_beside_locks_of_the_same_machine(sim, machine):
+    async def program():
+        async with client() as one, machine.client() as locks:
+            async with locks.get_lock("count"):
+                await one.set("count", int(await one.get("count") or 0) + 1)
+            return await one.get("count")
+
+    assert run(sim, machine, program()) == b"1"
