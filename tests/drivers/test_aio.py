@@ -10,7 +10,7 @@ import pytest
 
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
-from redsync._drivers.aio import clock
+from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import stand_by
 
