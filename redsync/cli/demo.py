@@ -1,8 +1,9 @@
 """`redsync demo`: processes fight over a few locks while nodes fail, and every acquisition is checked.
 
-It starts real servers, then worker processes with several threads each (`demo_worker`), kills and hangs nodes while
-they work (`demo_faults`), and in the end lets the judges (`demo_checks`) look at what the workers wrote down. Exit
-status: 0 when all promises were kept, 1 when one was broken or the run proved nothing, 69 when there is no server.
+It starts real servers, then worker processes with several threads each, kills and hangs nodes while they work
+(`demo_faults`), and in the end checks what the workers wrote down (`demo_report`). Workers, journals and checkers are
+those of `redsync.testing.harness`. Exit status: 0 when all promises were kept, 1 when one was broken or the run proved
+nothing, 69 when there is no server.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from redsync.cli.arguments import add_json, seconds, whole
-from redsync.cli.demo_checks import zombies
-from redsync.cli.demo_crew import Crew, RunFailedError
 from redsync.cli.demo_faults import FaultPlan, plan
-from redsync.cli.demo_ledger import HELD, Attempt, JournalReader, Ledger, now_ns
 from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.demo_view import NodeLine, PlainView, Snapshot, View, choose_view
-from redsync.cli.demo_worker import PATIENCE, Order
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE
 from redsync.cli.output import warn, write_json
 from redsync.exceptions import RedsyncError
+from redsync.testing.harness.crew import Crew, RunFailedError
+from redsync.testing.harness.endings import zombies
+from redsync.testing.harness.journal import Follower, Line, now_ns
+from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.orders import Order
 
 if TYPE_CHECKING:
     from redsync import Client, Lock
@@ -49,7 +51,8 @@ _TICK = 0.1
 _POLL = 0.02
 _CLEANUP_PATIENCE = 5.0
 _START_PATIENCE = 30.0
-_END_PATIENCE = PATIENCE + 8.0
+_END_PATIENCE = 10.0
+_READY_PATIENCE = 20.0
 _HEADSTART_NS = 50_000_000
 
 
@@ -116,8 +119,8 @@ class _Demo:
         self._directory = directory
         self._nodes = nodes
         self._view = view
-        self._names = [f"demo:{number + 1}" for number in range(options.names)]
-        self._journals = JournalReader(directory.path)
+        self._names = [f"lock:{number + 1}" for number in range(options.names)]
+        self._journals = Follower(directory.path)
         self._faults = FaultPlan(nodes, plan(options.seconds, options.nodes, random.Random(self._seed)))
 
     def run(self, interruption: _Interruption) -> int:
@@ -130,10 +133,11 @@ class _Demo:
         view.say(
             f"{workers} will fight over {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
         )
-        with Crew(self._orders()) as crew:
+        with Crew(self._directory.path, self._order) as crew:
             # Between the birth of a process and the instant at which the crew knows it, nobody could end it.
             with interruption.deferred():
-                crew.start()
+                for process in range(options.processes):
+                    crew.start(process)
             with Client(self._nodes.urls, lease=LEASE) as observer:
                 self._await_first_lock(observer, crew)
                 self._fight(observer, crew)
@@ -141,12 +145,19 @@ class _Demo:
             self._journals.read()
             return self._judge(left, crew.said())
 
-    def _orders(self) -> list[Order]:
-        options = self._options
-        return [
-            Order(self._nodes.urls, LEASE, self._names, str(self._directory.path), process, options.threads, self._seed)
-            for process in range(options.processes)
-        ]
+    def _order(self, _process: int, first: int, journal: Path) -> Order:
+        return Order(
+            urls=self._nodes.urls,
+            names=self._names,
+            directory=str(self._directory.path),
+            journal=str(journal),
+            first=first,
+            owners=self._options.threads,
+            seed=str(self._seed),
+            work="nested",
+            lease=LEASE,
+            warm=_READY_PATIENCE,
+        )
 
     def _await_first_lock(self, observer: Client, crew: Crew) -> None:
         """Wait until locks can be had, by us and by each process."""
@@ -156,7 +167,7 @@ class _Demo:
             f"so they grant none for a lease of {LEASE:g} s"
         )
         lock = observer.get_lock("demo:first", timeout=_TICK)
-        while not (_try_once(lock) and crew.ready()):
+        while not (_try_once(lock) and crew.noted("ready")):
             crew.working()
             if time.monotonic() - began > _START_PATIENCE:
                 raise RunFailedError(
@@ -207,7 +218,8 @@ class _Demo:
         ledgers = [Ledger(self._directory.path, index, name) for index, name in enumerate(self._names)]
         report = Report(
             Findings(
-                self._journals.attempts,
+                self._journals.lines,
+                self._names,
                 [ledger.entries() for ledger in ledgers],
                 [ledger.read_counter() for ledger in ledgers],
                 left,
@@ -243,10 +255,11 @@ class _Tally:
         self._trouble = 0
         self._past: deque[tuple[float, int]] = deque([(0.0, 0)])
 
-    def add(self, elapsed: float, attempts: Sequence[Attempt]) -> None:
-        """Count what was attempted since the last call."""
-        self._acquisitions += sum(bool(attempt.granted) for attempt in attempts)
-        self._trouble += sum(attempt.outcome != HELD for attempt in attempts)
+    def add(self, elapsed: float, lines: Sequence[Line]) -> None:
+        """Count what was written down since the last call."""
+        events = [line["event"] for line in lines]
+        self._acquisitions += events.count("acquired")
+        self._trouble += sum(map(events.count, ("busy", "no quorum", "lost")))
         self._past.append((elapsed, self._acquisitions))
         while len(self._past) > 2 and self._past[1][0] <= elapsed - 1:
             self._past.popleft()

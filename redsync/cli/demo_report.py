@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from redsync.cli import demo_checks as checks
-from redsync.cli.demo_ledger import LOST, TIMEOUT, Attempt, Entry
+from redsync.testing.harness import exclusion
+from redsync.testing.harness.holds import Hold, Key, holds_of
+from redsync.testing.harness.journal import Line
+from redsync.testing.harness.ledger import Entry
+from redsync.testing.harness.losses import judge_losses
+from redsync.testing.harness.verdicts import stalls_of
 
 __all__ = ["Findings", "Report", "plural"]
 
@@ -18,7 +25,8 @@ class Findings:
     """What a run left behind.
 
     Attributes:
-        attempts: Of all workers, in any order.
+        lines: The journals of all processes.
+        names: The locks.
         ledgers: The entries of each lock's ledger.
         counters: Each lock's counter.
         zombies: Keys that stayed on the nodes, by the nodes' index.
@@ -29,7 +37,8 @@ class Findings:
         faults: What was done to the nodes, as sentences.
     """
 
-    attempts: Sequence[Attempt]
+    lines: Sequence[Line]
+    names: Sequence[str]
     ledgers: Sequence[Sequence[Entry]]
     counters: Sequence[int]
     zombies: Mapping[int, Sequence[bytes]]
@@ -52,25 +61,25 @@ class Report:
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        groups = checks.by_name(findings.attempts)
-        self._by_name = [groups.get(index, []) for index in range(len(findings.counters))]
+        self._events = Counter(line["event"] for line in findings.lines)
+        holds = holds_of(findings.lines)
+        self._by_name = [[hold for hold in holds if hold.name == name] for name in findings.names]
         self.acquisitions = sum(map(len, self._by_name))
         self._pairs = [
-            sorted(
-                checks.interval_overlaps(attempts)
-                | checks.ledger_overlaps(entries, {attempt.key for attempt in attempts if not attempt.kept})
-            )
-            for attempts, entries in zip(self._by_name, findings.ledgers, strict=True)
+            sorted(exclusion.overlaps(mine) | exclusion.ledger_overlaps(entries, mine))
+            for mine, entries in zip(self._by_name, findings.ledgers, strict=True)
         ]
         self.overlaps = sum(map(len, self._pairs))
-        self._lost_updates = list(map(checks.lost_updates, self._by_name, findings.counters))
+        self._lost_updates = list(map(exclusion.lost_updates, self._by_name, findings.counters))
+        losses = judge_losses(holds, stalls_of(findings.lines))
+        self._untold = [str(violation) for violation in losses if violation.promise == "loss not told"]
         self.lost_updates = sum(self._lost_updates)
         self.zombies = sum(map(len, findings.zombies.values()))
 
     @property
     def broken(self) -> bool:
         """Whether a promise was broken."""
-        return bool(self.overlaps or self.lost_updates or self.zombies)
+        return bool(self.overlaps or self.lost_updates or self.zombies or self._untold)
 
     @property
     def proves_nothing(self) -> bool:
@@ -80,18 +89,16 @@ class Report:
     def rows(self) -> list[tuple[str, str]]:
         """Return the table: a caption and a figure per row, the three that must be 0 last."""
         findings = self._findings
-        waits = [attempt.granted - attempt.asked for attempts in self._by_name for attempt in attempts]
-        outcomes = [attempt.outcome for attempt in findings.attempts]
-        handovers = sum(map(checks.handovers, self._by_name))
+        waits, events = self._waits(), self._events
         return [
             ("acquisitions", f"{self.acquisitions:,}"),
-            ("re-entries", f"{sum(attempt.reentries for attempt in findings.attempts):,}"),
-            ("hand-overs per second", f"{handovers / findings.seconds:,.0f}"),
-            ("wait p50, ms", _milliseconds(checks.percentile(waits, 0.50))),
-            ("wait p99, ms", _milliseconds(checks.percentile(waits, 0.99))),
-            ("longest pause of a lock, ms", _milliseconds(max(map(checks.longest_pause, self._by_name), default=0))),
-            ("QuorumErrors seen", f"{sum(attempt.quorum_errors for attempt in findings.attempts):,}"),
-            ("timeouts, lost holds", f"{outcomes.count(TIMEOUT):,}, {outcomes.count(LOST):,}"),
+            ("re-entries", f"{events['re-entered']:,}"),
+            ("hand-overs per second", f"{sum(map(handovers, self._by_name)) / findings.seconds:,.0f}"),
+            ("wait p50, ms", _milliseconds(percentile(waits, 0.50))),
+            ("wait p99, ms", _milliseconds(percentile(waits, 0.99))),
+            ("longest pause of a lock, ms", _milliseconds(max(map(longest_pause, self._by_name), default=0))),
+            ("QuorumErrors seen", f"{events['no quorum'] + events['unsure']:,}"),
+            ("timeouts, lost holds", f"{events['busy']:,}, {events['lost']:,}"),
             ("faults injected", f"{len(findings.faults)}"),
             ("overlaps", f"{self.overlaps:,}"),
             ("lost updates", f"{self.lost_updates:,}"),
@@ -100,25 +107,26 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """Return the report for programs; times in seconds."""
-        findings = self._findings
-        waits = [attempt.granted - attempt.asked for attempts in self._by_name for attempt in attempts]
-        outcomes = [attempt.outcome for attempt in findings.attempts]
+        findings, waits, events = self._findings, self._waits(), self._events
         return {
             "seconds": findings.seconds,
             "acquisitions": self.acquisitions,
-            "re_entries": sum(attempt.reentries for attempt in findings.attempts),
-            "hand_overs": sum(map(checks.handovers, self._by_name)),
-            "wait_p50": checks.percentile(waits, 0.50) / 1e9,
-            "wait_p99": checks.percentile(waits, 0.99) / 1e9,
-            "quorum_errors": sum(attempt.quorum_errors for attempt in findings.attempts),
-            "timeouts": outcomes.count(TIMEOUT),
-            "lost_holds": outcomes.count(LOST),
+            "re_entries": events["re-entered"],
+            "hand_overs": sum(map(handovers, self._by_name)),
+            "wait_p50": percentile(waits, 0.50) / 1e9,
+            "wait_p99": percentile(waits, 0.99) / 1e9,
+            "quorum_errors": events["no quorum"] + events["unsure"],
+            "timeouts": events["busy"],
+            "lost_holds": events["lost"],
             "faults": list(findings.faults),
             "overlaps": self.overlaps,
             "lost_updates": self.lost_updates,
             "zombie_keys": self.zombies,
             "evidence": self.evidence(),
         }
+
+    def _waits(self) -> list[int]:
+        return [hold.granted - hold.asked for holds in self._by_name for hold in holds]
 
     def failures(self) -> list[bool]:
         """Tell of each row of the table whether it shows a broken promise."""
@@ -145,15 +153,41 @@ class Report:
         """Return what exactly was found wrong, as lines; no more than a screen of them."""
         lines = []
         for index, pairs in enumerate(self._pairs):
-            ends = {attempt.key: attempt.ended for attempt in self._by_name[index]}
+            ends = {hold.key: hold.believed_until for hold in self._by_name[index]}
             lines += [
                 f"overlap on lock {index + 1}: " + " and ".join(_acquisition(key, ends.get(key)) for key in pair)
                 for pair in pairs[:_SHOWN]
             ]
         lines += [f"lost updates on lock {index + 1}: {lost}" for index, lost in enumerate(self._lost_updates) if lost]
+        lines += self._untold[:_SHOWN]
         for node, keys in self._findings.zombies.items():
             lines += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
         return lines
+
+
+def handovers(holds: Sequence[Hold]) -> int:
+    """Return how often one lock went to another worker than the one before.
+
+    Args:
+        holds: Those of this lock, in the order of their grants.
+    """
+    return sum(one.worker != other.worker for one, other in pairwise(holds))
+
+
+def longest_pause(holds: Sequence[Hold]) -> int:
+    """Return the longest time in ns from the end of an acquisition of one lock to the next grant.
+
+    Args:
+        holds: Those of this lock, in the order of their grants.
+    """
+    return max((other.granted - one.believed_until for one, other in pairwise(holds)), default=0)
+
+
+def percentile(values: Collection[int], share: float) -> int:
+    """Return the smallest of the values that at least that share of them does not exceed; 0 if there are none."""
+    if not values:
+        return 0
+    return sorted(values)[max(math.ceil(share * len(values)), 1) - 1]
 
 
 def plural(number: int, noun: str) -> str:
@@ -162,7 +196,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def _acquisition(key: tuple[int, int], ended: int | None) -> str:
+def _acquisition(key: Key, ended: int | None) -> str:
     worker, granted = key
     return f"worker {worker} from {granted} to {ended or 'an unknown instant'} ns"
 

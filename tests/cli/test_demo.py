@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from redsync.cli import demo, main
-from redsync.cli.demo_crew import RunFailedError
-from redsync.cli.demo_ledger import HELD, TIMEOUT, Attempt
+from redsync.testing.harness.crew import RunFailedError
 from tests.support.sweeps import swept
 
 ROOT = Path(__file__).parents[2]
@@ -174,7 +173,7 @@ def test_killed_demo_leaves_no_process(start, tmp_path):
     read_until(process.stdout, "first lock after")
     found = processes_of(process, tmp_path)
     assert sum(b"valkey-server" in line or b"redis-server" in line for line in found) == 5, found
-    assert sum(b"demo_worker" in line for line in found) == 2, found
+    assert sum(b"harness.process" in line for line in found) == 2, found
     process.kill()
     eventually(lambda: processes_of(process, tmp_path) == [])
 
@@ -238,14 +237,14 @@ def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys
     monkeypatch.setattr("tempfile.tempdir", None)
     scan = demo._Demo._scan
     monkeypatch.setattr(demo, "LEASE", 1.0)
-    monkeypatch.setattr(demo._Demo, "_scan", lambda self: scan(self) | {1: [b"redsync:demo:1"]})
+    monkeypatch.setattr(demo._Demo, "_scan", lambda self: scan(self) | {1: [b"redsync:lock:1"]})
     assert demo.run(options()) == 1
     out = capsys.readouterr().out
     assert re.search(r"^  zombie keys +1  <- must be 0$", out, re.MULTILINE)
-    assert "zombie key on node 2: redsync:demo:1" in out
+    assert "zombie key on node 2: redsync:lock:1" in out
     (kept,) = tmp_path.iterdir()
     assert f"kept in {kept}; the seed was 5" in out
-    assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.journal"}
+    assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.0.journal"}
 
 
 @pytest.mark.slow
@@ -253,9 +252,9 @@ def test_scan_finds_keys_on_nodes(redsync_nodes):
     import redis
 
     with redis.Redis(port=redsync_nodes.ports[3]) as node:
-        node.set("redsync_queue:{redsync:demo:1}", "left")
+        node.set("redsync_queue:{redsync:lock:1}", "left")
     keys = demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None)._scan()
-    assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:demo:1}"], 4: []}
+    assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:lock:1}"], 4: []}
 
 
 @pytest.mark.slow
@@ -276,7 +275,7 @@ def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
 
 def test_tally_counts_what_was_granted_in_the_last_second():
     tally = demo._Tally()
-    one, failed = Attempt(HELD, 0, 1, 5, 6, 7), Attempt(TIMEOUT, 0, 1, 5)
+    one, failed = {"event": "acquired"}, {"event": "busy"}
     for tenth in range(30):
         tally.add(tenth / 10, [one] * (1 if tenth < 10 else 3) + [failed])
     shown = tally.snapshot(2.9, 12.0, [])

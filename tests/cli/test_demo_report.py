@@ -1,25 +1,39 @@
 """The demo's report: the three figures that must be 0, and what is said of them."""
 
-from redsync.cli.demo_ledger import HELD, LOST, NO_QUORUM, TIMEOUT, Attempt, Entry
-from redsync.cli.demo_report import Findings, Report, plural
+import random
+
+from redsync.cli.demo_report import Findings, Report, handovers, longest_pause, percentile, plural
+from redsync.testing.harness.ledger import Entry
+from tests.support.holds import held
 
 MS = 1_000_000
 
 
-def findings(attempts=None, **changes):
+def acquisition(worker, granted, ended, value, reentries=0, **done):
+    """What one worker writes down of a hold of the first lock."""
+    until = ended + 100 * MS
+    lines = [
+        {"event": "acquired", "at": granted, "name": "lock:1", "asked": 0, "since": granted, "until": until},
+        *({"event": "re-entered", "at": granted} for _ in range(reentries)),
+        {"event": "writes", "at": granted, "value": value},
+        {"event": "done", "at": ended, "kept": True, "until": until, **done},
+        {"event": "released", "at": ended},
+    ]
+    return [{"worker": worker, "number": 1, **line} for line in lines]
+
+
+FIRST, SECOND = acquisition(1, 10 * MS, 12 * MS, 1, 2), acquisition(2, 30 * MS, 32 * MS, 2, 1)
+
+
+def findings(lines=None, **changes):
     """Two locks; the first was taken twice, by two workers one after the other."""
+    trouble = ({"event": event, "at": 0, "worker": 2, "number": 9} for event in ("busy", "no quorum", "unsure"))
     given = {
-        "attempts": [
-            Attempt(HELD, 0, 1, 0, 10 * MS, 12 * MS, 1, 2, 0, 0, 1),
-            Attempt(HELD, 0, 2, 0, 30 * MS, 32 * MS, 1, 1, 1, 1, 2),
-            Attempt(TIMEOUT, 1, 2, 0),
-            Attempt(NO_QUORUM, 1, 2, 0, quorum_errors=1),
-        ]
-        if attempts is None
-        else attempts,
+        "lines": [*FIRST, *SECOND, *trouble] if lines is None else lines,
+        "names": ["lock:1", "lock:2"],
         "ledgers": [
             [
-                Entry(kind, "demo:1", worker, granted, number)
+                Entry(kind, "lock:1", worker, granted, number)
                 for worker, granted, number in ((1, 10 * MS, 1), (2, 30 * MS, 2))
                 for kind in ("BEGIN", "END")
             ],
@@ -64,8 +78,7 @@ def test_report_of_run_in_order():
 
 
 def test_report_finds_overlap_by_the_clock():
-    first, second, *_ = findings().attempts
-    report = Report(findings([first._replace(ended=31 * MS), second]))
+    report = Report(findings([*acquisition(1, 10 * MS, 31 * MS, 1), *SECOND]))
     assert report.broken
     assert report.overlaps == 1
     assert report.failures()[-3:] == [True, False, False]
@@ -76,21 +89,35 @@ def test_report_finds_overlap_by_the_clock():
 
 
 def test_report_counts_overlap_once_that_clock_and_ledger_tell_of():
-    first, second, *_ = findings().attempts
     one, one_end, other, other_end = findings().ledgers[0]
     crossed = [[one, other, one_end, other_end], []]
     assert Report(findings(ledgers=crossed)).overlaps == 1
-    assert Report(findings([first._replace(ended=31 * MS), second], ledgers=crossed)).overlaps == 1
+    assert Report(findings([*acquisition(1, 10 * MS, 31 * MS, 1), *SECOND], ledgers=crossed)).overlaps == 1
+
+
+def lost(*told):
+    """What a worker writes down of a hold that it lost."""
+    acquired, *_ = acquisition(1, 10 * MS, 12 * MS, 1)
+    told = ({"event": "told", "worker": 1, "number": 1, "remaining": 0, "lost": True, "at": at} for at in told)
+    done = {"event": "done", "at": 200 * MS, "kept": False, "worker": 1, "number": 1}
+    return [acquired, *told, done, {**done, "event": "lost"}]
 
 
 def test_report_passes_crossed_ledger_of_lost_hold():
-    first, second, *_ = findings().attempts
     one, one_end, other, other_end = findings().ledgers[0]
-    lost = first._replace(outcome=LOST, kept=0, read=0, written=0)
-    second = second._replace(read=0, written=1)
-    report = Report(findings([lost, second], ledgers=[[one, other, one_end, other_end], []], counters=[1, 0]))
+    after = acquisition(2, 130 * MS, 132 * MS, 1)
+    other, other_end = other._replace(granted=130 * MS), other_end._replace(granted=130 * MS)
+    report = Report(
+        findings([*lost(112 * MS), *after], ledgers=[[one, other, one_end, other_end], []], counters=[1, 0])
+    )
     assert not report.broken
     assert ("timeouts, lost holds", "0, 1") in report.rows()
+
+
+def test_report_finds_loss_that_nobody_was_told_of():
+    report = Report(findings(lost(), ledgers=[[], []], counters=[0, 0]))
+    assert report.broken
+    assert [line.partition(":")[0] for line in report.evidence()] == ["loss not told"]
 
 
 def test_report_finds_lost_update_on_any_lock():
@@ -119,3 +146,28 @@ def test_report_of_run_without_acquisition_proves_nothing():
 
 def test_plural_speaks_english():
     assert [plural(1, "lock"), plural(0, "lock"), plural(1234, "process")] == ["1 lock", "0 locks", "1,234 processes"]
+
+
+# Figures
+
+
+def test_handovers_counts_changes_of_worker():
+    assert handovers([]) == 0
+    assert handovers([held(1, 1, 2)]) == 0
+    assert handovers([held(worker, 1, 2) for worker in (1, 1, 2, 2, 1, 3)]) == 3
+
+
+def test_longest_pause_is_from_end_to_next_grant():
+    assert longest_pause([]) == 0
+    assert longest_pause([held(1, 1, 2)]) == 0
+    assert longest_pause([held(1, 1, 2), held(2, 5, 90), held(1, 92, 93)]) == 3
+
+
+def test_percentile_is_nearest_rank():
+    values = list(range(1, 101))
+    random.Random(1).shuffle(values)
+    assert [percentile(values, share) for share in (0, 0.001, 0.01, 0.5, 0.501, 0.99, 1)] == [1, 1, 1, 50, 51, 99, 100]
+    assert percentile([7], 0.5) == percentile([7], 0.99) == 7
+    assert percentile([1, 2], 0.5) == 1
+    assert percentile([1, 2], 0.99) == 2
+    assert percentile([], 0.5) == 0

@@ -1,15 +1,14 @@
-"""What happens to five nodes while processes hammer them, and when they could be counted on all the same.
-
-All instants are on the clock of the leases, which all processes share.
-"""
+"""What happens to five nodes while processes fight, and when they could be counted on all the same."""
 
 import random
-import threading
-import time
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from redsync.testing import LocalNodes
-from tests.faults.judgement import NODES, QUORUM, Span
+from redsync.testing.harness.crew import COMMAND, Crew
+from redsync.testing.harness.nemesis import Done, Fault
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.spans import Span
+
+NODES, QUORUM = 5, 3
 
 LEASE = 1.5
 GUARD = LEASE  # of the clients, as a client takes it from its lease
@@ -17,22 +16,25 @@ GUARD = LEASE  # of the clients, as a client takes it from its lease
 CALM = 4.0  # seconds at the end in which nothing begins, so that all ends well
 
 
-def clock() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def crew_of(nodes, directory, names, *, flavours, owners=1, command=COMMAND, **changes) -> Crew:
+    """Return a crew with a process for each of these flavours, all started."""
 
+    def make_order(client, first, journal):
+        return Order(
+            urls=nodes.urls,
+            names=names,
+            directory=str(directory),
+            journal=str(journal),
+            first=first,
+            owners=owners,
+            flavour=flavours[client],
+            **{"lease": LEASE, "warm": 20.0, **changes},
+        )
 
-class Fault(NamedTuple):
-    """One thing that is done to a node.
-
-    Attributes:
-        at: When, in seconds from the start.
-        action: The method of `LocalNodes`.
-        node: Its argument.
-    """
-
-    at: float
-    action: str
-    node: int
+    crew = Crew(directory, make_order, lambda _: command)
+    for client in range(len(flavours)):
+        crew.start(client)
+    return crew
 
 
 def by_chance(chance: random.Random, seconds: float) -> list[Fault]:
@@ -53,13 +55,13 @@ def by_chance(chance: random.Random, seconds: float) -> list[Fault]:
             until = at + chance.uniform(LEASE if due else 0.05, 1.5 * LEASE)
             match due or chance.choice(["kill", "restart", "hang"]):
                 case "hang":
-                    faults += [Fault(at, "pause", node), Fault(until, "resume", node)]
+                    faults += [Fault(at, "pause", (node,)), Fault(until, "resume", (node,))]
                     out_until[node] = until
                 case "kill":
-                    faults += [Fault(at, "kill", node), Fault(until, "restart", node)]
+                    faults += [Fault(at, "kill", (node,)), Fault(until, "restart", (node,))]
                     out_until[node] = until + GUARD
                 case "restart":
-                    faults.append(Fault(at, "restart", node))
+                    faults.append(Fault(at, "restart", (node,)))
                     out_until[node] = at + GUARD
         at += chance.uniform(0.3, 1.0)
     return sorted(faults)
@@ -69,73 +71,47 @@ def wiped_in_turn_and_all_at_once(chance: random.Random, seconds: float) -> list
     """Return the faults of one run: each node forgets everything, and later all of them in the same instant."""
     busy = seconds - CALM
     order, every = chance.sample(range(NODES), NODES), 0.75 * busy / NODES
-    faults = [Fault(0.5 + every * i, "restart", node) for i, node in enumerate(order)]
+    faults = [Fault(0.5 + every * i, "restart", (node,)) for i, node in enumerate(order)]
     return faults + [
-        Fault(at, action, node) for at, action in ((busy - 0.3, "kill"), (busy, "restart")) for node in range(NODES)
+        Fault(at, action, (node,)) for at, action in ((busy - 0.3, "kill"), (busy, "restart")) for node in range(NODES)
     ]
 
 
-def carry_out(nodes: LocalNodes, faults: list[Fault], starts_at: float) -> list[Fault]:
-    """Do what is planned; return what was done, at the instants at which it was over."""
-    done, late = [], 0.0
-    for fault in faults:
-        time.sleep(max(starts_at + fault.at + late - clock(), 0.0))
-        before = clock()
-        getattr(nodes, fault.action)(fault.node)
-        after = clock()
-        # Trouble counts from before it, mending from after it. A restart is both.
-        if fault.action == "restart":
-            done.append(fault._replace(at=before, action="kill"))
-        done.append(fault._replace(at=before if fault.action in ("kill", "pause") else after))
-        late = max(late, after - starts_at - fault.at)
-    return done
+def minority(chance: random.Random, seconds: float) -> list[Fault]:
+    """Return the faults of one run: two nodes at a time die and come back empty, or hang, each as soon as can be.
+
+    A node that was restarted is not whole before its guard is over and all clients agree to that: uptimes are whole
+    seconds, and clients reconnect with pauses.
+    """
+    faults, whole_at = [], [0.0] * NODES
+    free_at, kinds = [0.0, chance.uniform(0.1, 0.5)], chance.sample(["kill", "pause"], 2)
+    while (at := min(free_at)) < seconds - 1.0:
+        node = chance.choice([node for node in range(NODES) if whole_at[node] <= at])
+        kind = kinds.pop() if kinds else chance.choice(["kill", "pause", "pause"])
+        until = at + chance.uniform(0.02, 0.4 if kind == "kill" else 0.8)
+        faults += [Fault(at, kind, (node,)), Fault(until, "restart" if kind == "kill" else "resume", (node,))]
+        # On a busy machine it takes a moment until a node that hung has answered what it owes.
+        whole_at[node] = until + (GUARD + 2.2 if kind == "kill" else 0.5)
+        free_at[free_at.index(at)] = whole_at[node] + chance.uniform(0.0, 0.2)
+    return sorted(faults)
 
 
-def absences(done: list[Fault], ends_at: float) -> list[list[Span]]:
-    """Return for each node when it could not be counted on, given what was done to it at which instants.
+def absences(done: Sequence[Done], until: int) -> list[list[Span]]:
+    """Return for each node when it could not be counted on, given what was done to it.
 
-    A node that hung is whole when it goes on; one that was restarted when it has remembered for long enough.
+    Trouble counts from before it, mending from after it; a restart may be both. A node that hung is whole when it goes
+    on; one that was restarted when it has remembered for long enough.
     """
     spans = [[] for _ in range(NODES)]
     for node, mine in enumerate(spans):
         since = None
-        for fault in done:
-            if fault.node != node:
+        for fault, before, after in done:
+            if fault.target != (node,):
                 continue
-            if fault.action in ("kill", "pause"):
-                since = fault.at if since is None else since
-            else:
-                until = fault.at + (0.0 if fault.action == "resume" else GUARD)
-                mine.append(Span(fault.at if since is None else since, until))
+            since = before if since is None else since
+            if fault.action in ("restart", "resume"):
+                mine.append(Span(since, after + (0 if fault.action == "resume" else int(GUARD * 1e9))))
                 since = None
         if since is not None:
-            mine.append(Span(since, ends_at))
+            mine.append(Span(since, until))
     return spans
-
-
-class Pulse:
-    """Tells by how much the machine keeps us waiting: what it adds to all that has a bound.
-
-    Attributes:
-        late: Seconds in all, of stalls that are worth mentioning.
-    """
-
-    def __init__(self):
-        self.late = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._over.set()
-        self._thread.join()
-
-    def _beat(self):
-        last = clock()
-        while not self._over.wait(0.05):
-            now = clock()
-            self.late += late if (late := now - last - 0.05) > 0.05 else 0.0
-            last = now

@@ -1,15 +1,16 @@
 """Processes that count down a latch and wait for it while its nodes fail.
 
-One of them is `python -m tests.faults.latch_worker SETTINGS`. It says "ready", and then reads what to do, line by line:
+One of them is `python -m tests.faults.latch_worker`, started by a crew. It notes that it is `ready`, and then reads
+what to do, line by line:
 
-* `wait`: begin to wait, once for long, and beside that again and again shortly, with objects that know nothing.
-* `count`: count 1 down; says "counted" when that has worked.
-* `join`: says "woken" when it waits no longer.
-
-It notes when it began to count, and when it was told that the latch is open.
+* `wait`: begin to wait, once for long, and beside that again and again shortly, with objects that know nothing. It
+  notes when it is `told` that the latch is open.
+* `count`: count 1 down; it notes that it is `counting`, and that it has `counted`.
+* `join`: it notes `woken` when it waits no longer.
+* `finish`: end.
 """
 
-import json
+import contextlib
 import random
 import signal
 import sys
@@ -17,10 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redsync import QuorumError
-from tests.faults.hammer import connected
-from tests.faults.havoc import clock
-from tests.soak.journal import Journal
+from redsync import Client, QuorumError
+from redsync.testing.harness.journal import Journal
+from redsync.testing.harness.orders import Order
+from tests.bridge import Bridge
 
 NAME = "counted"
 
@@ -35,17 +36,18 @@ class Worker:
         self._chance = chance
 
     def count(self):
-        self._journal.note("counting", since=clock())
+        self._journal.note("counting")
         self._latch.count_down()
+        self._journal.note("counted")
 
     def wait_long(self):
         assert self._latch.wait(15)
-        self._journal.note("told", since=clock(), by="one long wait")
+        self._journal.note("told", by="one long wait")
 
     def wait_shortly(self):
         while not self._is_open():
             pass
-        self._journal.note("told", since=clock(), by="short waits")
+        self._journal.note("told", by="short waits")
 
     def _is_open(self) -> bool:
         latch = self._client.get_count_down_latch(NAME)
@@ -55,33 +57,45 @@ class Worker:
             return False
 
 
-def follow(worker: Worker, pool: ThreadPoolExecutor):
+def follow(worker: Worker, journal: Journal, pool: ThreadPoolExecutor):
     waiting = []
 
     def join():
         while waiting:
             waiting.pop().result(20)
-        print("woken", flush=True)
-
-    def count():
-        worker.count()
-        print("counted", flush=True)
+        journal.note("woken")
 
     def wait():
         waiting.extend(pool.submit(each) for each in (worker.wait_long, worker.wait_shortly))
 
-    orders: dict[str, Callable[[], None]] = {"wait": wait, "count": count, "join": join}
+    orders: dict[str, Callable[[], None]] = {"wait": wait, "count": worker.count, "join": join}
     for line in sys.stdin:
+        if line == "finish\n":
+            return
         orders[line.strip()]()
 
 
+@contextlib.contextmanager
+def connected(order: Order):
+    """Make the client, of either flavour, and close it in the end."""
+    if order.flavour == "threads":
+        with Client(order.urls, lease=order.lease) as client:
+            yield client
+        return
+    bridge = Bridge()
+    with contextlib.closing(bridge.connect(order.urls, lease=order.lease)) as client:
+        yield client
+    bridge.end()
+
+
 def main():
-    settings = json.loads(sys.argv[1])
+    order = Order.of(sys.stdin.readline())
+    journal = Journal(Path(order.journal))
     signal.alarm(90)  # Should the test be killed, nobody stays for ever.
-    with connected(settings) as client, ThreadPoolExecutor(2) as pool:
-        worker = Worker(client, Journal(Path(settings["journal"])), random.Random(settings["seed"]))
-        print("ready", flush=True)
-        follow(worker, pool)
+    with connected(order) as client, ThreadPoolExecutor(2) as pool:
+        worker = Worker(client, journal, random.Random(f"{order.seed} {order.first}"))
+        journal.note("ready")
+        follow(worker, journal, pool)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.faults import havoc, judgement
-from tests.faults.crews import crew, ended
-from tests.faults.hammer import LONGEST, PERMITS
+from redsync.testing.harness.exclusion import disorder, most_at_once, overlaps
+from redsync.testing.harness.holds import Hold, holds_of
+from redsync.testing.harness.journal import now_ns, read
+from redsync.testing.harness.nemesis import Nemesis
+from redsync.testing.harness.spans import Span, longest_gap, shortages
+from redsync.testing.harness.vitals import Pulse
+from tests.faults import havoc
 from tests.faults.havoc import LEASE
-from tests.faults.judgement import Belief, Span
 
 BOTH = ["threads", "asyncio"]
+PERMITS = 3
+LONGEST = 1.5 * LEASE
+"""Seconds for which one holds at most, see the tasks of an "eager" owner."""
 
 BOUND = LEASE + 2.0
 """Within how many seconds all that there is to have is had again once a quorum of nodes is whole. What nobody could
@@ -24,17 +30,15 @@ class Run:
     """What became of one.
 
     Attributes:
-        beliefs: All that was had.
-        since: When it began.
-        until: When everybody was to end.
+        holds: All that was had.
+        span: From when until when everybody worked.
         out: For each node, when it could not be counted on.
         late: By how many seconds the machine has kept everybody waiting.
         story: What was done to nodes.
     """
 
-    beliefs: list[Belief]
-    since: float
-    until: float
+    holds: list[Hold]
+    span: Span
     out: list[list[Span]]
     late: float
     story: str
@@ -42,77 +46,75 @@ class Run:
     @property
     def judged(self) -> list[Span]:
         """When a quorum of nodes was whole."""
-        return judgement.shortages([], self.out, self.since, self.until)
+        return shortages([], self.out, self.span)
 
-    def longest_shortage(self, least: int = 1) -> Span:
-        found = judgement.shortages(self.beliefs, self.out, self.since, self.until, least=least)
-        return max(found, key=lambda span: span.length, default=Span(self.since, self.since))
+    def longest_shortage(self, least: int = 1) -> float:
+        beliefs = [Span(hold.since, hold.believed_until) for hold in self.holds]
+        found = shortages(beliefs, self.out, self.span, least=least)
+        longest = max((span.seconds for span in found), default=0.0)
+        print(f"longest shortage {longest:.3f} s")
+        return longest
 
     def __str__(self) -> str:
-        whole = sum(span.length for span in self.judged)
-        figures = f"{len(self.beliefs)} holds, a quorum whole for {whole:.1f} s, the machine late by {self.late:.3f} s"
+        whole = sum(span.seconds for span in self.judged)
+        figures = f"{len(self.holds)} holds, a quorum whole for {whole:.1f} s, the machine late by {self.late:.3f} s"
         return f"{figures}; {self.story}"
 
 
-def hammer(nodes, directory, seed, kind, *, flavours, seconds, plan=havoc.by_chance):
+def hammer(nodes, directory, seed, name, *, flavours, seconds, plan=havoc.by_chance):
     """Let a process of each of these flavours work for so long while nodes fail as planned."""
-    with crew("tests.faults.hammer", nodes, directory, seed, flavours, kind=kind) as members, havoc.Pulse() as pulse:
-        since = havoc.clock()
-        for member in members:
-            member.tell(str(since + seconds))
-        done = havoc.carry_out(nodes, plan(random.Random(seed), seconds), since)
-        assert ended(members)
-    beliefs = []
-    for member in members:
-        mine = [Belief(**{key: line[key] for key in Belief._fields if key in line}) for line in member.notes]
-        assert mine, "one of them got nothing"
-        beliefs += mine
-    story = ", ".join(f"{fault.at - since:.3f} {fault.action} {fault.node}" for fault in done)
-    until = since + seconds
-    run = Run(beliefs, since, until, havoc.absences(done, until), pulse.late, story)
+    options = {"work": "eager", "seed": str(seed), "look": 0.005, "limit": PERMITS}
+    with (
+        havoc.crew_of(nodes, directory, [name], flavours=flavours, **options) as crew,
+        Pulse(least=0.05) as pulse,
+    ):
+        crew.await_all("ready")
+        span = Span(since := now_ns(), since + int(seconds * 1e9))
+        crew.go(*span)
+        nemesis = Nemesis(nodes, crew)
+        nemesis.run(plan(random.Random(seed), seconds), 0.0)
+        crew.finish()
+    each = [holds_of(read(life.journal), journal=life.journal.name) for life in crew.lives]
+    assert all(each), "one of them got nothing"
+    holds = [hold for mine in each for hold in mine]
+    out = havoc.absences(nemesis.done, span.until)
+    story = ", ".join(f"{(at - since) / 1e9:.3f} {fault.action} {fault.target}" for fault, at, _ in nemesis.done)
+    run = Run(holds, span, out, pulse.late, story)
     print(run)
     return run
-
-
-def told(run, pairs):
-    """Return pairs of beliefs in seconds from the start, for a message."""
-    return [[one._replace(since=one.since - run.since, until=one.until - run.since) for one in pair] for pair in pairs]
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(100)
 def test_eight_processes_never_have_more_than_three_permits_nor_fewer_for_long(nodes, tmp_path, seed):
-    run = hammer(nodes, tmp_path, seed, "semaphore", flavours=["threads"] * 8, seconds=15.0)
-    most, at = judgement.most_at_once(run.beliefs)
-    assert most == PERMITS, f"{most} believed {at - run.since:.3f} s after the start; {run}"
+    run = hammer(nodes, tmp_path, seed, "semaphore:0", flavours=["threads"] * 8, seconds=15.0)
+    most, at = most_at_once(run.holds)
+    assert most == PERMITS, f"{most} believed {(at - run.span.since) / 1e9:.3f} s after the start; {run}"
+    assert sum(span.seconds for span in run.judged) > 15.0 / 4
     # All who work want a permit all the time.
-    longest = run.longest_shortage(PERMITS)
-    print(f"longest shortage {longest.length:.3f} s from {longest.since - run.since:.3f} s on")
-    assert sum(span.length for span in run.judged) > 15.0 / 4
-    assert longest.length < BOUND + run.late, run
+    assert run.longest_shortage(PERMITS) < BOUND + run.late, run
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("plan", [havoc.by_chance, havoc.wiped_in_turn_and_all_at_once], ids=lambda plan: plan.__name__)
 def test_tokens_of_all_processes_grow_with_each_acquisition(nodes, tmp_path, seed, plan):
-    run = hammer(nodes, tmp_path, seed, "fenced lock", flavours=BOTH * 2, seconds=10.0, plan=plan)
-    most, at = judgement.most_at_once(run.beliefs)
-    assert most == 1, f"{most} believed {at - run.since:.3f} s after the start; {run}"
-    assert not (wrong := judgement.disorder(run.beliefs)), f"{told(run, wrong[:5])}; {run}"
-    assert run.longest_shortage().length < BOUND + run.late, run
+    run = hammer(nodes, tmp_path, seed, "fenced_lock:0", flavours=BOTH * 2, seconds=10.0, plan=plan)
+    assert not overlaps(run.holds), run
+    assert not disorder(run.holds), run
+    assert run.longest_shortage() < BOUND + run.late, run
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(60)
 def test_nobody_reads_or_writes_beside_a_writer_and_all_get_their_turn(nodes, tmp_path, seed):
-    run = hammer(nodes, tmp_path, seed, "read-write lock", flavours=BOTH * 2, seconds=11.0)
-    assert not (wrong := judgement.intrusions(run.beliefs)), f"{told(run, wrong[:5])}; {run}"
-    assert judgement.most_at_once(run.beliefs)[0] > 1, "nobody has read beside another"
-    assert run.longest_shortage().length < BOUND + run.late, run
+    run = hammer(nodes, tmp_path, seed, "read_write_lock:0", flavours=BOTH * 2, seconds=11.0)
+    assert not overlaps(run.holds), run
+    assert most_at_once(run.holds)[0] > 1, "nobody has read beside another"
+    assert run.longest_shortage() < BOUND + run.late, run
     for mode in ("read", "write"):
-        begun = [belief.since for belief in run.beliefs if belief.mode == mode]
-        gap = judgement.longest_gap(begun, run.judged)
-        print(f"{len(begun)} times {mode}, longest gap {gap.length:.3f} s")
+        begun = [hold.since for hold in run.holds if hold.mode == mode]
+        gap = longest_gap(begun, run.judged)
+        print(f"{len(begun)} times {mode}, longest gap {gap.seconds:.3f} s")
         # Those before may take their time, too.
-        assert gap.length < BOUND + LONGEST + run.late, f"{mode}: {run}"
+        assert gap.seconds < BOUND + LONGEST + run.late, f"{mode}: {run}"

@@ -1,16 +1,20 @@
 """Processes of both flavours count a latch down and wait for it while nodes are killed, restarted empty and stopped."""
 
 import random
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from redsync import QuorumError
+from redsync.testing.harness.journal import now_ns, read
+from redsync.testing.harness.vitals import Pulse
 from tests.faults import havoc
-from tests.faults.crews import crew, ended
 from tests.faults.havoc import LEASE
 from tests.faults.latch_worker import NAME
 
+COMMAND = ["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m", "tests.faults.latch_worker"]
 NODES = range(5)
 
 BOUND = 3.0
@@ -72,35 +76,38 @@ def all_come_back_empty_at_once(nodes, chance):
 class Rounds:
     """One after the other: the latch is set, all wait, all but one count down, nodes fail, the last one counts."""
 
-    def __init__(self, nodes, latch, members, chance, pulse):
+    def __init__(self, nodes, latch, lives, chance, pulse):
         self._nodes = nodes
         self._latch = latch
-        self._members = members
+        self._lives = lives
         self._chance = chance
         self._pulse = pulse
+        self._number = 0
 
     def play(self, trouble, *, within):
-        begun_at, stalls = havoc.clock(), self._pulse.late
+        self._number += 1
+        begun_at, stalls = now_ns(), self._pulse.late
         self._set()
-        last, *others = self._chance.sample(self._members, len(self._members))
-        self._tell(self._members, "wait")
-        self._tell(others, "count", "counted")
+        last, *others = self._chance.sample(self._lives, len(self._lives))
+        self._tell(self._lives, "wait")
+        self._tell(others, "count")
+        self._hear(others, "counted")
         mend = trouble(self._nodes, self._chance)
         time.sleep(0.6)  # for whoever would be told too early
-        last.tell("count")
+        self._tell([last], "count")
         mend()
-        last.hear("counted")
-        counted_at = havoc.clock()
-        self._tell(self._members, "join", "woken")
-        waited = self._judge(trouble.__name__, begun_at, counted_at)
+        self._hear([last], "counted")
+        self._tell(self._lives, "join")
+        self._hear(self._lives, "woken")
+        waited = self._judge(trouble.__name__, begun_at)
         assert waited < within + self._pulse.late - stalls, trouble.__name__
 
     def _set(self):
         """Set it for this round; nodes that have just come back take a while to agree to that."""
-        until, doubtful = havoc.clock() + 60, False
-        while havoc.clock() < until:
+        until, doubtful = time.monotonic() + 60, False
+        while time.monotonic() < until:
             try:
-                if self._latch.try_set_count(len(self._members)):
+                if self._latch.try_set_count(len(self._lives)):
                     return
             except QuorumError:
                 # It may have been set all the same.
@@ -111,22 +118,29 @@ class Rounds:
         pytest.fail("it can't be set")
 
     @staticmethod
-    def _tell(members, word, answer=None):
-        for member in members:
-            member.tell(word)
-        for member in members if answer else ():
-            member.hear(answer)
+    def _tell(lives, word):
+        for life in lives:
+            life.tell(f"{word}\n".encode())
 
-    def _judge(self, what, begun_at, counted_at):
-        """Return for how long those who wait had to, from the end of the last count on."""
-        notes = [note for member in self._members for note in member.notes if note["since"] > begun_at]
-        counting = [note["since"] for note in notes if note["event"] == "counting"]
-        told = [note["since"] for note in notes if note["event"] == "told"]
-        assert len(counting) == len(self._members)
-        assert len(told) == 2 * len(self._members)
-        early = max(counting) - min(told)
-        assert early <= 0, f"{what}: it opened {early:.3f} s before the last one began to count"
-        waited = max(told) - counted_at
+    def _hear(self, lives, event):
+        """Wait until each has noted such an event for this round."""
+        deadline = time.monotonic() + 30
+        for life in lives:
+            while sum(line["event"] == event for line in read(life.journal)) < self._number:
+                assert life.check(), life.said()
+                assert time.monotonic() < deadline, f"{life} has not {event}: {life.said()}"
+                time.sleep(0.005)
+
+    def _judge(self, what, begun_at):
+        """Return for how many seconds those who wait had to, from the end of the last count on."""
+        lines = [line for life in self._lives for line in read(life.journal) if line["at"] > begun_at]
+        counting, counted, told = (
+            [line["at"] for line in lines if line["event"] == event] for event in ("counting", "counted", "told")
+        )
+        assert len(counting) == len(counted) == len(self._lives)
+        assert len(told) == 2 * len(self._lives)
+        assert max(counting) <= min(told), f"{what}: it opened before the last one began to count"
+        waited = (max(told) - max(counted)) / 1e9
         print(f"{what}: all were told within {waited:.3f} s")
         return waited
 
@@ -144,16 +158,14 @@ class Rounds:
     ],
 )
 def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, make_client, tmp_path, seed, troubles):
-    chance = random.Random(seed)
-    flavours = ["threads", "asyncio"] * 2
-    with crew("tests.faults.latch_worker", nodes, tmp_path, seed, flavours) as members, havoc.Pulse() as pulse:
+    flavours, options = ["threads", "asyncio"] * 2, {"command": COMMAND, "seed": str(seed)}
+    with havoc.crew_of(nodes, tmp_path, [], flavours=flavours, **options) as crew, Pulse(least=0.05) as pulse:
+        crew.await_all("ready")
         latch = make_client(lease=LEASE, restart_guard=LEASE).get_count_down_latch(NAME)
-        rounds = Rounds(nodes, latch, members, chance, pulse)
+        rounds = Rounds(nodes, latch, crew.lives, random.Random(seed), pulse)
         for trouble in troubles:
             rounds.play(trouble, within=AT_ONCE if trouble is nothing else BOUND)
-        for member in members:
-            member.process.stdin.close()
-        assert ended(members)
+        crew.finish()
 
 
 def count_when_nodes_answer(latch, within=60.0):

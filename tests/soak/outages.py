@@ -8,8 +8,9 @@ the nodes is in trouble at a time. As `plan` for the other soak, a pure function
 import random
 from collections.abc import Iterator
 
+from redsync.testing.harness.nemesis import Fault
 from tests.soak.plan import Trouble
-from tests.soak.troubles import CLIENTS, LATE_CLIENTS, MINORITY, NODES, Fault, Part
+from tests.soak.troubles import CLIENTS, LATE_CLIENTS, MINORITY, NODES, Part
 
 LEASE = 8.0
 """Seconds: long enough that a claim which is taken away by mistake is missed by somebody before it is renewed."""

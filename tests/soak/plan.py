@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from redsync.testing.harness.nemesis import Fault
 from tests.soak.troubles import (
     CLIENT_TROUBLES,
     CLIENTS,
@@ -22,7 +23,6 @@ from tests.soak.troubles import (
     NODE_TROUBLES,
     NODES,
     PROXIED,
-    Fault,
     Make,
     MakeJoint,
     Part,

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from redsync.testing.harness.verdicts import Violation, stalls_of, waited
 from tests.soak.plan import Trouble
 from tests.soak.run import Evidence
-from tests.soak.verdicts import Violation, stalls_of, waited
 
 SHOWN = 20
 
@@ -27,15 +27,15 @@ def fault_rows(troubles: Sequence[Trouble]) -> list[Row]:
 def work_rows(evidence: Evidence, seconds: float) -> list[Row]:
     """Return what became of the clients' work."""
     holds, witnesses = evidence.holds, evidence.witnesses
-    misses = Counter(line["why"] for witness in witnesses for line in witness.lines if line["event"] == "miss")
+    events = Counter(line["event"] for witness in witnesses for line in witness.lines)
     stalls = [stall for witness in witnesses for stall in stalls_of(witness.lines)]
     lost = [hold for hold in holds if hold.gone in ("lost", "lost inside")]
     early = sum(line["at"] < hold.until for hold in holds for line in hold.told)
     by_lock = [[hold.granted for hold in holds if hold.name == name] for name in evidence.names]
     return [
         ("acquisitions", f"{len(holds):,} ({len(holds) / seconds:.0f}/s)"),
-        ("busy", f"{misses['busy']:,}"),
-        ("no quorum", f"{misses['no quorum']:,}"),
+        ("busy", f"{events['busy']:,}"),
+        ("no quorum", f"{events['no quorum']:,}"),
         ("holds lost", f"{len(lost):,}, {sum(hold.lease is not None for hold in lost):,} of them never renewed"),
         ("told before their validity ended", f"{early:,}"),
         ("told after it, at most", f"{_latest_telling(evidence):.3f} s"),

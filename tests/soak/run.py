@@ -1,6 +1,7 @@
 """One soak from the first server to the last: sets the scene, lets clients and nemesis loose, collects what is left."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,22 +9,23 @@ from pathlib import Path
 
 import redis
 
-from redsync.cli.demo_checks import zombies
-from redsync.cli.demo_ledger import Entry, Ledger
 from redsync.testing import FaultProxy, LocalNodes
-from tests.soak import journal
-from tests.soak.crew import Crew, Life
-from tests.soak.journal import Hold, Line
-from tests.soak.judge_endings import judge_complaints, judge_leaks, judge_liveness, judge_zombies
-from tests.soak.judge_exclusion import judge_exclusion
-from tests.soak.judge_losses import judge_hearing, judge_losses
+from redsync.testing.harness import journal
+from redsync.testing.harness.crew import COMMAND, Crew, Life
+from redsync.testing.harness.endings import judge_complaints, judge_leaks, judge_liveness, judge_zombies, zombies
+from redsync.testing.harness.exclusion import judge_exclusion
+from redsync.testing.harness.holds import Hold, holds_of
+from redsync.testing.harness.journal import Journal, Line
+from redsync.testing.harness.ledger import Entry, Ledger
+from redsync.testing.harness.losses import judge_hearing, judge_losses
+from redsync.testing.harness.nemesis import Fault, Nemesis
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.verdicts import Violation, stalls_of
 from tests.soak.namespaces import Network
-from tests.soak.nemesis import Nemesis
 from tests.soak.storm import CONFIG, Storm
-from tests.soak.troubles import LEASE, NODES, Fault
-from tests.soak.verdicts import Violation, stalls_of
-from tests.soak.worker import Order
+from tests.soak.troubles import LEASE, NODES
 
+ROOT = Path(__file__).parents[2]
 THREADS = 3
 CLAIM_PATIENCE = LEASE + 1.0
 PLACE_PATIENCE = 5.0 + 1.0
@@ -43,7 +45,7 @@ class Setting:
         proxied: Those of them with a proxy before each node.
         work: See `Order`.
         restart_guard: See `Order`.
-        sabotage: See `Order`.
+        sabotage: How to break the library, see `sabotage`; empty not to.
         lease: See `Order`.
         network: Whether clients live behind a router, see `namespaces`; the faults are those of `storm` then.
     """
@@ -66,7 +68,7 @@ class Witness:
 
     Attributes:
         workers: Its threads.
-        lines: Its journal, without what is told by the holds.
+        lines: Its journal.
         holds: Its holds.
         killed_at: An instant just before it was killed; None for one that was told to finish.
     """
@@ -80,9 +82,7 @@ class Witness:
     def of(cls, life: Life) -> "Witness":
         """Return what one process of a client has to say."""
         lines = journal.read(life.journal)
-        holds = journal.holds_of(lines, life.killed_at, life.journal.name)
-        rest = [line for line in lines if line["event"] not in journal.OF_HOLDS]
-        return cls(life.workers, rest, holds, life.killed_at)
+        return cls(life.owners, lines, holds_of(lines, life.killed_at, life.journal.name), life.killed_at)
 
     def violations(self, names: Sequence[str]) -> list[Violation]:
         """Return what the judges of a single process found."""
@@ -144,9 +144,13 @@ def soak(setting: Setting, faults: Sequence[Fault], seconds: float) -> Evidence:
             for client in range(setting.clients)
         }
         crew = stack.enter_context(
-            Crew(setting.directory, lambda client, *place: _order(setting, urls[client], *place))
+            Crew(
+                setting.directory,
+                lambda client, *place: _order(setting, urls[client], *place),
+                lambda _: _command(setting.sabotage),
+            )
         )
-        nemesis = Nemesis(nodes, proxies, crew, setting.directory / "nemesis.journal")
+        nemesis = Nemesis(nodes, crew, proxies, _nemesis_journal(setting))
         return _play(setting, nodes, crew, nemesis, faults, seconds=seconds)
 
 
@@ -158,8 +162,14 @@ def _soak_behind_router(
     nodes = stack.enter_context(LocalNodes(NODES, config=CONFIG | bind))
     ways = zip(network.addresses, nodes.ports, strict=True)
     urls = [f"redis://{address}:{port}/0" for address, port in ways]
-    crew = stack.enter_context(Crew(setting.directory, lambda _, *place: _order(setting, urls, *place), network.within))
-    storm = Storm(nodes, network, crew, setting.directory / "nemesis.journal")
+    crew = stack.enter_context(
+        Crew(
+            setting.directory,
+            lambda _, *place: _order(setting, urls, *place),
+            lambda client: [*network.within(client), *_command(setting.sabotage)],
+        )
+    )
+    storm = Storm(nodes, network, crew, _nemesis_journal(setting))
     stack.callback(storm.close)
     return _play(setting, nodes, crew, storm, faults, seconds=seconds)
 
@@ -169,25 +179,36 @@ def _play(
 ) -> Evidence:
     for client in range(setting.clients):
         crew.start(client)
-    crew.await_first_grants()
+    crew.go()
+    crew.await_all("acquired")  # nodes that are new give nothing to anybody at first
     nemesis.run(faults, seconds)
     crew.finish()
     return _collect(setting, crew, _left_behind(nodes, setting.lease), nemesis.late)
 
 
+def _command(sabotage: str) -> Sequence[str]:
+    if not sabotage:
+        return COMMAND
+    return ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.soak.sabotage", sabotage]
+
+
+def _nemesis_journal(setting: Setting) -> Journal:
+    return Journal(setting.directory / "nemesis.journal")
+
+
 def _order(setting: Setting, urls: Sequence[str], first: int, path: Path) -> Order:
     return Order(
-        list(urls),
-        list(setting.names),
-        str(setting.directory),
-        str(path),
-        first,
-        THREADS,
-        str(setting.seed),
-        setting.work,
-        setting.restart_guard,
-        setting.sabotage,
-        setting.lease,
+        urls=urls,
+        names=setting.names,
+        directory=str(setting.directory),
+        journal=str(path),
+        first=first,
+        owners=THREADS,
+        seed=str(setting.seed),
+        work=setting.work,
+        lease=setting.lease,
+        restart_guard=setting.restart_guard,
+        last=True,
     )
 
 

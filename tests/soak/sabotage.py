@@ -1,16 +1,16 @@
-"""Ways to break redsync on purpose, in a worker process: a judge that never finds anything proves nothing.
+"""Ways to break redsync on purpose: a checker that never finds anything proves nothing.
 
-Another one needs no code: a `restart_guard` of 0 among nodes that forget.
+`python -m tests.soak.sabotage everything` is a client process that does so first. Another way needs no code: a
+`restart_guard` of 0 among nodes that forget.
 """
+
+import sys
 
 from redsync import Client
 from redsync._core import quorum
 from redsync._core.effects import Notify
 from redsync._drivers.threads import ThreadRunner
-
-
-def nothing():
-    """Leave the library as it is."""
+from redsync.testing.harness import process
 
 
 def everything():
@@ -42,3 +42,8 @@ def tell_nobody():
 def close_nothing():
     """Let clients end without ending their connections."""
     Client.close = lambda client: None
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    sys.exit(process.main())

@@ -9,10 +9,11 @@ from pathlib import Path
 import redis
 
 from redsync.testing import LocalNodes
+from redsync.testing.harness.crew import Crew
+from redsync.testing.harness.journal import Journal
+from redsync.testing.harness.nemesis import Nemesis
 from redsync.testing.servers import ask
-from tests.soak.crew import Crew
 from tests.soak.namespaces import Network
-from tests.soak.nemesis import Nemesis
 
 CONFIG = {
     "protected-mode": "no",
@@ -31,8 +32,8 @@ _FILLERS = 40
 class Storm(Nemesis):
     """A nemesis with a router."""
 
-    def __init__(self, nodes: LocalNodes, network: Network, crew: Crew, log: Path):
-        super().__init__(nodes, {}, crew, log)
+    def __init__(self, nodes: LocalNodes, network: Network, crew: Crew, journal: Journal):
+        super().__init__(nodes, crew, journal=journal)
         self._network = network
         self._saved: dict[int, bytes] = {}
         self._running: list[socket.socket] = []

@@ -23,7 +23,7 @@ NAMES = ["lock:0", "lock:1", "fair_lock:2", "lock:3", "fenced_lock:4", "fair_loc
 """Each is fought over by one thread of two clients: the old holder is often the new one when something late arrives."""
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(SECONDS + 240)
 @pytest.mark.skipif("REDSYNC_SOAK_NETWORK" not in os.environ, reason="make soak NETWORK=1 runs it")
 def test_promises_hold_behind_a_router_that_drops_packets(soak_seed):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from redsync.testing.harness.nemesis import Fault
 from tests.soak.plan import CLIENTS_IN_TROUBLE, PLACE_KEPT, absences_of, faults_of, plan
 from tests.soak.troubles import (
     CLIENT_TROUBLES,
@@ -14,7 +15,6 @@ from tests.soak.troubles import (
     NODE_TROUBLES,
     NODES,
     PROXIED,
-    Fault,
     Part,
 )
 

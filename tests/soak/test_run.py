@@ -3,8 +3,8 @@
 import pytest
 import redis
 
+from redsync.testing.harness.holds import holds_of
 from tests.soak import report, run
-from tests.soak.journal import holds_of
 from tests.soak.plan import Trouble
 from tests.soak.run import Evidence, Witness
 
@@ -57,17 +57,17 @@ def test_left_behind_waits_for_what_is_about_to_go(left_behind, plant):
 
 
 def line(event, at, **fields):
-    return {"event": event, "worker": 1, "number": 1, "at": at, **fields}
+    return {"event": event, "worker": 1, "number": 1, "at": at} | fields
 
 
 def test_report_counts_what_happened():
     lines = [
-        line("grant", SECOND, name="lock:0", asked=0, until=3 * SECOND, lease=2.0),
+        line("acquired", SECOND, name="lock:0", asked=0, since=SECOND, until=3 * SECOND, lease=2.0),
         line("told", 3 * SECOND + 5_000_000, lost=True, remaining=0, until=3 * SECOND),
-        line("end", 4 * SECOND, kept=False, until=3 * SECOND),
-        line("gone", 4 * SECOND, how="lost"),
-        line("miss", 4 * SECOND, why="busy"),
-        line("grant", 6 * SECOND, number=2, name="lock:0", asked=0, until=8 * SECOND, lease=None),
+        line("done", 4 * SECOND, kept=False, until=3 * SECOND),
+        line("lost", 4 * SECOND),
+        line("busy", 4 * SECOND, number=3),
+        line("acquired", 6 * SECOND, number=2, name="lock:0", asked=0, since=6 * SECOND, until=8 * SECOND, lease=None),
     ]
     witnesses = [Witness([1], lines, holds_of(lines, killed_at=7 * SECOND), 7 * SECOND)]
     evidence = Evidence(["lock:0"], witnesses, {"lock:0": []}, {"lock:0": 0}, {4: ["a claim"]}, 0.5)

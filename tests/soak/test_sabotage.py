@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
+from redsync.testing.harness.nemesis import Fault
 from tests.soak.run import Setting, soak
-from tests.soak.troubles import Fault
 
 CLIENTS = 2
 
@@ -20,7 +20,7 @@ def restarts(nodes, begin, step):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_judges_find_each_promise_that_clients_break(soak_seed, tmp_path):
     print(f"REDSYNC_TEST_SEED={soak_seed}")
     setting = Setting(
@@ -34,7 +34,7 @@ def test_judges_find_each_promise_that_clients_break(soak_seed, tmp_path):
     assert broken & {"overlap", "overlap in the ledger", "lost updates"}
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_judges_find_overlap_when_nodes_forget_and_nobody_guards(soak_seed, tmp_path):
     print(f"REDSYNC_TEST_SEED={soak_seed}")
     # Of a claim that is not renewed meanwhile, two nodes are left that know it.

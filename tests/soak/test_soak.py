@@ -17,13 +17,13 @@ from tests.soak import report
 from tests.soak.plan import faults_of, plan
 from tests.soak.run import Setting, soak
 from tests.soak.troubles import CLIENTS, PROXIED
-from tests.soak.worker import KINDS
 
+KINDS = ("lock", "mutex")
 SECONDS = float(os.environ.get("REDSYNC_SOAK_SECONDS") or 60)
 NAMES = [f"{kind}:{number}" for number, kind in zip(range(6), cycle(KINDS), strict=False)]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(SECONDS + 180)
 def test_promises_hold_while_nodes_connections_and_clients_fail(soak_seed, soak_beside):
     if soak_beside is not None:

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from redsync.testing.harness.nemesis import Fault
+
 LEASE = 2.0
 GUARD = LEASE  # of the clients, as a client takes it from its lease
 NODES, MINORITY = 5, 2
@@ -19,22 +21,6 @@ PROXIED = (2, 3)  # the clients with a proxy before each node; the others race a
 LATE_CLIENTS = 2.2
 """Seconds that clients may take a restarted node for young after its guard: uptimes are whole seconds, one too many at
 times, and who could not connect tries again with pauses of up to a second."""
-
-
-class Fault(NamedTuple):
-    """One thing that is done.
-
-    Attributes:
-        at: When, in seconds from the start.
-        action: The name of the nemesis's method.
-        target: Its arguments: a node or a client, for what happens to a connection a client and a node.
-        value: One more, for the actions that take it.
-    """
-
-    at: float
-    action: str
-    target: tuple[int, ...]
-    value: float | None = None
 
 
 class Part(NamedTuple):

@@ -1,0 +1,69 @@
+"""The flavour for threads behind the methods of the one for asyncio, so that an owner's code is written once.
+
+Nothing here waits for an event loop: each `await` makes a blocking call and goes on at once, in the same thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+__all__ = ["Blocking", "run"]
+
+T = TypeVar("T")
+
+_AWAITED: Final = {"acquire", "available", "close", "count", "count_down", "delete", "extend", "force_release"} | {
+    *("holders", "inspect", "locked", "permits", "release", "resize", "retry_after", "try_set_count", "wait"),
+    "wait_lost",
+}
+"""The methods that are coroutines in the flavour for asyncio. To look there would load it into each process."""
+
+
+def run(steps: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but `Blocking` objects, in this thread; return its result."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("this coroutine waits for an event loop, and there is none")
+
+
+class Blocking:
+    """A client for threads, or what it gives out; what is awaited of its asyncio twin is awaited here too."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aenter__(self) -> Any:
+        return _wrap(self._inner.__enter__())
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        stops: bool | None = self._inner.__exit__(*error)
+        return stops
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name.startswith("_"):
+            return found
+        wrapped = _wrap(found)
+        if wrapped is not found or not callable(found):
+            return wrapped
+        return _awaited(found) if name in _AWAITED else _called(found)
+
+
+def _awaited(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(*args: Any, **options: Any) -> Any:
+        return _wrap(method(*args, **options))
+
+    return call
+
+
+def _called(method: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **options: _wrap(method(*args, **options))
+
+
+def _wrap(value: Any) -> Any:
+    module = type(value).__module__
+    is_facade = module.startswith("redsync.") and not module.startswith("redsync._")
+    return Blocking(value) if is_facade else value

@@ -1,0 +1,242 @@
+"""The client processes of a run, as those who run it see them: to be started, stopped, killed, and told to finish.
+
+Processes lead sessions of their own, so that Ctrl-C in the terminal reaches the run alone, which then ends them. If it
+can't, because it was killed, they end by themselves: their standard input, a pipe that nobody else holds, is closed,
+and on Linux the kernel kills them, even the stopped ones.
+
+A client is a number; each time it is started again it is a new process with a journal of its own: another *life*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from redsync.testing.harness import journal
+from redsync.testing.harness.journal import now_ns
+from redsync.testing.harness.orders import Order
+
+__all__ = ["COMMAND", "Crew", "Life", "RunFailedError"]
+
+# -P: a file of the current directory that is called like one of our imports must not be taken for it.
+COMMAND: Final = (sys.executable, "-P", "-m", "redsync.testing.harness.process")
+"""What starts a client process."""
+
+_START_PATIENCE: Final = 30.0
+_END_PATIENCE: Final = 90.0
+_LINES: Final = 60
+
+
+class RunFailedError(Exception):
+    """The run can't be judged: a process ended early or not at all, or a node died by itself."""
+
+
+@dataclass
+class Life:
+    """One process of a client.
+
+    Attributes:
+        client: Which client it is.
+        owners: The numbers of its owners, counted over all processes of the run.
+        process: The process.
+        journal: What it writes.
+        stderr: What it says; nothing, unless something is wrong.
+        killed_at: An instant just before it was killed; None if it was not.
+    """
+
+    client: int
+    owners: range
+    process: subprocess.Popen[bytes]
+    journal: Path
+    stderr: Path
+    killed_at: int | None = None
+
+    def said(self) -> str:
+        """Return the end of what it says."""
+        return "\n".join(self.stderr.read_text(errors="replace").splitlines()[-_LINES:])
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        # One that has ended is noticed by `check`, which can say why.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(line)
+
+    def check(self) -> bool:
+        """Return whether it still runs; raise if it ended with an error."""
+        status = self.process.poll()
+        if status:
+            raise RunFailedError(f"{self} ended by itself with status {status}; it said:\n{self.said()}")
+        return status is None
+
+    def end(self) -> None:
+        """Wait for its end, which is certain."""
+        assert self.process.stdin is not None
+        self.process.wait()
+        self.process.stdin.close()
+
+    def __str__(self) -> str:
+        return f"worker process {self.client} ({self.journal.name})"
+
+
+class Crew:
+    """Some clients, none before `start`; leaving the `with` block kills those that are left.
+
+    Attributes:
+        lives: All processes that ever were, in the order of their start.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        make_order: Callable[[int, int, Path], Order],
+        command: Callable[[int], Sequence[str]] = lambda _: COMMAND,
+    ) -> None:
+        """Make a crew.
+
+        Args:
+            directory: Where journals are kept.
+            make_order: Returns what a client is to do, by its number, how many owners were there before its own, and
+                its journal.
+            command: Returns the command of a client, by its number.
+        """
+        self._directory = directory
+        self._make_order = make_order
+        self._command = command
+        self._owners = 0
+        self._current: dict[int, Life] = {}
+        self.lives: list[Life] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for life in self.lives:
+            life.process.kill()  # nothing, where it was waited for
+        for life in self.lives:
+            life.end()
+
+    def start(self, client: int) -> None:
+        """Start a client, for the first time or anew.
+
+        Not to be interrupted: a process that was born but is not yet listed would be left.
+        """
+        name = f"process-{client}.{len(self.lives)}"
+        path, stderr = self._directory / f"{name}.journal", self._directory / f"{name}.stderr"
+        order = self._make_order(client, self._owners, path)
+        with stderr.open("wb") as errors:
+            process = subprocess.Popen(
+                self._command(client),
+                stdin=subprocess.PIPE,
+                stdout=errors,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+        owners = range(order.first, order.first + order.owners)
+        life = self._current[client] = Life(client, owners, process, path, stderr)
+        self.lives.append(life)
+        self._owners += order.owners
+        life.tell(order.line())
+
+    def go(self, begin: int = 0, end: int = 0, *, client: int | None = None) -> None:
+        """Let all clients, or one, work between two instants, in ns of `now_ns`; without an end, until `finish`."""
+        for life in self._current.values() if client is None else [self._current[client]]:
+            life.tell(b"%d %d\n" % (begin, end))
+
+    def noted(self, event: str) -> bool:
+        """Return whether every client has noted such an event."""
+        lives = self._current.values()
+        return all(any(line["event"] == event for line in journal.read(life.journal)) for life in lives)
+
+    def await_all(self, event: str, patience: float = _START_PATIENCE) -> None:
+        """Return when every client has noted such an event.
+
+        Args:
+            event: What to wait for.
+            patience: For how many seconds.
+
+        Raises:
+            RunFailedError: One did not, or has ended by itself.
+        """
+        deadline = time.monotonic() + patience
+        while not self.noted(event):
+            self.check()
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"not every client was {event} in {patience:g} s; they said:\n{self.said()}")
+            time.sleep(0.02)
+
+    def kill(self, client: int) -> None:
+        """Kill a client."""
+        life = self._current.pop(client)
+        self._check(life)
+        life.killed_at = now_ns()
+        life.process.kill()
+        life.end()
+
+    def stop(self, client: int) -> None:
+        """Stop a client, as by SIGSTOP."""
+        os.kill(self._current[client].process.pid, signal.SIGSTOP)
+
+    def go_on(self, client: int) -> None:
+        """Let a client go on that was stopped."""
+        os.kill(self._current[client].process.pid, signal.SIGCONT)
+
+    def working(self) -> bool:
+        """Return whether any client still works.
+
+        Raises:
+            RunFailedError: One ended with an error.
+        """
+        statuses = [life.check() for life in self._current.values()]  # each may have failed
+        return True in statuses
+
+    def check(self) -> None:
+        """Return if all clients that should run do.
+
+        Raises:
+            RunFailedError: One has ended by itself.
+        """
+        for life in self._current.values():
+            self._check(life)
+
+    def _check(self, life: Life) -> None:
+        if not life.check():
+            raise RunFailedError(f"{life} ended by itself before it was told to; it said:\n{life.said()}")
+
+    def finish(self) -> None:
+        """Tell all clients that the faults are over, and wait for their ends.
+
+        Raises:
+            RunFailedError: One does not end, or ended with an error.
+        """
+        for life in self._current.values():
+            life.tell(b"finish\n")
+        deadline = time.monotonic() + _END_PATIENCE
+        for life in self._current.values():
+            try:
+                life.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                raise RunFailedError(f"{life} does not end:\n{self._whereabouts(life)}") from None
+            life.check()
+
+    def said(self) -> str:
+        """Return what the clients wrote to standard error: nothing, unless something was wrong."""
+        return "\n".join(filter(None, (life.said() for life in self.lives)))
+
+    def _whereabouts(self, life: Life) -> str:
+        """Return where the threads of a process are."""
+        before = life.said()
+        life.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 5.0
+        while life.said() == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return life.said()

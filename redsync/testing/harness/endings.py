@@ -1,0 +1,95 @@
+"""When all faults are over: can everybody take everything again, and is nothing left on nodes and in clients?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
+
+from redsync.testing.harness.journal import Line
+from redsync.testing.harness.verdicts import Stall, Violation, waited
+
+__all__ = ["BOUND", "judge_complaints", "judge_leaks", "judge_liveness", "judge_zombies", "zombies"]
+
+T = TypeVar("T")
+
+_CLAIMS: Final = (b"redsync:", b"redsync_queue:", b"redsync_places:")
+_RECORDS: Final = b"redsync:client:"
+
+BOUND: Final = 15.0
+"""Seconds in which every lock must be had again: a guard and what clients need to see its end, the lease of a client
+that was killed, and some turns of the others, on a machine that has other things to do."""
+
+
+def judge_liveness(
+    lines: Sequence[Line], names: Collection[str], workers: Collection[int], stalls: Sequence[Stall]
+) -> list[Violation]:
+    """Return which locks some thread of a process could not take, or not in time, when the faults were over.
+
+    Args:
+        lines: The journal of a process that was told to finish.
+        names: All locks.
+        workers: The threads of the process.
+        stalls: When it stood still.
+    """
+    violations = []
+    last = {(line["worker"], line["name"]): line for line in lines if line["event"] == "last"}
+    for worker in workers:
+        for name in names:
+            line = last.get((worker, name))
+            if line is None or not line["got"]:
+                why = "did not come to try" if line is None else f"got {line['why']}"
+                violations.append(Violation("lock stuck", f"worker {worker} {why} at the end, of {name}"))
+            elif (took := waited(line["asked"], line["at"], stalls)) > BOUND:
+                violations.append(Violation("lock stuck", f"worker {worker} waited {took:.1f} s for {name} at the end"))
+    return violations
+
+
+def judge_leaks(lines: Sequence[Line]) -> list[Violation]:
+    """Return what a process that was told to finish kept of its closed client, or complained of."""
+    closed = [line for line in lines if line["event"] == "closed"]
+    if not closed:
+        return [Violation("leak", "a client was never closed")]
+    if closed[-1]["threads"] or closed[-1]["sockets"]:
+        left = f"threads {closed[-1]['threads']} and {closed[-1]['sockets']} sockets"
+        return [Violation("leak", f"a closed client left {left}")]
+    return []
+
+
+def judge_complaints(lines: Sequence[Line]) -> list[Violation]:
+    """Return the errors that the library logged of itself, with a traceback."""
+    return [Violation("inner error", line["text"]) for line in lines if line["event"] == "complaint"]
+
+
+def judge_zombies(left: Mapping[int, Collection[str]]) -> list[Violation]:
+    """Return the claims and places that are left on nodes, by node, although everybody is gone."""
+    return [Violation("zombie", f"node {node} keeps {key}") for node, keys in left.items() for key in keys]
+
+
+def zombies(
+    scan: Callable[[], Mapping[T, Collection[bytes]]],
+    patience: float,
+    clock: Callable[[], float],
+    rest: Callable[[], None],
+) -> dict[T, list[bytes]]:
+    """Return the claims and places that are still on the nodes although nobody holds or waits, by node.
+
+    A command that was under way may need a moment, so a key counts only if it outlasts the patience. The record in
+    which a client says who it is is no claim.
+
+    Args:
+        scan: Returns the keys of every node.
+        patience: For how many seconds to look again while there are any.
+        clock: Returns the seconds on any clock.
+        rest: Sleeps a little between two looks.
+    """
+    deadline = clock() + patience
+    while True:
+        at = clock()
+        left = {
+            node: sorted(key for key in keys if key.startswith(_CLAIMS) and not key.startswith(_RECORDS))
+            for node, keys in scan().items()
+        }
+        found = {node: keys for node, keys in left.items() if keys}
+        if not found or at >= deadline:
+            return found
+        rest()

@@ -1,0 +1,136 @@
+"""Holds, put together from the lines of a journal: when each was certainly believed, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from redsync.testing.harness.journal import Line
+
+__all__ = ["Hold", "Key", "holds_of"]
+
+Key: TypeAlias = tuple[int, int]
+"""What tells an acquisition from all others: the worker, and when its acquire returned."""
+
+_GIVEN = ("worker", "number", "name", "asked", "since", "lease", "owner", "mode", "token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """One acquisition, as its owner wrote it down, and what is known of its process.
+
+    Attributes:
+        worker: The owner's number, counted over all processes of the run.
+        number: Which of its attempts it was.
+        name: What was acquired, as "kind:name".
+        asked: When the owner began to wait.
+        since: When the client counted a quorum; belief begins here.
+        granted: When acquire had returned.
+        until: The last `valid_until` that was written down.
+        lease: The lease it was taken with, in seconds; None for one that is renewed.
+        owner: Who held, as the client says it.
+        mode: Of a read-write lock, "read" or "write"; empty for others.
+        token: The fencing token, None for what has none.
+        looks: What the owner saw of the hold while it worked.
+        told: The calls of its `on_lost`.
+        ended: When its owner began to release; None if it never came to that.
+        kept: Whether the hold was valid after that.
+        written: What the counter was about to be set to; 0 if nothing was written.
+        gone: "released"; "lost", if the release said so; "lost inside", if something else did before; None if neither.
+        killed_at: An instant just before its process was killed, None if it was not.
+        journal: The file that tells of it.
+    """
+
+    worker: int
+    number: int
+    name: str
+    asked: int
+    since: int
+    granted: int
+    until: int
+    lease: float | None = None
+    owner: str = ""
+    mode: str = ""
+    token: int | None = None
+    looks: Sequence[Line] = ()
+    told: Sequence[Line] = ()
+    ended: int | None = None
+    kept: bool = False
+    written: int = 0
+    gone: str | None = None
+    killed_at: int | None = None
+    journal: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What tells this acquisition from all others."""
+        return self.worker, self.granted
+
+    @property
+    def read(self) -> int:
+        """The counter as it was read under the hold; 0 too if nothing was written."""
+        return max(self.written - 1, 0)
+
+    @property
+    def believed_until(self) -> int:
+        """Until when its owner certainly believed to hold.
+
+        That is until its release began, it was killed, its validity ended, or it was lost before that. When exactly a
+        hold was lost early, only the library knows: it tells a moment later. But it was not lost yet when its owner
+        last saw it valid.
+        """
+        ends = [end for end in (self.until, self.ended, self.killed_at) if end is not None]
+        told_at = min((line["at"] for line in self.told), default=self.until)
+        if told_at < self.until:
+            seen = (look["before"] for look in self.looks if look["remaining"] > 0 and look["before"] < told_at)
+            ends.append(max(seen, default=self.granted))
+        return min(ends)
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], killed_at: int | None = None, journal: str = "") -> Hold | None:
+        """Return what the lines of one attempt amount to; None if nothing was acquired."""
+        by_event = {line["event"]: line for line in lines}
+        acquired = by_event.get("acquired")
+        if acquired is None:
+            return None
+        done: Line = by_event.get("done", {})
+        end = by_event.get("released") or by_event.get("lost")
+        given: Line = {field: acquired[field] for field in _GIVEN if field in acquired}
+        return cls(
+            **given,
+            granted=acquired["at"],
+            until=max(line.get("until", 0) for line in lines),
+            looks=[line for line in lines if line["event"] == "looked"],
+            told=[line for line in lines if line["event"] == "told"],
+            ended=done.get("at"),
+            kept=done.get("kept", False),
+            written=by_event.get("writes", {}).get("value", 0),
+            gone=None if end is None else end["event"] + (" inside" if end.get("inside") else ""),
+            killed_at=killed_at if end is None else None,
+            journal=journal,
+        )
+
+    def __str__(self) -> str:
+        fate = self.gone or ("killed" if self.killed_at is not None else "unfinished")
+        return (
+            f"worker {self.worker}'s attempt {self.number} ({self.journal}) held {self.name} from {self.granted:,}, "
+            f"believing until {self.believed_until:,}, valid until {self.until:,}, {fate}"
+        )
+
+
+def holds_of(lines: Iterable[Line], killed_at: int | None = None, journal: str = "") -> list[Hold]:
+    """Return the holds that one process's journal tells of, in the order of their grants.
+
+    Args:
+        lines: The journal.
+        killed_at: An instant just before its process was killed, None if it was not.
+        journal: The name of its file.
+    """
+    # A hold may be told lost before its owner has come to write that it was granted, so lines are gathered first.
+    attempts: dict[tuple[int, int], list[Line]] = {}
+    for line in lines:
+        if "number" in line:
+            attempts.setdefault((line["worker"], line["number"]), []).append(line)
+    holds = (Hold.of(mine, killed_at, journal) for mine in attempts.values())
+    return sorted((hold for hold in holds if hold is not None), key=lambda hold: hold.granted)

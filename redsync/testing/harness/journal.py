@@ -1,0 +1,102 @@
+"""What processes write down while they work: one line of JSON for each thing that an owner did.
+
+Each process has a file that only grows, and writes each line at once. So it may be killed at any time: what it had
+written stays, and at most the last line is cut short.
+
+Every line has an `event` and the instant `at`. Lines of one acquisition also name the `worker`, counted over all
+processes of the run, and the `number` of its attempt.
+
+| event | meaning | fields |
+|---|---|---|
+| `ready` | the process has had a lock of its own | |
+| `acquired` | acquire has returned; its quorum was counted at `since` | name, asked, since, until, lease, owner, ... |
+| `re-entered` | the owner acquired it once more | |
+| `unsure` | a re-entry or an extension met too few nodes | |
+| `looked` | what the hold said of itself | since, before, remaining, lost, after, until |
+| `writes` | the owner is about to set the counter to this | value |
+| `done` | the owner begins to release | kept, until |
+| `released`, `lost` | the release is over; `inside`: an error said so before | inside |
+| `told` | `on_lost` was called | lost, remaining, until |
+| `busy`, `no quorum` | acquire failed | name, asked |
+| `success` | a rate limiter allowed it | name |
+| `last` | how the last acquisition of a thing went, after all faults | name, asked, got, why |
+| `heard` | a listener got a `HoldLost` | name, owner, reason |
+| `stall` | the process stood still | since, cpu |
+| `complaint` | the library logged an error of its own | text |
+| `closed` | what the closed client left behind | threads, sockets |
+
+All instants are whole nanoseconds on the clock of the leases, which all processes of a machine share: they can be
+compared exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+__all__ = ["Follower", "Journal", "Line", "nanoseconds", "now_ns", "read"]
+
+Line: TypeAlias = dict[str, Any]
+
+now_ns: Callable[[], int] = (
+    # A client's `valid_until` is an instant on this clock too.
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+)
+
+
+def nanoseconds(instant: float) -> int:
+    """Return an instant in seconds as ours, rounded down: no hold may seem to be believed for longer than it was."""
+    return int(instant * 1e9)
+
+
+class Journal:
+    """Writes the journal of this process; from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Append one line; its instant `at` is now, unless it is given."""
+        os.write(self._file, (json.dumps({"event": event, "at": now_ns(), **fields}) + "\n").encode())
+
+
+def read(path: Path) -> list[Line]:
+    """Return the whole lines of a journal; none if its process never came to write."""
+    return Follower(path.parent, path.name).read()
+
+
+class Follower:
+    """Reads journals while they grow.
+
+    Attributes:
+        lines: All lines read so far, per file in their order.
+    """
+
+    def __init__(self, directory: Path, pattern: str = "process-*.journal") -> None:
+        """Make one that has read nothing yet.
+
+        Args:
+            directory: Where the journals are.
+            pattern: Which files are journals.
+        """
+        self._directory = directory
+        self._pattern = pattern
+        self._offsets: dict[Path, int] = {}
+        self.lines: list[Line] = []
+
+    def read(self) -> list[Line]:
+        """Read what was added since the last call, and return it."""
+        new: list[Line] = []
+        for path in sorted(self._directory.glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                text, end, _ = file.read().rpartition(b"\n")
+            self._offsets[path] = self._offsets.get(path, 0) + len(text) + len(end)
+            new.extend(map(json.loads, text.splitlines()))
+        self.lines.extend(new)
+        return new

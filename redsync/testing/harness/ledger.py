@@ -1,0 +1,117 @@
+"""What owners read and write under their holds: two witnesses of exclusion that trust no clock.
+
+Both are files, because a file knows nothing of locks. For each thing that is fought over there is
+
+- a *ledger* of entries, only ever appended to: `BEGIN` and `END` of each critical section, numbered by what its owner
+  read there before;
+- a *counter* that is read, and a moment later overwritten: the classic that needs a lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from redsync.testing.harness.holds import Key
+
+__all__ = ["Entry", "Ledger"]
+
+_TAIL = 1024
+"""Bytes to look at for the latest number: a good dozen of entries."""
+
+
+class Entry(NamedTuple):
+    """A line of a ledger.
+
+    Attributes:
+        kind: "BEGIN" or "END".
+        name: The lock's name.
+        worker: Who wrote it, counted over all processes.
+        granted: When that worker's acquire had returned.
+        number: 1 more than the highest number that it had found in the ledger.
+    """
+
+    kind: str
+    name: str
+    worker: int
+    granted: int
+    number: int
+
+    @property
+    def key(self) -> Key:
+        """What tells this acquisition from all others: the worker, and when it was granted."""
+        return self.worker, self.granted
+
+    @classmethod
+    def parse(cls, line: bytes) -> Entry:
+        """Return what a line of a ledger says."""
+        kind, name, *numbers = line.decode().split()
+        return cls(kind, name, *map(int, numbers))
+
+
+class Ledger:
+    """The ledger and the counter of one lock. Nothing here excludes anybody: that is what the lock is for.
+
+    Attributes:
+        name: The lock's name.
+    """
+
+    def __init__(self, directory: Path, index: int, name: str) -> None:
+        """Open both files; whoever comes first makes them.
+
+        Args:
+            directory: Where they are.
+            index: The lock's place among those of the run.
+            name: The lock's name.
+        """
+        self.name = name
+        self._entries = os.open(directory / f"lock-{index}.ledger", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        self._counter = os.open(directory / f"lock-{index}.counter", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def begin(self, worker: int, granted: int) -> Entry:
+        """Append the entry that opens a critical section, numbered by what stands in the ledger."""
+        # The highest of the last few: who lost its lock may have appended an old number at any time.
+        number = 1 + max((entry.number for entry in self._tail()), default=0)
+        entry = Entry("BEGIN", self.name, worker, granted, number)
+        self._append(entry)
+        return entry
+
+    def end(self, begun: Entry) -> None:
+        """Append the entry that closes a critical section."""
+        self._append(begun._replace(kind="END"))
+
+    def read_counter(self) -> int:
+        """Return the counter."""
+        return int(os.pread(self._counter, 32, 0) or b"0")
+
+    def write_counter(self, value: int) -> None:
+        """Overwrite the counter."""
+        os.pwrite(self._counter, b"%020d" % value, 0)
+
+    def entries(self) -> list[Entry]:
+        """Return all entries in the order in which they were appended."""
+        return list(self._parse(os.pread(self._entries, self._size(), 0)))
+
+    def close(self) -> None:
+        """Close both files."""
+        os.close(self._entries)
+        os.close(self._counter)
+
+    def _append(self, entry: Entry) -> None:
+        os.write(self._entries, (" ".join(map(str, entry)) + "\n").encode())
+
+    def _size(self) -> int:
+        return os.fstat(self._entries).st_size
+
+    def _tail(self) -> list[Entry]:
+        start = max(self._size() - _TAIL, 0)
+        text = os.pread(self._entries, 2 * _TAIL, start)
+        # What precedes the first line's end may be half a line; so may the last one, which another is writing now.
+        lines = text.partition(b"\n")[2] if start else text
+        return list(self._parse(lines[: lines.rfind(b"\n") + 1]))
+
+    @staticmethod
+    def _parse(text: bytes) -> Iterator[Entry]:
+        return map(Entry.parse, text.splitlines())

@@ -1,0 +1,94 @@
+"""Was each loss told in time, once and truly, and did holds never lie about themselves?
+
+A hold that ends before its release must be told lost at its `valid_until`, or as soon as the process goes on; what a
+hold says of itself, `lost` and `remaining()`, is exact at any instant, and a lost one never comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from redsync.testing.harness.holds import Hold
+from redsync.testing.harness.journal import Line
+from redsync.testing.harness.verdicts import Stall, Violation, waited
+
+__all__ = ["SLACK", "judge_hearing", "judge_losses"]
+
+SLACK: Final = 1.2
+"""Seconds in which a process that does not stand still has certainly told."""
+
+_GRAIN: Final = 2_000
+"""Nanoseconds by which two readings of the clock may disagree, one being rounded seconds as a float."""
+
+
+def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violation]:
+    """Return what was not told, or wrongly, in one process.
+
+    Args:
+        holds: Those of the process.
+        stalls: When it stood still.
+    """
+    return [
+        Violation(promise, f"{hold}: {story}")
+        for hold in holds
+        for promise, story in (*_untold(hold, stalls), *_lies(hold, stalls))
+    ]
+
+
+def judge_hearing(lines: Sequence[Line], killed_at: int | None) -> list[Violation]:
+    """Return whether listeners and `on_lost` of one process heard of different numbers of losses."""
+    told, heard = (sum(line["event"] == event for line in lines) for event in ("told", "heard"))
+    # They are called one after the other, so death may come in between, to each thread that tells.
+    if told == heard or (killed_at is not None and heard < told <= heard + 3):
+        return []
+    return [Violation("loss not told", f"on_lost was called {told} times, but there were {heard} HoldLost events")]
+
+
+def _untold(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
+    if len(hold.told) > 1:
+        yield "loss told twice", f"at {[line['at'] for line in hold.told]}"
+    if hold.told and hold.gone == "released":
+        yield "loss told wrongly", "it was told lost and then released without an error"
+    if any(not line["lost"] or line["remaining"] for line in hold.told):
+        yield "loss told wrongly", f"its own callback found it {hold.told}"
+    told_at = hold.told[0]["at"] if hold.told else None
+    # A hold that was valid when its worker had done may turn out lost only by its release, whose error tells it.
+    must_be_told = hold.gone == "lost inside" or (hold.gone is not None and not hold.kept)
+    if told_at is None and must_be_told:
+        yield "loss not told", "nobody was told of it"
+    known_at = told_at or hold.ended
+    if known_at is not None and (late := waited(hold.until, known_at, stalls)) > SLACK:
+        yield (
+            "loss told late",
+            f"{late:.3f} s after its validity, without the time for which the process stood still",
+        )
+
+
+def _lies(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
+    lost_at = None
+    told_at = hold.told[0]["at"] if hold.told else None
+    for look in hold.looks:
+        says_valid = look["remaining"] > 0 or not look["lost"]
+        if lost_at is not None and says_valid:
+            yield "lost hold came back", f"lost at {lost_at}, but then {look}"
+        if look["remaining"] > 0:
+            # It was computed at some instant of the look, from some end that the hold had meanwhile.
+            if (
+                not look["since"] - look["after"] - _GRAIN
+                <= look["remaining"]
+                <= look["until"] - look["before"] + _GRAIN
+            ):
+                yield "hold lied", f"about its remaining time: {look}"
+        elif not look["lost"]:
+            yield "hold lied", f"nothing remained, but it was not lost: {look}"
+        if look["before"] >= look["until"] + _GRAIN and says_valid:
+            yield "hold lied", f"its time was over: {look}"
+        if look["lost"]:
+            lost_at = lost_at or look["after"]
+    if lost_at is not None and lost_at < hold.until - _GRAIN and hold.gone is not None:
+        # Lost before its time: whoever decided that tells it at once.
+        if told_at is None:
+            yield "loss not told", f"lost at {lost_at}, before its time, and nobody was told"
+        elif waited(lost_at, told_at, stalls) > SLACK:
+            yield "loss told late", f"lost at {lost_at}, told at {told_at}"

@@ -1,0 +1,194 @@
+"""One client process: `python -m redsync.testing.harness.process`, started by `crew`.
+
+Its owners, threads or tasks, fight with those of all others. It reads its standard input line by line:
+
+1. an `Order`; it makes its client, and notes that it is `ready`;
+2. `<begin> <end>`, the instants in ns between which its owners work; an end of 0 is not known yet;
+3. `finish`, which ends the work if nothing has before.
+
+When the input ends sooner, whoever has started it is gone or has given up, and the process ends too. What no owner
+expects ends it at once, with status 1 and a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import io
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from redsync.testing.harness.blocking import Blocking, run
+from redsync.testing.harness.journal import Journal, now_ns
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.owner import Owner, World
+from redsync.testing.harness.vitals import Complaints, Pulse, leftovers, open_sockets
+
+__all__ = ["main"]
+
+
+class _Flavour(ABC):
+    """How owners are run."""
+
+    @abstractmethod
+    def run(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end."""
+
+    @abstractmethod
+    async def together(self, each: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Run coroutines at the same time, each as an owner."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    @abstractmethod
+    def client(self, urls: Sequence[str], **options: Any) -> AbstractAsyncContextManager[Any]:
+        """Make a client."""
+
+
+class _Threads(_Flavour):
+    def run(self, steps: Coroutine[Any, Any, None]) -> None:
+        run(steps)
+
+    async def together(self, each: Sequence[Coroutine[Any, Any, None]]) -> None:
+        threads = [threading.Thread(target=run, args=(steps,)) for steps in each]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  (this flavour blocks)
+
+    def client(self, urls: Sequence[str], **options: Any) -> AbstractAsyncContextManager[Any]:
+        from redsync import Client
+
+        return Blocking(Client(urls, **options))
+
+
+class _Tasks(_Flavour):
+    def run(self, steps: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(steps)
+
+    async def together(self, each: Sequence[Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*each)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def client(self, urls: Sequence[str], **options: Any) -> AbstractAsyncContextManager[Any]:
+        from redsync import AsyncClient
+
+        return AsyncClient(urls, **options)
+
+
+class _Control:
+    """What standard input says, after the order."""
+
+    def __init__(self, lines: io.RawIOBase) -> None:
+        self._lines = lines
+        self._begin = self._end = math.inf
+        threading.Thread(target=self._follow, name="control", daemon=True).start()
+
+    def _follow(self) -> None:
+        begin, end = map(int, self._line().split())
+        self._begin, self._end = begin, end or math.inf
+        self._line()
+        self._end = 0
+
+    def _line(self) -> bytes:
+        line = self._lines.readline()
+        if not line:
+            os._exit(1)
+        return line
+
+    def begun(self) -> bool:
+        """Whether the owners may work."""
+        return now_ns() >= self._begin
+
+    def left(self) -> float:
+        """Return for how many seconds they may go on."""
+        return max(self._end - now_ns(), 0) / 1e9
+
+
+async def _play(order: Order, journal: Journal, flavour: _Flavour, control: _Control) -> None:
+    from redsync import HoldLost
+
+    def hear(event: object) -> None:
+        if isinstance(event, HoldLost):
+            journal.note("heard", name=event.name, owner=event.owner, reason=event.reason)
+
+    before = open_sockets()
+    options = {"lease": order.lease, "restart_guard": order.restart_guard, "listeners": [hear]}
+    async with flavour.client(order.urls, **options) as client:
+        if order.warm:
+            async with client.get_lock(f"ready:{order.first}", timeout=order.warm):
+                pass
+        journal.note("ready")
+        while not control.begun():
+            await flavour.sleep(0.002)
+        numbers = range(order.first, order.first + order.owners)
+        world = World(client, journal.note, flavour.sleep)
+        owners = [Owner(number, order, world) for number in numbers]
+        await flavour.together([_or_die(_live(owner, order, control.left)) for owner in owners])
+    threads, sockets = await leftovers(before, flavour.sleep)
+    journal.note("closed", threads=threads, sockets=sockets)
+
+
+async def _live(owner: Owner, order: Order, left: Callable[[], float]) -> None:
+    await owner.fight(left)
+    if order.last:
+        await owner.finish()
+    owner.close()
+
+
+async def _or_die(steps: Coroutine[Any, Any, None]) -> None:
+    try:
+        await steps
+    except BaseException:
+        # The crew sees that it has ended, and standard error says why.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this process when its parent dies: one that is stopped can't notice by itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def main() -> int:
+    """Do what standard input orders; return the exit status."""
+    _die_with_parent()
+    faulthandler.register(signal.SIGUSR1)  # for whoever wants to know where it hangs
+    logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and told in the journal
+    # Without a buffer there is no lock that the thread which reads it could keep while the interpreter ends.
+    lines = io.FileIO(0, closefd=False)
+    line = lines.readline()
+    if not line:
+        return 1
+    order = Order.of(line)
+    journal = Journal(Path(order.journal))
+    logging.getLogger("redsync").addHandler(Complaints(journal))
+    flavour: _Flavour = _Tasks() if order.flavour == "asyncio" else _Threads()
+    with Pulse(journal):
+        flavour.run(_play(order, journal, flavour, _Control(lines)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

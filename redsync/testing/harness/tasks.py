@@ -1,0 +1,109 @@
+"""What an owner does with one hold, drawn at random: how it takes it, and what it does until it gives it back.
+
+`WORK` names the mixtures. Each is a function of a source of randomness and of the client's lease.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+__all__ = ["WORK", "Choose", "Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done under one hold, and how it is taken.
+
+    Attributes:
+        timeout: The longest wait for it in seconds; infinity for the rest of the run.
+        seconds: How long the owner works under it.
+        lease: The lease to ask for; None for the client's, which is renewed.
+        levels: How often it is acquired, re-entries included, by an owner that may.
+        extends: Whether the owner lengthens it by hand.
+        rest: How many seconds the owner rests afterwards.
+    """
+
+    timeout: float
+    seconds: float
+    lease: float | None = None
+    levels: int = 1
+    extends: bool = False
+    rest: float = 0.0
+
+
+Choose: TypeAlias = Callable[[random.Random, float], Task]
+
+
+def nested(chance: random.Random, _lease: float) -> Task:
+    """Return a short task, often nested. It waits for longer than any fault of a minority may cost."""
+    return Task(2.0, chance.uniform(0.001, 0.002), levels=chance.randint(1, 3))
+
+
+def mixed(chance: random.Random, client_lease: float) -> Task:
+    """Return a task: mostly short ones, and some of each kind that the promises speak of."""
+    timeout = chance.choice([0.0, 0.3, 1.0, 3.0, 3.0])
+    levels = chance.choice([1, 1, 2, 3])
+    rest = chance.uniform(0.0, 0.03)  # so that the load is bounded
+    draw = chance.random()
+    if draw < 0.01:  # renewed several times
+        extends = chance.random() < 0.5
+        return Task(timeout, chance.uniform(1.0, 1.6) * client_lease, levels=levels, extends=extends, rest=rest)
+    if draw < 0.03:  # renewed once at least
+        return Task(timeout, chance.uniform(0.35, 0.6) * client_lease, levels=levels, rest=rest)
+    if draw < 0.04:  # lost by its own fault: worked on for longer than the lease and the time in which that is told
+        lease = chance.uniform(0.3, 0.6)
+        return Task(timeout, lease + chance.uniform(0.1, 1.6), lease, levels, rest=rest)
+    if draw < 0.09:  # not renewed, so that nodes which forget it are not told again
+        lease = chance.uniform(0.5, 1.0) * client_lease
+        return Task(timeout, chance.uniform(0.2, 0.8) * lease, lease, levels, rest=rest)
+    seconds = chance.choice([0.0, 0.001, 0.003, 0.01, chance.uniform(0.02, 0.15)])
+    return Task(timeout, seconds, levels=levels, rest=rest)
+
+
+def counting(chance: random.Random, client_lease: float) -> Task:
+    """Return a task such that no failure of a minority costs more than time: no lease of its own, patient enough."""
+    long = chance.random() < 0.01  # than the watchdog's period, and than a node is gone
+    seconds = 0.45 * client_lease if long else chance.choice([0.0, 0.001, 0.003, 0.01, 0.1 * chance.random()])
+    return Task(2.0, seconds)
+
+
+def leased(chance: random.Random, client_lease: float) -> Task:
+    """Return a task that holds for long, with a claim that nobody writes down again."""
+    return Task(0.3, chance.uniform(0.6, 0.8) * client_lease, client_lease, rest=chance.uniform(0.0, 0.03))
+
+
+def brief(chance: random.Random, _lease: float) -> Task:
+    """Return a short task, at times too long for its lease."""
+    rest = chance.uniform(0.0, 0.03)
+    if chance.random() < 0.15:
+        return Task(0.3, chance.uniform(0.35, 0.5), 0.3, rest=rest)
+    return Task(0.3, chance.choice([0.0, 0.01, 0.3]), rest=rest)
+
+
+def steady(chance: random.Random, _lease: float) -> Task:
+    """Return a task such that a lock that few share is held most of the time."""
+    levels = chance.choice([1, 1, 2])
+    return Task(chance.choice([1.0, 3.0, 10.0]), chance.uniform(0.1, 2.5), levels=levels, rest=0.01)
+
+
+def eager(chance: random.Random, client_lease: float) -> Task:
+    """Return a task such that all there is to have is wanted all the time.
+
+    Most are short, but most of the time is that of the long ones, for nodes to have something to forget. A hold with a
+    lease of its own is not told again to nodes that have forgotten it. Nodes that forgot wake nobody, so those notice
+    first who come new.
+    """
+    lease = client_lease if chance.random() < 0.5 else None
+    timeout = chance.choice([math.inf, math.inf, 0.05, 0.3])
+    long = chance.random() < 0.05
+    seconds = chance.uniform(0.3, 1.5) * client_lease if long else chance.choice([0.0, 0.0, 0.002, 0.02])
+    return Task(timeout, seconds, lease)
+
+
+WORK: Final[Mapping[str, Choose]] = {
+    work.__name__: work for work in (nested, mixed, counting, leased, brief, steady, eager)
+}

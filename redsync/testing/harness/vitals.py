@@ -1,0 +1,110 @@
+"""What a client process notices of itself: that it stands still, that the library complains, what a client leaves."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Self
+
+from redsync.testing.harness.journal import Journal, now_ns
+
+__all__ = ["Complaints", "Pulse", "leftovers", "open_sockets", "redsync_threads"]
+
+_BEAT: Final = 0.05
+"""Seconds between two beats of a pulse."""
+
+
+class Pulse:
+    """Notices when this process stands still: stopped, or starved by others, or busy with itself.
+
+    Attributes:
+        late: For how many seconds it stood still in all.
+    """
+
+    def __init__(self, journal: Journal | None = None, least: float = 0.25) -> None:
+        """Make one that beats within the `with` block.
+
+        Args:
+            journal: Where to note each standstill, if anywhere.
+            least: By how many seconds a beat must be late to count.
+        """
+        self._journal = journal
+        self._least = least
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self.late = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        since, used = now_ns(), time.process_time_ns()
+        while not self._over.wait(_BEAT):
+            at, using = now_ns(), time.process_time_ns()
+            late = (at - since) / 1e9 - _BEAT
+            if late > self._least:
+                self.late += late
+                if self._journal is not None:
+                    self._journal.note("stall", since=since, at=at, cpu=using - used)
+            since, used = at, using
+
+
+class Complaints(logging.Handler):
+    """Notes what the library reports of itself with a traceback: that should never happen."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.ERROR)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record that carries an exception."""
+        if record.exc_info:
+            self._journal.note("complaint", text=logging.Formatter().format(record))
+
+
+async def leftovers(
+    before: set[tuple[int, int]], sleep: Callable[[float], Awaitable[None]], patience: float = 3.0
+) -> tuple[Sequence[str], int]:
+    """Return the threads and the number of sockets that a closed client has left, once it had time to end them.
+
+    Args:
+        before: The sockets that were open before there was a client.
+        sleep: Waits for so many seconds.
+        patience: How long to give it, in seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        gc.collect()
+        threads = [thread.name for thread in redsync_threads()]
+        left = len(open_sockets() - before)
+        if time.monotonic() > deadline or not (threads or left):
+            return threads, left
+        await sleep(0.01)
+
+
+def redsync_threads() -> set[threading.Thread]:
+    """Return the threads of this process that clients have started."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-")}
+
+
+def open_sockets() -> set[tuple[int, int]]:
+    """Return the open sockets of this process: descriptor and inode."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        try:
+            status = os.fstat(int(name))
+        except OSError:  # the descriptor of the listing itself
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found.add((int(name), status.st_ino))
+    return found

@@ -1,0 +1,129 @@
+"""The same owners, journals and checkers on virtual machines: exact, with all faults, for every kind."""
+
+import asyncio
+
+import pytest
+
+from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
+from redsync.testing.harness.holds import holds_of
+from redsync.testing.harness.journal import nanoseconds
+from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.losses import judge_losses
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.owner import Owner, World
+from redsync.testing.simulator import Simulation
+from redsync.testing.simulator.faults import Nemesis
+
+KINDS = ["lock", "mutex", "fair_lock", "fenced_lock", "spin_lock", "read_write_lock", "semaphore"]
+LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
+
+
+def nothing(sim):
+    """Let all be well."""
+
+
+def by_chance(sim):
+    Nemesis(sim, until=SECONDS - 2.0, every=0.5).start()
+
+
+class Run:
+    """Three machines with two owners each, in virtual time."""
+
+    def __init__(self, directory, name, seed, *, work="mixed", faults=by_chance, guard=LEASE, last=True):
+        self.name, self.lines = name, []
+        self._order = Order(
+            urls=[], names=[name], directory=str(directory), journal="", first=0, owners=1, seed=str(seed), work=work,
+            lease=LEASE, last=last, limit=PERMITS, look=0.1,
+        )  # fmt: skip
+        with Simulation(seed, nodes=5, lease=LEASE, restart_guard=guard, checkers=[]) as self.sim:
+            machines = [self.sim.machine(name) for name in "abc"]
+            for number in range(6):
+                machine = machines[number % 3]
+                machine.start(self._live(Owner(number, self._order, self._world(machine, f"owner-{number}"))))
+            faults(self.sim)
+            self.sim.run()
+        ledger = Ledger(directory, 0, name)
+        self.entries, self.counter = ledger.entries(), ledger.read_counter()
+        ledger.close()
+        self.holds = holds_of(self.lines)
+
+    def _world(self, machine, who):
+        def note(event, **fields):
+            self.lines.append({"event": event, "at": self.now(), **fields})
+            machine.tell(who, event, **fields)
+
+        def instant(seconds):
+            return nanoseconds(self.sim.now + seconds - machine.clock.now())
+
+        return World(machine.client(), note, asyncio.sleep, self.now, instant)
+
+    def now(self):
+        return nanoseconds(self.sim.now)
+
+    async def _live(self, owner):
+        await owner.fight(lambda: SECONDS - self.sim.now)
+        if self._order.last:
+            await owner.finish()
+        owner.close()
+
+    def broken(self):
+        found = judge_exclusion(self.holds, {self.name: self.entries}, {self.name: self.counter}, PERMITS)
+        return {violation.promise for violation in found}
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_owners_keep_what_is_promised_without_faults(tmp_path, kind):
+    run = Run(tmp_path, f"{kind}:0", 1, faults=nothing)
+    assert run.broken() == set()
+    assert len(run.holds) > 10
+    assert judge_losses(run.holds, []) == []
+    assert all(line["got"] for line in run.lines if line["event"] == "last")
+    assert (run.counter > 0) == (kind != "semaphore")
+    assert most_at_once(run.holds)[0] == (PERMITS if kind == "semaphore" else 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_owners_keep_what_is_promised_whatever_happens(tmp_path, kind):
+    run = Run(tmp_path, f"{kind}:0", 2)
+    assert run.broken() == set()
+    assert len(run.holds) > 5
+
+
+def test_owners_of_one_seed_do_the_same_again(tmp_path):
+    lines = []
+    for attempt in "ab":
+        (tmp_path / attempt).mkdir()
+        lines.append(Run(tmp_path / attempt, "lock:0", 3).lines)
+    assert [line["event"] for line in lines[0]] == [line["event"] for line in lines[1]]
+
+
+def test_tokens_of_a_fenced_lock_are_noted_and_grow(tmp_path):
+    holds = Run(tmp_path, "fenced_lock:0", 1, faults=nothing).holds
+    assert all(hold.token for hold in holds)
+    assert disorder(holds) == []
+
+
+def test_writers_go_on_to_read(tmp_path):
+    holds = Run(tmp_path, "read_write_lock:0", 1, work="eager", faults=nothing).holds
+    assert {hold.mode for hold in holds} == {"read", "write"}
+    written = {(hold.worker, hold.number) for hold in holds if hold.mode == "write"}
+    assert any(hold.mode == "read" and (hold.worker, hold.number - 1) in written for hold in holds)
+
+
+def test_successes_of_a_rate_limiter_are_noted(tmp_path):
+    lines = Run(tmp_path, "rate_limiter:0", 1, work="eager", faults=nothing, last=False).lines
+    assert sum(line["event"] == "success" for line in lines) > SECONDS
+
+
+@pytest.mark.parametrize(("guard", "broken"), [(0.0, {"overlap"}), (LEASE, set())])
+def test_checkers_find_that_nodes_forget_and_nobody_guards(tmp_path, guard, broken):
+    run = Run(tmp_path, "lock:0", 1, work="leased", faults=forget_a_quorum, guard=guard)
+    assert run.broken() & {"overlap"} == broken
+
+
+def forget_a_quorum(sim):
+    for at in (2.7, 3.7):
+        sim.run(until=at)
+        for node in sim.nodes[:3]:
+            node.crash()
+            node.restart(forget=True)

@@ -1,0 +1,106 @@
+"""A client process works when it may, ends when it is told to or when it is left alone, and says what failed."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from redsync.testing.harness.crew import COMMAND, Crew, RunFailedError
+from redsync.testing.harness.holds import holds_of
+from redsync.testing.harness.journal import now_ns, read
+from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.orders import Order
+
+
+def eventually(condition, within=30.0):
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def crew_of(urls, directory, **changes):
+    def make_order(client, first, journal):
+        given = {"urls": urls, "names": ["lock:0"], "owners": 2, "seed": "1", "work": "nested", "restart_guard": 0.0}
+        return Order(directory=str(directory), journal=str(journal), first=first, **{"warm": 20.0, **given, **changes})
+
+    return Crew(directory, make_order)
+
+
+def test_order_survives_its_line():
+    order = Order(urls=["a"], names=["lock:0"], directory=".", journal="x", first=3, owners=2, seed="7", lease=1.5)
+    assert Order.of(order.line()) == order
+    assert order.line().count(b"\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["threads", "asyncio"])
+def test_processes_work_in_their_time_only(redsync_nodes, tmp_path, flavour):
+    with crew_of(redsync_nodes.urls, tmp_path, flavour=flavour, last=True) as crew:
+        crew.start(0)
+        crew.start(1)
+        crew.await_all("ready")
+        assert crew.working()
+        assert not crew.noted("acquired")
+        begin = now_ns() + 100_000_000
+        end = begin + 300_000_000
+        crew.go(begin, end)
+        eventually(lambda: not crew.working())
+        assert crew.said() == ""
+    journals = [read(life.journal) for life in crew.lives]
+    holds = [hold for lines in journals for hold in holds_of(lines)]
+    assert {hold.worker for hold in holds} == {0, 1, 2, 3}
+    assert begin <= min(hold.asked for hold in holds)
+    assert max(hold.asked for hold in holds) < end
+    ledger = Ledger(tmp_path, 0, "lock:0")
+    assert ledger.read_counter() == len(holds) > 5
+    ledger.close()
+    for lines in journals:
+        assert sum(line["event"] == "last" and line["got"] for line in lines) == 2
+        assert (lines[-1]["event"], lines[-1]["threads"], lines[-1]["sockets"]) == ("closed", [], 0)
+
+
+@pytest.mark.slow
+def test_processes_work_until_they_are_told_to_finish(redsync_nodes, tmp_path):
+    with crew_of(redsync_nodes.urls, tmp_path) as crew:
+        crew.start(0)
+        crew.go()
+        crew.await_all("acquired")
+        crew.finish()
+        assert crew.lives[0].process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("working", [False, True])
+def test_process_ends_with_whoever_started_it(redsync_nodes, tmp_path, working):
+    with crew_of(redsync_nodes.urls, tmp_path) as crew:
+        crew.start(0)
+        crew.await_all("ready")
+        if working:
+            crew.go()
+        crew.lives[0].process.stdin.close()
+        assert crew.lives[0].process.wait(20) == 1
+
+
+def test_process_ends_without_an_order():
+    assert subprocess.run(COMMAND, stdin=subprocess.DEVNULL, timeout=20, check=False).returncode == 1
+
+
+@pytest.mark.slow
+def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path):
+    (tmp_path / "lock-0.ledger").write_text("damaged\n")
+    with crew_of(redsync_nodes.urls, tmp_path) as crew:
+        crew.start(0)
+        crew.go()
+        with pytest.raises(RunFailedError, match=r"status 1; it said:\n(.*\n)*.*Error"):
+            eventually(lambda: not crew.working())
+        assert "Traceback" in crew.said()
+
+
+def test_process_takes_no_file_of_the_directory_for_a_module(tmp_path):
+    (tmp_path / "redsync.py").write_text("raise SystemExit(9)")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(COMMAND, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=20, check=False)
+    assert done.returncode == 1
