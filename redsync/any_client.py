@@ -15,6 +15,7 @@ from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node, NodeStatus, make_nodes
+from redsync._drivers.process import REAL, Surroundings
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.exceptions import ConfigurationError
 
@@ -49,6 +50,7 @@ class AnyClient(ABC, Generic[DriverT]):
     # What every driver runs for its client.
     _WATCHDOG = staticmethod(watchdog)
     _FAREWELL = staticmethod(farewell)
+    _SURROUNDINGS: ClassVar[Surroundings] = REAL
 
     def __init__(
         self,

@@ -75,7 +75,12 @@ class Client(AnyClient[ThreadRunner]):
         self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
     ) -> ThreadRunner:
         runner = ThreadRunner(
-            nodes=nodes, timing=timing, listeners=listeners, watchdog=self._WATCHDOG, farewell=self._FAREWELL
+            nodes=nodes,
+            timing=timing,
+            listeners=listeners,
+            watchdog=self._WATCHDOG,
+            farewell=self._FAREWELL,
+            surroundings=self._SURROUNDINGS,
         )
         runner.connect()
         return runner

@@ -66,7 +66,12 @@ class AsyncClient(AnyClient[AioRunner]):
         self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
     ) -> AioRunner:
         return AioRunner(
-            nodes=nodes, timing=timing, listeners=listeners, watchdog=self._WATCHDOG, farewell=self._FAREWELL
+            nodes=nodes,
+            timing=timing,
+            listeners=listeners,
+            watchdog=self._WATCHDOG,
+            farewell=self._FAREWELL,
+            surroundings=self._SURROUNDINGS,
         )
 
     # Synchronizers.

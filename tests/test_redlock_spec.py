@@ -14,8 +14,8 @@ import time
 import pytest
 import redis
 
-from redsync import LeaseLostError, QuorumError
-from redsync._drivers import threads
+from redsync import Client, LeaseLostError, QuorumError
+from redsync._drivers.process import REAL, clock
 from redsync.testing import FaultProxy
 from tests.support.locks import PATIENCE
 
@@ -237,8 +237,8 @@ def test_majority_in_time_wins_and_less_than_a_majority_never(mutex, raw):
 
 def test_majority_that_took_longer_than_the_lease_is_none(monkeypatch, nodes, make_client, other, raw, *, eventually):
     """Step 3: "and the total time elapsed to acquire the lock is less than lock validity time" """
-    clock, ahead = threads.clock, [0.0]
-    monkeypatch.setattr(threads, "clock", lambda: clock() + sum(ahead))
+    ahead = [0.0]
+    monkeypatch.setattr(Client, "_SURROUNDINGS", REAL._replace(clock=lambda: clock() + sum(ahead)))
     client = make_client(lease=9.0, node_timeout=20.0)
     await_answers(client, eventually)
     owed = lambda: [bool(link.pending) for lane in client.runner._lanes for link in lane.links]  # noqa: E731

@@ -32,7 +32,7 @@ from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel, Retry
-from redsync._drivers.process import REAL, Surroundings
+from redsync._drivers.process import Surroundings
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
@@ -79,7 +79,7 @@ class AioRunner:
         listeners: Sequence[Callable[[Event], object]],
         watchdog: Callable[[Session, float], Steps[None]],
         farewell: Callable[[Session], Steps[None]],
-        surroundings: Surroundings = REAL,
+        surroundings: Surroundings,
     ) -> None:
         """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
         self.nodes: Final = tuple(nodes)

@@ -8,7 +8,6 @@ state has changed.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
@@ -77,8 +76,8 @@ class Census:
         processes: Processes,
         tell: Callable[[Event], None],
         wake: Callable[[], None],
+        luck: Callable[[], float],
         guard: threading.Condition | None = None,
-        luck: Callable[[], float] = random.random,
     ) -> None:
         self._nodes: Final = nodes
         self._lanes: Final = lanes

@@ -66,6 +66,7 @@ class Maintenance:
         nodes: Sequence[Node],
         client_id: str,
         clock: Callable[[], float],
+        luck: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
         processes: Processes,
@@ -102,6 +103,7 @@ class Maintenance:
             tell=tell,
             wake=self._waker_up,
             guard=self._settled,
+            luck=luck,
         )
 
     # Life.

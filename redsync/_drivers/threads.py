@@ -14,10 +14,8 @@ import inspect
 import itertools
 import logging
 import os
-import random
 import threading
 import time
-import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,12 +34,12 @@ from redsync._drivers.lanes import Lane
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel, Retry
-from redsync._drivers.process import at_exit, clock, describe_process
+from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
-__all__ = ["ThreadRunner", "clock"]
+__all__ = ["ThreadRunner"]
 
 T = TypeVar("T")
 
@@ -95,6 +93,7 @@ class ThreadRunner:
         listeners: Sequence[Callable[[Event], object]],
         watchdog: Callable[[Session, float], Steps[None]],
         farewell: Callable[[Session], Steps[None]],
+        surroundings: Surroundings,
     ) -> None:
         """Make a runner that does not connect yet.
 
@@ -104,11 +103,14 @@ class ThreadRunner:
             listeners: Called with each event.
             watchdog: The protocol that the maintenance runs for as long as the client lives.
             farewell: The protocol that gives back what is held when the client is closed.
+            surroundings: Clock, chance and identity.
         """
         self.nodes: Final = tuple(nodes)
         self._addresses: Final = tuple(node.address for node in nodes)
         self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
+        self._surroundings: Final = surroundings
+        self.now: Final = surroundings.clock
         self._herald: Final = Herald(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
@@ -118,7 +120,7 @@ class ThreadRunner:
 
     def _start(self) -> None:
         """Begin with an identity, locks and connections of our own: at creation, and in the child of a fork."""
-        self.client_id = str(uuid.uuid4())
+        self.client_id = self._surroundings.new_id()
         self._identity = _Identity()
         self._doing = Doing()
         self._monitor = threading.Lock()
@@ -131,7 +133,8 @@ class ThreadRunner:
         self._maintenance = Maintenance(
             nodes=self.nodes,
             client_id=self.client_id,
-            clock=clock,
+            clock=self.now,
+            luck=self._surroundings.luck,
             node_timeout=self._timing.node_timeout,
             restart_guard=self._timing.restart_guard,
             processes=processes,
@@ -144,9 +147,9 @@ class ThreadRunner:
             len(self.nodes),
             self._timing,
             HoldTable(self._maintenance.alarm),
-            random.random,
+            self._surroundings.luck,
             client_key(self.client_id),
-            describe_process().pack(),
+            self._surroundings.describe().pack(),
             processes=processes,
         )
 
@@ -184,7 +187,7 @@ class ThreadRunner:
         self._ready = True
 
     def _watch(self) -> None:
-        self._drive(self._watchdog(self.session, clock()), set(), self._perform_watchdog)
+        self._drive(self._watchdog(self.session, self.now()), set(), self._perform_watchdog)
 
     # What facades see.
 
@@ -200,10 +203,6 @@ class ThreadRunner:
     def new_owner(self) -> Owner:
         """Return an owner that nobody has been before."""
         return Owner.of(self.client_id, next(_serials))
-
-    def now(self) -> float:
-        """Return the instant in seconds; a suspended machine's time goes on."""
-        return clock()
 
     def require_open(self) -> None:
         """Return if the client is open, else raise `ClientClosedError`."""
@@ -300,10 +299,10 @@ class ThreadRunner:
                 self._maintenance.join(2 * _CLOSING_PATIENCE)
             if started:
                 self._maintenance.release_waiters()
-                deadline = clock() + _CLOSING_PATIENCE
-                while self._active and clock() < deadline:
+                deadline = self.now() + _CLOSING_PATIENCE
+                while self._active and self.now() < deadline:
                     time.sleep(0.001)
-                self._maintenance.await_interrupted(deadline - clock())
+                self._maintenance.await_interrupted(deadline - self.now())
         finally:
             # Interrupted or not: whoever calls again finds it closed, so nobody does the rest later. What is
             # interrupted, perhaps before it began, is done again.
@@ -387,15 +386,15 @@ class ThreadRunner:
             listening.add((lane, effect.listen))
         tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
-        tally.sent_at = sent_at = clock()
+        tally.sent_at = sent_at = self.now()
         lane.send(parcel)
         if not parcel.done:
             lane.wait(parcel, sent_at + effect.timeout)
             if not parcel.done:
                 lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
         if effect.lingers and tally.open:
-            lane.linger(parcel, tally, effect.lingers_until(sent_at, clock()))
-        tally.at = clock()
+            lane.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+        tally.at = self.now()
         return tally
 
     def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
@@ -408,7 +407,7 @@ class ThreadRunner:
         signals = lane.nap(lane.wakeups.naps(effect, retry))
         if self.closed:
             raise ClientClosedError
-        return Wakeup(clock(), *signals)
+        return Wakeup(self.now(), *signals)
 
     def _perform_watchdog(self, effect: Effect, listening: _Listening) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""
@@ -417,7 +416,7 @@ class ThreadRunner:
         while self._deferred:
             self._perform_deferred(self._deferred.popleft())
         self._maintenance.sleep(effect.until)
-        return Wakeup(clock(), 0)
+        return Wakeup(self.now(), 0)
 
     def _perform_deferred(self, steps: Steps[None]) -> None:
         try:

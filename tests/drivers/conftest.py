@@ -28,8 +28,8 @@ from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import make_nodes, pack
 from redsync._drivers.parcels import Parcel
+from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
-from redsync._drivers.threads import clock
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE
 

@@ -8,7 +8,7 @@ import pytest
 
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.parcels import Sleeper
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 from tests.aio_support import both_loops, in_loop, new_seed, turns, until
 
 

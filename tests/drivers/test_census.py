@@ -1,5 +1,6 @@
 """What a client knows of its nodes: whether two of them are one server, and when not to take them for that."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,7 @@ class Net:
             processes=Processes(),
             tell=lambda _: None,
             wake=lambda: None,
+            luck=random.random,
         )
 
     def reconsider(self):

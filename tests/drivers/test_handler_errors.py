@@ -6,7 +6,7 @@ import pytest
 
 from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError
 from redsync._core.effects import Wait, wait
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 

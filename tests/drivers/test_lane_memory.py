@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 
 UNHEARD = (None, -math.inf)
 """The birth record of a node that was not asked for it, and since when it remembers."""

@@ -19,7 +19,7 @@ import pytest
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.parcels import Parcel
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 from redsync.testing.servers import free_ports
 from tests.support.locks import PATIENCE
 from tests.support.ours import of_ours

@@ -11,7 +11,7 @@ from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 from tests.drivers.conftest import stand_by
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from redsync import Client
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 
 
 def tell(**facts):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from redsync import HoldOrphaned
-from redsync._drivers.threads import clock
+from redsync._drivers.process import clock
 
 sweep = pytest.mark.sweep
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redsync import Hold, HoldLost, LeaseLostError
-from redsync._drivers import threads
+from redsync import Client, Hold, HoldLost, LeaseLostError
+from redsync._drivers.process import REAL, clock
 
 LEASE = 30.0
 PROMPT = 15.0  # whoever sleeps looks at the clock once a second; who does not sleeps until the lease ends
@@ -16,8 +16,8 @@ PROMPT = 15.0  # whoever sleeps looks at the clock once a second; who does not s
 def suspend(monkeypatch):
     """Return a function that lets the clients of this process find that much later."""
     ahead = [0.0]
-    clock = threads.clock
-    monkeypatch.setattr(threads, "clock", lambda: clock() + sum(ahead))
+    later = REAL._replace(clock=lambda: clock() + sum(ahead))
+    monkeypatch.setattr(Client, "_SURROUNDINGS", later)
     return ahead.append
 
 
