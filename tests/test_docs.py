@@ -164,14 +164,12 @@ def run(redsync_nodes, tmp_path, python):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", pages_with("python"))
 def test_examples_of_page_run_and_print_what_it_says(path, run):
     faults = run(path, "python")
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", pages_with("bash"))
 def test_commands_of_page_run_and_print_what_it_says(path, run):
     faults = run(path, "bash")

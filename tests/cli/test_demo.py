@@ -90,7 +90,6 @@ def eventually(condition, within=10.0):
 
 
 @linux
-@pytest.mark.slow
 def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
     process = start("demo", "--seconds", "4", "--seed", "7", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=60)
@@ -121,7 +120,6 @@ def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
 
 
 @linux
-@pytest.mark.slow
 @pytest.mark.parametrize("after", ["first lock", *swept("servers", "hangs (SIGSTOP)")])
 def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
     process = start("demo", "--seconds", "8", "--processes", "2", "--threads", "2")
@@ -153,7 +151,6 @@ def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, er
 
 
 @linux
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_terminated_demo_leaves_nothing(start, tmp_path):
     process = start("demo", "--processes", "2", "--threads", "2")
@@ -167,7 +164,6 @@ def test_terminated_demo_leaves_nothing(start, tmp_path):
 
 
 @linux
-@pytest.mark.slow
 def test_killed_demo_leaves_no_process(start, tmp_path):
     process = start("demo", "--processes", "2", "--threads", "2")
     read_until(process.stdout, "first lock after")
@@ -178,7 +174,6 @@ def test_killed_demo_leaves_no_process(start, tmp_path):
     eventually(lambda: processes_of(process, tmp_path) == [])
 
 
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_demo_with_one_node_injects_no_fault(start):
     process = start("demo", "--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
@@ -211,7 +206,6 @@ def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_p
 
 
 @linux
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_demo_writes_its_report_as_json_for_programs(start):
     process = start("demo", "--json", "--seconds", "2", "--processes", "2", "--seed", "7")
@@ -231,7 +225,6 @@ def options(**changes):
     )
 
 
-@pytest.mark.slow
 def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -247,7 +240,6 @@ def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys
     assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.0.journal"}
 
 
-@pytest.mark.slow
 def test_scan_finds_keys_on_nodes(redsync_nodes):
     import redis
 
@@ -257,7 +249,6 @@ def test_scan_finds_keys_on_nodes(redsync_nodes):
     assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:lock:1}"], 4: []}
 
 
-@pytest.mark.slow
 def test_scan_fails_when_a_node_died_by_itself(redsync_nodes):
     redsync_nodes.kill(2)
     with pytest.raises(RunFailedError, match="node 3 died by itself"):

@@ -141,7 +141,6 @@ def test_keeper_that_was_stopped_sees_the_end_of_the_command(lock_command):
     assert process.returncode == 3
 
 
-@pytest.mark.slow
 def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_lock(
     lock_command, eventually, tmp_path
 ):
@@ -163,7 +162,6 @@ def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
     process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')

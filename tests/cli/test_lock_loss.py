@@ -40,7 +40,6 @@ def last_beat(path):
     return float(path.read_text() or "0")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["pause", *swept("kill")])
 def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nodes, beats, fault):
     process = lock_command("x", "--lease", str(LEASE), "--", sys.executable, "-c", BEAT, str(beats))
@@ -57,7 +56,6 @@ def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nod
     assert asked < last_beat(beats) - 0.1
 
 
-@pytest.mark.slow
 def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, beats):
     command = ["--", sys.executable, "-c", BEAT, str(beats)]
     process = lock_command("x", "--lease", str(LEASE), "--on-lost", "kill", *command)
@@ -70,7 +68,6 @@ def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, be
     assert last_beat(beats) < failed + LEASE - DRIFT
 
 
-@pytest.mark.slow
 def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes):
     process = lock_command("x", "--lease", "0.5", "--on-lost", "ignore", "-c", "echo ready; sleep 1.1; exit 3")
     process.read_until("ready\n")
@@ -81,7 +78,6 @@ def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes)
     assert "was lost" in err
 
 
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_command_outlives_a_rolling_restart(lock_command, nodes):
     process = lock_command("x", "--lease", str(LEASE), "-c", "echo ready; read line", stdin=-1)
@@ -95,7 +91,6 @@ def test_command_outlives_a_rolling_restart(lock_command, nodes):
     assert process.returncode == 0, err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", [RELUCTANT, *swept("echo ready; sleep 60")])
 def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
     process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)
@@ -116,7 +111,6 @@ def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
     assert "was lost" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [["--permits", "2"], *swept(["-s"], ["--fair"])])
 def test_every_kind_of_lock_is_watched(lock_command, nodes, kind):
     process = lock_command("x", *kind, "--lease", "1.5", "-c", "echo ready; sleep 60")

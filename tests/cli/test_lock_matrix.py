@@ -18,10 +18,7 @@ import pytest
 from redsync.testing import LocalNodes
 from tests.cli.commands import PATIENCE, command_line
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 LEASE = 1.5
 OPTIONS = ["x", "--lease", str(LEASE), "-k", "0.3"]

@@ -135,7 +135,6 @@ def test_owner_asks_for_what_its_task_says(play):
     assert client.options["timeout"] == 1.0, "the rest of the run"
 
 
-@pytest.mark.slow
 def test_owners_with_real_locks_are_found_in_order(play, redsync_client, redsync_nodes, ledger, tmp_path):
     async def as_tasks():
         async with AsyncClient(redsync_nodes.urls, restart_guard=0) as client:

@@ -35,7 +35,6 @@ def test_order_survives_its_line():
     assert order.line().count(b"\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["threads", "asyncio"])
 def test_processes_work_in_their_time_only(redsync_nodes, tmp_path, flavour):
     with crew_of(redsync_nodes.urls, tmp_path, flavour=flavour, last=True) as crew:
@@ -62,7 +61,6 @@ def test_processes_work_in_their_time_only(redsync_nodes, tmp_path, flavour):
         assert (lines[-1]["event"], lines[-1]["threads"], lines[-1]["sockets"]) == ("closed", [], 0)
 
 
-@pytest.mark.slow
 def test_processes_work_until_they_are_told_to_finish(redsync_nodes, tmp_path):
     with crew_of(redsync_nodes.urls, tmp_path) as crew:
         crew.start(0)
@@ -72,7 +70,6 @@ def test_processes_work_until_they_are_told_to_finish(redsync_nodes, tmp_path):
         assert crew.lives[0].process.returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("working", [False, True])
 def test_process_ends_with_whoever_started_it(redsync_nodes, tmp_path, working):
     with crew_of(redsync_nodes.urls, tmp_path) as crew:
@@ -88,7 +85,6 @@ def test_process_ends_without_an_order():
     assert subprocess.run(COMMAND, stdin=subprocess.DEVNULL, timeout=20, check=False).returncode == 1
 
 
-@pytest.mark.slow
 def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path):
     (tmp_path / "lock-0.ledger").write_text("damaged\n")
     with crew_of(redsync_nodes.urls, tmp_path) as crew:

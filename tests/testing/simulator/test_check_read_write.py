@@ -72,7 +72,6 @@ def test_checker_finds_quorum_of_one_among_readers_and_writers(monkeypatch):
     assert "is held by" in hunt(Exclusion, range(40), kind="read-write")
 
 
-@pytest.mark.slow
 def test_checker_finds_nodes_that_let_in_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
     scripts = {}

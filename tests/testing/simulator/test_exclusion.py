@@ -51,7 +51,6 @@ def test_checker_finds_abandon_that_drops_claims_of_others():
     hunt(range(10), scripts=broken)
 
 
-@pytest.mark.slow
 def test_checker_finds_release_that_drops_claims_of_others():
     broken = break_script(
         "lock_release", "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
@@ -59,7 +58,6 @@ def test_checker_finds_release_that_drops_claims_of_others():
     hunt(range(1000), scripts=broken)
 
 
-@pytest.mark.slow
 def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
     hunt(range(1000), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
