@@ -54,7 +54,7 @@ def test_effects_are_performed_without_the_monitor(runner, eventually):
     """A protocol that sleeps holds nobody else up."""
 
     def sleep():
-        yield from wait(Wait(clock() + 60, 0, b"sleeper"))
+        yield from wait(Wait(clock() + 60, 0, b"sleeper", unless=lambda: False))
         return clock()
 
     with ThreadPoolExecutor(1) as pool:

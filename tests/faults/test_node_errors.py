@@ -170,7 +170,7 @@ def test_refusing_minority_goes_unnoticed(code, client, nodes, admin, eventually
         for i in MINORITY:
             refuse(admin, i, nodes)
         work(client)
-    assert code in client.nodes()[MINORITY[0]].last_error
+    eventually(lambda: code in (client.nodes()[MINORITY[0]].last_error or ""))
     for i in MINORITY:
         relent(admin, i, nodes)
     work(client)
