@@ -1,4 +1,4 @@
-"""The lock with all faults, a few hundred runs by seed; `make simulate SEEDS=100000` makes more of them."""
+"""Runs of the lock by seed: the same seed gives the same trace; seeds that found something once."""
 
 import hashlib
 import os
@@ -8,14 +8,6 @@ import sys
 import pytest
 
 from redsync.testing.simulator.runs import simulate
-
-PER_TEST = 25
-
-
-@pytest.mark.parametrize("first", range(0, 200, PER_TEST))
-def test_lock_keeps_every_promise_in_runs_by_seed(first):
-    for seed in range(first, first + PER_TEST):
-        simulate(seed)  # its error says how to replay it
 
 
 def digest(seeds: range) -> str:
