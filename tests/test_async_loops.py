@@ -337,7 +337,10 @@ def test_loop_that_ends_while_a_client_connects_or_asks_leaves_nothing(nodes, ra
 
 
 @uvloop_in_sweeps
-def test_loop_that_ends_at_any_turn_of_a_clients_life_leaves_nothing(nodes, raw, loop):
+@pytest.mark.parametrize(
+    "steps", [pytest.param([13, 21, 34], id="some"), pytest.param([1, 1, 2, 3, 5], id="most", marks=pytest.mark.sweep)]
+)
+def test_loop_that_ends_at_any_turn_of_a_clients_life_leaves_nothing(nodes, raw, loop, steps):
     """Each of its tasks may be cancelled before its first step."""
 
     async def main(after):
@@ -353,7 +356,7 @@ def test_loop_that_ends_at_any_turn_of_a_clients_life_leaves_nothing(nodes, raw,
         assert len(client.runner.session.holds) == 0
         if task.done() and not task.cancelled():
             break
-        after += luck.choice([1, 1, 2, 3, 5])
+        after += luck.choice(steps)
 
 
 async def _take_and_forget(client):
