@@ -41,7 +41,7 @@ class Newcomer(threading.Thread):
 
     def run(self):
         try:
-            with Client(self._urls, lease=LEASE) as client:
+            with Client(self._urls, lease=LEASE, node_timeout=LEASE / 3) as client:  # patient with the machine
                 while not self.done.wait(0.01):
                     with client.get_lock(f"new:{self.taken}", timeout=0):
                         self.taken += 1

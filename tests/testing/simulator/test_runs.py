@@ -6,6 +6,7 @@ import pytest
 
 from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.runs import simulate
+from tests.support.sweeps import swept
 
 
 def owners(trace: str, who: str) -> set[str]:
@@ -23,7 +24,7 @@ def test_half_of_other_seeds_have_owners_that_are_reused():
     assert 4 <= reused <= 16, counts
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *swept(*KINDS[1:])])
 def test_long_run_keeps_every_promise(kind):
     trace = simulate(1001, kind=kind, traced=True, long=True).trace
     assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"
