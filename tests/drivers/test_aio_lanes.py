@@ -9,12 +9,12 @@ import redis.asyncio
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
-from redsync._drivers.aio import clock
 from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.greetings import subscribe
 from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
+from redsync._drivers.process import clock
 from tests.aio_support import both_loops, in_loop, turns, until
 from tests.support.trouble import accept_writes, refuse_writes
 

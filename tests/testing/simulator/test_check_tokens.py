@@ -2,26 +2,10 @@
 
 import re
 
-import pytest
-
 from redsync._protocols import claim, fenced_lock
 from redsync.testing.simulator.checks import Tokens
 from redsync.testing.simulator.runs import simulate
 from tests.support.hunting import break_script, hunt
-
-PER_TEST = 15
-
-
-@pytest.mark.parametrize("first", range(0, 60, PER_TEST))
-def test_fenced_lock_keeps_every_promise_in_runs_by_seed(first):
-    for seed in range(first, first + PER_TEST):
-        simulate(seed, kind="fenced")  # its error says how to replay it
-
-
-def test_same_seed_gives_same_trace():
-    first, second = (simulate(1000, kind="fenced", traced=True).trace for _ in range(2))
-    assert first == second
-    assert "fenced_lock_write_back" in first
 
 
 def test_maximum_that_is_not_written_back_is_found(monkeypatch):

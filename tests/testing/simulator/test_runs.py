@@ -36,6 +36,7 @@ def test_long_runs_have_commands_that_arrive_after_their_connection_was_given_up
     assert re.search(r"take up to (30|60|120)\.000 s longer", trace)
 
 
+@pytest.mark.sweep
 def test_same_seed_gives_same_long_trace():
     first, second = (simulate(1002, traced=True, long=True).trace for _ in range(2))
     assert first == second
