@@ -363,8 +363,8 @@ def test_node_that_lost_the_limit_is_taught_again(semaphore, elsewhere, raw, eve
     for node in raw[:2]:
         node.flushall()
     elsewhere.acquire()
-    eventually(lambda: raw.count(LIMIT) == 5)
-    assert len({node.get(LIMIT) for node in raw}) == 1
+    eventually(lambda: len({node.get(LIMIT) for node in raw}) == 1)
+    assert raw.count(LIMIT) == 5
 
 
 def test_node_that_got_another_limit_is_set_right(semaphore, raw, eventually):

@@ -17,7 +17,7 @@ def digest(seeds: range) -> str:
 
 
 def test_same_seed_gives_same_trace_twice_in_one_process():
-    assert digest(range(1000, 1008)) == digest(range(1000, 1008))
+    assert digest(range(1004, 1008)) == digest(range(1004, 1008))
 
 
 def test_same_seed_gives_same_trace_under_another_hash_seed():

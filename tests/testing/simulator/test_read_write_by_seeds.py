@@ -1,8 +1,11 @@
 """Runs of the read-write lock by seed: workers do all that can be done."""
 
+import pytest
+
 from redsync.testing.simulator.runs import simulate
 
 
+@pytest.mark.sweep
 def test_workers_do_all_that_can_be_done_with_both_locks():
     trace = "".join(simulate(seed, kind="read-write", traced=True).trace for seed in range(1000, 1010))
     ways = ["acquire", "enter", "nest", "leave", "downgrade", "read inside", "upgrade"]

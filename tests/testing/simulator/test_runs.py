@@ -18,6 +18,7 @@ def test_first_seeds_take_another_owner_for_each_turn():
     assert len(owners(simulate(4, traced=True).trace, "worker-1 on a")) > 3
 
 
+@pytest.mark.sweep
 def test_half_of_other_seeds_have_owners_that_are_reused():
     counts = [len(owners(simulate(seed, traced=True).trace, "worker-1 on a")) for seed in range(1000, 1020)]
     reused = sum(count == 1 for count in counts)
@@ -30,6 +31,7 @@ def test_long_run_keeps_every_promise(kind):
     assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"
 
 
+@pytest.mark.sweep
 def test_long_runs_have_commands_that_arrive_after_their_connection_was_given_up():
     trace = "".join(simulate(seed, traced=True, long=True).trace for seed in range(1000, 1004))
     assert re.search(r"\(a stray\): lock_(release|abandon)", trace)
