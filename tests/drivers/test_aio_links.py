@@ -266,13 +266,13 @@ NONSENSE = {
     "an empty message": b">0\r\n",
     "a message of a number": b">1\r\n:1\r\n",
     "nested too deeply": b"*1\r\n" * 100 + b":1\r\n",
-    "half a reply": b"$100\r\nhalf",
+    "a reply with another end": b"$100\r\n" + 102 * b"x",
     "an endless reply": b"$99999999999999999999\r\n",
     "zeros": b"\0" * 100,
 }
 
 
-SHOWN = {"no RESP", "half a reply", "a message of no shape"}
+SHOWN = {"no RESP", "a reply with another end", "a message of no shape"}
 """The rest in sweeps: what a parser makes of nonsense is tested in `tests/core/test_replies.py`."""
 
 

@@ -19,10 +19,11 @@ PERMITS = 3
 LONGEST = 1.5 * LEASE
 """Seconds for which one holds at most, see the tasks of an "eager" owner."""
 
-BOUND = LEASE + 2.0
+BOUND = LEASE + 4.0
 """Within how many seconds all that there is to have is had again once a quorum of nodes is whole. What nobody could
 give back runs out within a lease. Who waits looks by himself within a second and a half; clients may take a node for
-young, or in vain try to reach it, for two seconds more than is true, as uptimes are whole seconds."""
+young, or in vain try to reach it, for two seconds more than is true, as uptimes are whole seconds. As much again is
+for the machine, whose cores eight processes share."""
 
 
 @dataclass
