@@ -106,7 +106,8 @@ def test_tokens_grow_while_a_minority_hangs_and_goes_on(lock, nodes):
 def test_token_that_one_node_is_ahead_with_is_written_back(lock, raw, nodes, make_client, eventually):
     """AB, then BC: whoever comes next must see it on every quorum."""
     first = take(lock)
-    raw[0].set(TOKEN, first + 1000)
+    ahead = first + 3_600_000_000  # an hour: tokens are at least the microseconds of a node's clock
+    raw[0].set(TOKEN, ahead)
     for i in (3, 4):
         nodes.pause(i)
     second = take(lock)
@@ -114,7 +115,7 @@ def test_token_that_one_node_is_ahead_with_is_written_back(lock, raw, nodes, mak
         nodes.resume(i)
     nodes.kill(0)
     third = take(make_client().get_fenced_lock("x"))
-    assert third > second == first + 1001
+    assert third > second == ahead + 1
 
 
 def test_tokens_grow_where_counters_are_far_apart(raw, make_client):

@@ -404,10 +404,10 @@ def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventu
 
 
 def test_acquire_gives_all_back_when_a_lease_is_refused(client, make_client, raw, eventually):
-    strict = make_client(drift_factor=0.5)
+    strict = make_client(drift_factor=0.9999)
     multi = client.get_multi_lock(client.get_lock("a"), strict.get_lock("b"))
     with pytest.raises(ValueError, match="drift"):
-        multi.acquire(lease=0.0039)
+        multi.acquire(lease=19)  # of which drift would take all with the second client, and little with the first
     assert not client.get_lock("a").owned()
     eventually(lambda: raw.keys() == [set()] * 5)
 
