@@ -283,7 +283,7 @@ def test_prefix_may_be_empty(make_client, raw, eventually):
 # Nodes that may have lost their memory
 
 
-def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes):
+def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes, eventually):
     for i in range(3):
         nodes.restart(i)
     with Client(nodes.urls[:3], lease=1.0) as client:
@@ -292,7 +292,7 @@ def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nod
         with pytest.raises(QuorumError, match="restart_guard"):
             lock.acquire(False)
         assert lock.acquire(timeout=20)
-        assert states(client) == ["up"] * 3
+        eventually(lambda: states(client) == ["up"] * 3)
 
 
 def test_single_restarted_node_is_trusted_by_default(nodes):
