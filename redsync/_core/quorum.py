@@ -176,21 +176,25 @@ class Tally:
         self._decide = decide
         self._thorough = thorough
 
-    def record(self, node: int, reply: object) -> bool:
-        """Count the reply of the node with that index; True when this very vote ended what is waited for."""
+    def record(self, node: int, reply: object) -> bool | None:
+        """Count the reply of the node with that index; True when this very vote ended what is waited for.
+
+        None says that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
+        """
         if self.choices[node] is not None:
             return False
         if self.verdict is not _PENDING:
             if self.late and self.verdict is _WON:
-                self._note_late(node, reply)
-                return self.lingers and not self.open
+                known = self._note_late(node, reply)
+                return self.lingers and not self.open if known else None
             return False
         try:
             granted = self._judge(reply)
         except _ODD as error:
             if is_interruption(error):
                 raise
-            return self.fail(node, f"unexpected reply {outline(reply)}")
+            self.fail(node, f"unexpected reply {outline(reply)}")
+            return None
         self.replies[node] = reply
         if granted:
             self.choices[node] = _GRANTED
@@ -203,8 +207,11 @@ class Tally:
             self.refused += 1
         return self._decided()
 
-    def _note_late(self, node: int, reply: object) -> None:
-        """Keep a vote that came after the verdict; it counts for nothing any more, but tells who keeps the claim."""
+    def _note_late(self, node: int, reply: object) -> bool:
+        """Keep a vote that came after the verdict; it counts for nothing any more, but tells who keeps the claim.
+
+        Returns whether the judge knows such a reply.
+        """
         try:
             choice = _GRANTED if self._judge(reply) else _REFUSED
         except _ODD as error:
@@ -214,6 +221,7 @@ class Tally:
         # In this order: whoever reads the votes meanwhile finds what goes with a choice.
         self.replies[node] = reply
         self.choices[node] = choice
+        return choice is not _FAILED
 
     @property
     def open(self) -> bool:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import hiredis
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, outline
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line
 from redsync._drivers.boards import Board
@@ -140,25 +140,33 @@ class Exchange:
                 if behind:
                     self._overtake(link, parcel, now)
                 tally = parcel.tally
-                if tally is not None and (tally.late or not parcel.done) and tally.record(index, reply):
-                    parcel.done = True
-                    if parcel.gate is not None:
-                        parcel.wake()
+                if tally is not None and (tally.late or not parcel.done):
+                    if ended := tally.record(index, reply):
+                        parcel.done = True
+                        if parcel.gate is not None:
+                            parcel.wake()
+                    elif ended is None:
+                        # A proxy that lost an answer, or sent one twice: all that follows may be for somebody else.
+                        raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
             pending.popleft()
-        if parcel is None:
-            link.unfinished += size
-            if link.unfinished > MOST_BYTES:
-                raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
-        else:
-            link.since, link.unfinished = now, 0
-            if link.suspect and not pending:
-                # Not before it has caught up: else one that answers a command a second would be sent all of them.
-                link.suspect = False
-                self._board.recount_at = now
+        self._note_progress(link, size if parcel is None else None, now)
         if link.again.at <= now:
             self._outbox.retry(link)
             again = True
         return again
+
+    def _note_progress(self, link: Link, unfinished: int | None, now: float) -> None:
+        """Note how much has been read of an answer that has not ended; None: there were whole ones."""
+        if unfinished is not None:
+            link.unfinished += unfinished
+            if link.unfinished > MOST_BYTES:
+                raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
+            return
+        link.since, link.unfinished = now, 0
+        if link.suspect and not link.pending:
+            # Not before it has caught up: else one that answers a command a second would be sent all of them.
+            link.suspect = False
+            self._board.recount_at = now
 
     def _note_message(self, link: Link, now: float) -> None:
         link.unfinished = 0

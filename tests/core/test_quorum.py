@@ -250,11 +250,11 @@ def test_reply_that_the_judge_does_not_know_fails_with_a_reason(error):
         raise error("what is this?")
 
     tally = new_tally(3, judge=of_ours(judge))
-    assert tally.record(0, [b"odd", 7]) is False
+    assert tally.record(0, [b"odd", 7]) is None
     assert (tally.granted, tally.refused, tally.failed) == (0, 0, 1)
     assert tally.choices[0] is FAILED
     assert tally.replies[0] == "unexpected reply [b'odd', 7]"
-    assert tally.record(1, None) is True
+    assert tally.record(1, None) is None
     assert (tally.verdict, tally.without_quorum) == (LOST, True)
 
 
@@ -430,7 +430,7 @@ def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
     tally = new_tally(5, judge=of_ours(judge), late=True)
     for node in range(3):
         tally.record(node, "yes")
-    assert tally.record(3, "odd") is False
+    assert tally.record(3, "odd") is None
     assert tally.choices[3] is FAILED
     assert tally.votes[3].detail == "unexpected reply 'odd'"
     assert tally.backers == 0b00111

@@ -226,7 +226,17 @@ def test_error_is_shown_without_what_commands_a_terminal(rig):
     assert parcel.tally.replies == [rig.nodes[0].last_error]
 
 
-# What is only a vote that fails.
+def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(rig):
+    """A proxy lost an answer: from then on each would go to the command behind its own."""
+    ours = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply[0] == 1), 1.0)
+    parcels = [Parcel(ours, Tally(["a"], ours.judge)) for _ in range(3)]
+    for parcel in parcels:
+        rig.exchange._outbox.send(parcel)
+    rig.hear(b":7\r\n*1\r\n:1\r\n*1\r\n:1\r\n")
+    assert rig.broken == ["sent an unexpected reply 7"]
+    assert [parcel.tally.granted for parcel in parcels] == [0, 0, 0]
+    assert parcels[0].tally.replies == ["unexpected reply 7"]
+    assert parcels[1].tally.replies == rig.broken
 
 
 @pytest.mark.parametrize(
@@ -242,13 +252,15 @@ def test_error_is_shown_without_what_commands_a_terminal(rig):
     ],
     ids=lambda answer: answer[:8],
 )
-def test_odd_answer_is_a_vote(make_script, answer):
+def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
     rig = Rig(make_script("ask", "return 1"))
-    effect = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply[0] + 1 == 2), 1.0)
+    effect = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply.is_known), 1.0)
     parcel = Parcel(effect, Tally(["a"], effect.judge))
     rig.exchange._outbox.send(parcel)
     rig.hear(answer)
-    assert rig.broken == []
+    (reason,) = rig.broken
+    assert reason.startswith("sent an unexpected reply ")
+    assert len(reason) < 120
     assert parcel.done
     assert not parcel.tally.won
     assert all(len(str(vote)) < 300 for vote in parcel.tally.votes)

@@ -64,6 +64,7 @@ def answer_late(seed):
 
 
 def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
+    """Those that look like an answer; with others (see seed 0) the driver gives the new connection up by itself."""
     newest = {}
     make, receive = TransportLink.__init__, TransportLink.data_received
 
@@ -75,7 +76,7 @@ def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
     monkeypatch.setattr(TransportLink, "data_received", lambda link, data: receive(newest[link.node], data))
     monkeypatch.setattr(TransportLink, "reset", lambda link: None)
     with pytest.raises(SimulationError, match=r"replies: a took .* for the reply to"):
-        answer_late(SEEDS[0])
+        answer_late(SEEDS[1])
 
 
 def test_late_replies_are_handed_to_nobody():
