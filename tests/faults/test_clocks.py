@@ -262,7 +262,7 @@ def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, 
             for i in ALL:
                 assert 0 < admin.time_left(i, "x") <= 1200
             await_renewal(hold)
-        claim = waiting.result(5)
+        claim = waiting.result(SLACK)
     assert claim.asked_at + 0.2 < claim.believed_until < claim.granted_at + 0.3
     eventually(lambda: admin.keys() == [])
     assert all(node.state == "up" for node in make_client(restart_guard=0).nodes())

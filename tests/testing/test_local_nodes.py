@@ -520,7 +520,7 @@ nodes.kill(0)
 nodes.restart(1)
 nodes.pause(2)
 if os.fork() == 0:  # must not keep the nodes alive
-    time.sleep(1.5)
+    time.sleep(15)
     os._exit(0)
 print(*nodes.ports, flush=True)
 time.sleep(60)
@@ -529,10 +529,8 @@ time.sleep(60)
         ports = [int(port) for port in owner.stdout.readline().split()]
         assert len(ports) == 4
         owner.kill()
-        killed_at = time.monotonic()
-        eventually(lambda: all(map(is_refused, ports)))
-        eventually(lambda: list(tmp_path.iterdir()) == [])
-        assert time.monotonic() - killed_at < 1.0
+        eventually(lambda: all(map(is_refused, ports)), 10)
+        eventually(lambda: list(tmp_path.iterdir()) == [], 10)
 
 
 def test_killed_owner_leaves_no_server_that_was_about_to_start(tmp_path, monkeypatch):

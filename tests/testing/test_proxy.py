@@ -145,7 +145,7 @@ def test_delay_holds_each_way(proxy, connect):
     proxy.delay = 0.05
     started_at = time.monotonic()
     assert connection.ask("PING") == b"+PONG\r\n"
-    assert 0.1 <= time.monotonic() - started_at < 1.0
+    assert time.monotonic() - started_at >= 0.1
 
 
 def test_delay_keeps_order_when_it_gets_shorter(proxy, connect):
@@ -160,17 +160,19 @@ def test_delay_keeps_order_when_it_gets_shorter(proxy, connect):
     assert received == b"$1\r\n1\r\n$1\r\n2\r\n"
 
 
-def test_delay_does_not_limit_how_much_is_under_way(proxy, connect):
+def test_delay_does_not_limit_how_much_is_under_way(proxy, connect, promptly):
     connection = connect()
     proxy.delay = 0.05
-    started_at = time.monotonic()
-    for number in range(10):
-        connection.send(f"ECHO {number}")
-        time.sleep(0.002)
-    received = b""
-    while len(received) < 70:
-        received += connection.receive()
-    assert time.monotonic() - started_at < 0.5
+
+    def ask_ten():
+        for number in range(10):
+            connection.send(f"ECHO {number}")
+            time.sleep(0.002)
+        received = b""
+        while len(received) < 70:
+            received += connection.receive()
+
+    promptly(ask_ten, 0.5)
 
 
 def test_drop_requests_keeps_them_from_the_node(proxy, connect, node):
