@@ -351,25 +351,6 @@ async def test_release_cancelled_at_any_turn_has_given_the_lock_back(nodes, raw,
 
 @states_of_nodes
 @in_loop
-async def test_nested_release_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-
-        async def operation(begun):
-            assert await lock.acquire()
-            assert await lock.acquire()
-            begun.set()
-            try:
-                await lock.release()
-            finally:
-                assert lock.hold_count() == 1
-                await give_back(lock)
-
-        assert await for_every_turn(operation, ground.is_clean) > 2
-
-
-@states_of_nodes
-@in_loop
 async def test_release_of_a_hold_cancelled_at_any_turn_has_given_it_back(nodes, raw, state):
     """Also from another task than its owner's."""
     async with ground_of(nodes, raw, state) as ground:
@@ -487,21 +468,6 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
 
         assert await for_every_turn(operation, check) > 2
         await hold.release()
-
-
-@in_loop
-async def test_decorated_function_cancelled_at_any_turn_leaves_nothing(nodes, raw):
-    async with ground_of(nodes, raw, "healthy") as ground:
-
-        @ground.client.locked("x")
-        async def work(begun):
-            await turns(1)
-
-        async def operation(begun):
-            begun.set()
-            await work(begun)
-
-        assert await for_every_turn(operation, ground.is_clean) > 2
 
 
 # A client's beginning and end.

@@ -10,21 +10,10 @@ import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
+from tests.support.kinds import KINDS
 from tests.test_async_with import goes_on, lose
 
 ENDLESS = 30
-
-KINDS = {
-    "lock": lambda client: client.get_lock("x"),
-    "mutex": lambda client: client.get_mutex("x"),
-    "fair": lambda client: client.get_fair_lock("x"),
-    "fenced": lambda client: client.get_fenced_lock("x"),
-    "spin": lambda client: client.get_spin_lock("x"),
-    "read": lambda client: client.get_read_write_lock("x").read_lock,
-    "write": lambda client: client.get_read_write_lock("x").write_lock,
-    "semaphore": lambda client: client.get_semaphore("x", 1),
-    "multi": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_mutex("y")),
-}
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -91,15 +80,6 @@ async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, 
             assert not is_held(client)
             assert not lock._entered
         await goes_on()
-
-
-@in_loop
-async def test_generator_that_is_closed_has_given_back_the_permit_it_entered(nodes, raw):
-    async with client_of(nodes) as client:
-        stream = rows(await client.get_semaphore("x", 1).acquire())
-        assert await anext(stream) == 0
-        await stream.aclose()
-        assert await is_free(nodes, "semaphore")
 
 
 @in_loop
@@ -271,32 +251,6 @@ async def test_loss_while_a_generator_is_used_comes_out_where_that_is_closed(nod
 
 
 @in_loop
-async def test_loss_that_nobody_has_noticed_comes_out_where_the_generator_is_closed(nodes):
-    async with client_of(nodes) as client:
-        with comes_out(LeaseLostError):
-            async with aclosing(rows(client.get_lock("x"))) as stream:
-                await anext(stream)
-                (state,) = client.runner.session.holds
-                state.valid_until = 0.0
-        await goes_on()
-
-
-@in_loop
-async def test_loss_together_with_a_cancelled_task_does_not_swallow_it_where_a_generator_is_closed(nodes):
-    async def work(client):
-        async with aclosing(rows(client.get_lock("x"))) as stream:
-            async for _ in stream:
-                lose(client)
-                asyncio.current_task().cancel()
-                await asyncio.sleep(ENDLESS)
-
-    async with client_of(nodes) as client:
-        with comes_out(asyncio.CancelledError):
-            await asyncio.create_task(work(client))
-        await goes_on()
-
-
-@in_loop
 async def test_what_a_generator_released_itself_is_no_problem_where_that_is_closed(nodes):
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
@@ -330,13 +284,6 @@ async def test_coroutine_that_another_thread_drops_gives_back_in_the_next_turns(
         await asyncio.to_thread(coroutine.close)
         await until(lambda: not claims(raw))
         await goes_on()
-
-
-@in_loop
-async def test_coroutine_that_is_dropped_gives_back_the_permit_it_entered(nodes):
-    async with client_of(nodes) as client:
-        await drop(sleep_in(await client.get_semaphore("x", 1).acquire()))
-        await becomes_free(nodes, "semaphore")
 
 
 @in_loop

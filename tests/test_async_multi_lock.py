@@ -1,13 +1,12 @@
 """The async multi-lock: cancelled at every turn of the loop, and what becomes of the body of an `async with`."""
 
 import asyncio
-import pickle
 import types
 from contextlib import suppress
 
 import pytest
 
-from redsync import AcquireTimeout, AsyncMultiLock, Client, HoldLost, LeaseLostError, NotOwnedError, QuorumError
+from redsync import Client, HoldLost, LeaseLostError, QuorumError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
 from tests.test_async_cancel import for_every_turn, give_back, ground_of, states_of_nodes
 
@@ -177,28 +176,6 @@ async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
         await until(lambda: not len(client.runner.session.holds))
 
 
-@in_loop
-async def test_release_that_is_dropped_awaits_nothing_more(nodes):
-    async with client_of(nodes) as client:
-        multi = multi_of(client)
-        await multi.acquire()
-        await drop(multi.release(), lambda: True)
-        assert not multi.owned()
-
-
-@in_loop
-async def test_body_that_is_dropped_where_it_is_left_gives_back_all(nodes):
-    async def enter_and_leave():
-        async with multi:
-            inside.append(True)
-
-    async with client_of(nodes) as client:
-        multi, inside = multi_of(client), []
-        await drop(enter_and_leave(), lambda: inside)
-        await until(lambda: not len(client.runner.session.holds))
-        await until(lambda: not multi._entered)
-
-
 # The body.
 
 
@@ -241,20 +218,6 @@ async def test_body_is_cancelled_when_locks_of_several_clients_are_lost(nodes, r
         await goes_on()
         await until(lambda: not claims(raw))
     assert [type(event) for event in events if isinstance(event, HoldLost)] == [HoldLost]
-
-
-@in_loop
-async def test_body_that_released_what_is_lost_is_told_all_the_same(nodes):
-    async with client_of(nodes) as client:
-        with comes_out(LeaseLostError, match="'y'"):
-            async with multi_of(client) as hold:
-                lose(client, "y")
-                try:
-                    await asyncio.sleep(ENDLESS)
-                finally:
-                    with suppress(LeaseLostError):
-                        await hold.release()
-        await goes_on()
 
 
 @in_loop
@@ -325,49 +288,6 @@ async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, ra
         assert len(client.runner.session.holds) == 0
 
 
-@in_loop
-async def test_cancellation_from_outside_comes_out_and_gives_all_back(nodes, raw):
-    begun = asyncio.Event()
-
-    async def hold(client):
-        async with multi_of(client):
-            begun.set()
-            await asyncio.sleep(ENDLESS)
-
-    async with client_of(nodes) as client:
-        task = asyncio.create_task(hold(client))
-        await begun.wait()
-        task.cancel("mine")
-        with comes_out(asyncio.CancelledError, match="mine"):
-            await task
-        await until(lambda: not claims(raw))
-
-
-@in_loop
-async def test_timeout_around_ends_the_body_and_gives_all_back(nodes, raw):
-    async with client_of(nodes) as client:
-        with comes_out(TimeoutError):
-            async with asyncio.timeout(0.02), multi_of(client):
-                await asyncio.sleep(ENDLESS)
-        await goes_on()
-        await until(lambda: not claims(raw))
-
-
-@in_loop
-async def test_tasks_are_different_owners(nodes):
-    async with client_of(nodes) as client:
-        multi = multi_of(client)
-        async with multi:
-            assert await asyncio.create_task(multi.acquire(False)) is False
-
-            async def release():
-                with pytest.raises(NotOwnedError):
-                    await multi.release()
-
-            await asyncio.create_task(release())
-            assert multi.owned()
-
-
 # Made of locks.
 
 
@@ -378,20 +298,3 @@ async def test_multi_lock_for_asyncio_is_refused_when_made_of_locks_for_threads(
             lock = theirs.get_lock("x")
         with pytest.raises(TypeError, match="locks for asyncio, given one by one, not of <Lock 'x'>"):
             client.get_multi_lock(lock)
-
-
-@in_loop
-async def test_pickled_multi_lock_carries_its_locks_and_timeout_and_no_hold(nodes):
-    async with client_of(nodes) as client:
-        multi = client.get_multi_lock(client.get_mutex("b"), client.get_lock("a"), timeout=0.01)
-        async with multi as hold:
-            with pytest.raises(TypeError, match="pickle the multi-lock instead"):
-                pickle.dumps(hold)
-            twin = pickle.loads(pickle.dumps(multi))
-            assert type(twin) is AsyncMultiLock
-            assert twin.name == ("a", "b")
-            with comes_out(AcquireTimeout):
-                async with twin:
-                    pytest.fail("ran without the locks")
-        async with twin:
-            assert await multi.locked()

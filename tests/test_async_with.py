@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from redsync import AcquireTimeout, ClientClosedError, HoldLost, LeaseLostError, NotOwnedError
+from redsync import HoldLost, LeaseLostError
 from tests.aio_support import both_loops, claims, client_of, comes_out, in_loop, turns, until
 
 ENDLESS = 30
@@ -88,17 +88,6 @@ async def test_body_is_cancelled_when_its_lease_is_over(make_client):
             async with client.get_lock("x", lease=0.2):
                 await asyncio.sleep(ENDLESS)
         await goes_on()
-
-
-@in_loop
-async def test_body_of_a_mutex_is_cancelled_when_it_is_lost(make_client, raw):
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_mutex("x"):
-                lose(client)
-                await asyncio.sleep(ENDLESS)
-        await goes_on()
-        await until(lambda: not claims(raw))
 
 
 @in_loop
@@ -568,36 +557,6 @@ async def test_task_that_had_been_cancelled_before_can_still_lose(make_client):
 
 
 @in_loop
-async def test_with_tells_what_its_body_released_by_the_lock(make_client):
-    async with make_client() as client:
-        with comes_out(NotOwnedError):
-            async with client.get_lock("x"):
-                await client.get_lock("x").release()
-        await goes_on()
-
-
-@in_loop
-async def test_with_of_a_client_that_is_closed_inside_says_so(make_client, raw):
-    async with make_client() as client:
-        with comes_out(ClientClosedError):
-            async with client.get_lock("x"):
-                await client.close()
-        await goes_on()
-        assert not claims(raw)
-
-
-@in_loop
-async def test_with_that_waits_in_vain_never_runs_its_body(make_client, raw):
-    async with make_client() as client, make_client() as other:
-        async with other.get_lock("x"):
-            with comes_out(AcquireTimeout):
-                async with client.get_lock("x", timeout=0.05):
-                    pytest.fail("ran without the lock")
-            await goes_on()
-        await until(lambda: not claims(raw))
-
-
-@in_loop
 async def test_decorated_function_is_cancelled_when_its_lock_is_lost(make_client):
     async with make_client() as client:
 
@@ -609,21 +568,3 @@ async def test_decorated_function_is_cancelled_when_its_lock_is_lost(make_client
         with comes_out(LeaseLostError):
             await work(7)
         await goes_on()
-
-
-@in_loop
-async def test_body_is_cancelled_once_for_one_loss(make_client):
-    """What cleans up in the body can await in peace."""
-    reached = []
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x"):
-                try:
-                    lose(client)
-                    await asyncio.sleep(ENDLESS)
-                finally:
-                    await asyncio.sleep(0.01)
-                    await turns(5)
-                    reached.append("cleaned up")
-        await goes_on()
-    assert reached == ["cleaned up"]

@@ -156,22 +156,6 @@ def test_producers_and_consumers_pass_everything_on(condition, make_worker):
     assert sorted(consumers[0].result(15) + consumers[1].result(15)) == list(range(20))
 
 
-def test_wait_in_a_with_of_the_lock_holds_a_new_hold(lock, condition, other, eventually):
-    def wait():
-        with lock as hold:
-            condition.wait(10)
-            assert lock.owned()
-            assert hold.lost is False
-        assert not lock.owned()
-
-    waiter = other.start(wait)
-    eventually(lambda: waiting(lock, condition))
-    with condition:
-        condition.notify()
-    waiter.result(20)
-    assert not lock.locked()
-
-
 def test_wait_raises_when_the_hold_was_lost(lock, condition, raw):
     with pytest.raises(LeaseLostError), condition:  # noqa: PT012  # the body of the lock
         for node in raw:

@@ -3,7 +3,6 @@
 import builtins
 import inspect
 import sys
-import threading
 from contextlib import suppress
 
 import pytest
@@ -130,16 +129,6 @@ def test_recursion_is_reentrant(client):
     assert not client.get_lock("factorial").locked()
 
 
-def test_lock_is_released_when_the_function_raises(client):
-    @client.locked("x")
-    def fail():
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert not client.get_lock("x").locked()
-
-
 def test_function_keeps_its_name_and_signature(client):
     def work(number: int, kind: str = "short") -> str:
         """Work."""
@@ -169,20 +158,6 @@ def test_call_raises_acquire_timeout_when_busy(client, other):
     other.do(client.get_lock("x").acquire)
     with pytest.raises(AcquireTimeout, match="'x'"):
         work()
-
-
-def test_call_waits_for_its_timeout(client, other):
-    @client.locked("x", timeout=0.2)
-    def work():
-        return "done"
-
-    lock = client.get_lock("x")
-    other.do(lock.acquire)
-    with pytest.raises(AcquireTimeout) as info:
-        work()
-    assert info.value.timeout == 0.2
-    other.do(lock.release)
-    assert work() == "done"
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout": None}, {"timeout": -1}])
@@ -253,18 +228,6 @@ def test_loss_is_told_at_the_end_of_the_call(client, raw):
 
     with pytest.raises(LeaseLostError):
         work()
-
-
-def test_loss_is_a_note_on_the_error_of_the_function(client, raw):
-    @client.locked("x")
-    def work():
-        for node in raw:
-            node.flushall()
-        raise KeyError
-
-    with pytest.raises(KeyError) as info:
-        work()
-    assert any("lost" in note for note in info.value.__notes__)
 
 
 def test_options_are_those_of_get_lock(client, raw):
@@ -391,23 +354,3 @@ def test_decorator_is_refused_when_the_name_reads_what_is_not_public(client, nam
 
     with pytest.raises(ValueError, match="which is not public: use a parameter or a property"):
         client.locked(name)(work)
-
-
-def test_calls_exclude_each_other_among_threads(client, make_worker):
-    counter = 0
-    pause = threading.Event()
-
-    @client.locked("counter")
-    def count():
-        nonlocal counter
-        value = counter
-        pause.wait(0.001)
-        counter = value + 1
-
-    def many():
-        for _ in range(10):
-            count()
-
-    for task in [make_worker().start(many) for _ in range(4)]:
-        task.result(20)
-    assert counter == 40

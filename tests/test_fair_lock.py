@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from redsync import AcquireTimeout, NotOwnedError, QuorumError
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
@@ -36,28 +35,6 @@ def line_up(client, make_worker, eventually):
     return start
 
 
-def test_fair_lock_is_reentrant_and_leaves_nothing(lock, other, raw, eventually):
-    with lock as hold:
-        with lock:
-            assert lock.hold_count() == 2
-            assert not other.do(lock.acquire, False)
-        assert hold.remaining() > 25
-    eventually(lambda: raw.keys() == [set()] * 5)
-    with pytest.raises(NotOwnedError):
-        lock.release()
-
-
-def test_waiters_are_served_in_the_order_in_which_they_came(lock, line_up, raw, eventually):
-    served = []
-    lock.acquire()
-    started = line_up(8, served)
-    lock.release()
-    for each in started:
-        each.result(20)
-    assert served == list(range(8))
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
 def test_waiters_of_many_clients_are_served_in_their_order(make_client, make_worker, client, eventually):
     served = []
     client.get_fair_lock("x").acquire()
@@ -86,20 +63,6 @@ def test_holder_that_wants_it_again_queues_behind_who_waits(lock, line_up):
     for each in started:
         each.result(20)
     assert served == [0, 1, 2, "holder"]
-
-
-@pytest.mark.asyncio_in_sweeps
-def test_holder_that_had_to_wait_is_not_shown_as_waiting(lock, client, line_up, eventually, raw):
-    served = []
-    lock.acquire()
-    (waiter,) = line_up(1, served, hold=1.0)
-    lock.release()
-    eventually(lambda: served)
-    info = client.inspect("x")
-    assert len(info.holders) == 1
-    assert info.waiters == ()
-    waiter.result(20)
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_order_holds_while_a_minority_of_nodes_fails(lock, line_up, nodes):
@@ -161,61 +124,3 @@ def test_free_lock_is_refused_to_who_would_overtake(lock, client, make_worker, r
     assert lock.acquire(timeout=20)
     assert time.monotonic() - started < 1 + PATIENCE
     lock.release()
-
-
-@pytest.mark.parametrize("timeout", [0.0, 0.3])
-def test_timeout_is_kept(client, lock, other, timeout):
-    other.do(lock.acquire)
-    started = time.monotonic()
-    assert lock.acquire(timeout=timeout) is False
-    assert timeout <= time.monotonic() - started < timeout + 0.5
-    with pytest.raises(AcquireTimeout), client.get_fair_lock("x", timeout=timeout):
-        pytest.fail("the body never runs without the lock")
-    other.do(lock.release)
-
-
-def test_fair_lock_and_plain_lock_of_one_name_exclude_each_other(client, lock, other):
-    plain = client.get_lock("x")
-    with lock:
-        assert not other.do(plain.acquire, False)
-    other.do(plain.acquire)
-    assert not lock.acquire(False)
-    other.do(plain.release)
-
-
-def test_fair_lock_without_a_majority_is_a_quorum_error(lock, nodes):
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError):
-        lock.acquire(False)
-
-
-def test_fair_lock_on_one_node_serves_in_order(make_client, make_worker, eventually):
-    client = make_client(n=1)
-    lock, served = client.get_fair_lock("x"), []
-
-    def take(number):
-        with lock:
-            served.append(number)
-
-    lock.acquire()
-    started = []
-    for number in range(4):
-        started.append(make_worker().start(take, number))
-        eventually(lambda number=number: len(client.inspect("x").waiters) == number + 1)
-    lock.release()
-    for each in started:
-        each.result(20)
-    assert served == list(range(4))
-
-
-@pytest.mark.asyncio_in_sweeps
-def test_renewed_fair_lock_survives_its_lease(make_client, other):
-    client = make_client(lease=0.6)
-    lock = client.get_fair_lock("x")
-    with lock as hold:
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
-            hold.check()
-            assert not other.do(lock.acquire, False)
-            time.sleep(0.1)

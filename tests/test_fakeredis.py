@@ -6,8 +6,7 @@ import time
 import fakeredis
 import pytest
 
-from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, NotOwnedError
-from tests.support.locks import PATIENCE, claims
+from redsync import Client, ConfigurationError, LeaseLostError
 
 
 def claims_of(fake):
@@ -42,11 +41,6 @@ def test_lock_is_taken_and_given_back(lock, fakes, eventually):
     eventually(lambda: [claims_of(fake) for fake in fakes] == [[], [], []])
 
 
-def test_lock_is_free_to_use_without_a_restart_guard(fakes):
-    with Client(fakes) as client:
-        assert client.get_lock("x").acquire(False)
-
-
 def test_instance_that_forgot_takes_no_part_in_new_grants(client, lock, fakes, eventually):
     """The guard of birth records needs no server: uptime is what an instance has none of."""
     with lock:
@@ -69,30 +63,6 @@ def test_mutex_is_taken_and_given_back(client, fakes, eventually):
     eventually(lambda: [claims_of(fake) for fake in fakes] == [[], [], []])
 
 
-def test_lock_is_reentrant(lock, fakes, eventually):
-    with lock as hold, lock:
-        assert lock.hold_count() == 2
-        eventually(lambda: claims(fakes) == [{hold.owner.encode(): b"2"}] * 3)
-    assert lock.hold_count() == 0
-
-
-def test_threads_exclude_each_other(lock, other):
-    with lock:
-        assert not other.do(lock.acquire, False)
-        with pytest.raises(NotOwnedError):
-            other.do(lock.release)
-    assert other.do(lock.acquire, False)
-
-
-def test_acquire_waits_for_its_timeout(client, lock, other):
-    other.do(lock.acquire)
-    started = time.monotonic()
-    assert lock.acquire(timeout=0.2) is False
-    assert 0.2 <= time.monotonic() - started < PATIENCE
-    with pytest.raises(AcquireTimeout), client.get_lock("x", timeout=0.05):
-        pytest.fail("ran without the lock")
-
-
 def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually):
     lock.acquire()
     waiter = other.start(lock.acquire)
@@ -105,29 +75,6 @@ def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually)
 def test_clients_on_the_same_servers_exclude_each_other(client, fakes, other):
     with Client(fakes) as second, client.get_lock("x"):
         assert not second.get_lock("x").acquire(timeout=0.1)
-
-
-def test_read_and_write_loses_no_update(lock, make_worker):
-    counter = 0
-
-    def count():
-        nonlocal counter
-        for _ in range(5):
-            with lock:
-                value = counter
-                time.sleep(0.001)
-                counter = value + 1
-
-    for task in [make_worker().start(count) for _ in range(2)]:
-        task.result(20)
-    assert counter == 10
-
-
-def test_extend_lengthens(lock, fakes, eventually):
-    lock.acquire(lease=2)
-    lock.extend(20)
-    assert 15 < lock.remaining() <= 20
-    eventually(lambda: all(15_000 < fake.pttl("redsync:x") <= 20_000 for fake in fakes))
 
 
 def test_watchdog_renews(fakes):

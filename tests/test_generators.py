@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from redsync import LeaseLostError, NotOwnedError
-from tests.test_async_generators import KINDS
+from tests.support.kinds import KINDS
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -93,7 +93,7 @@ def test_generator_that_another_thread_closes_gives_back_what_its_context_manage
 
     def stream():
         with guarded(), ExitStack() as stack:
-            stack.enter_context(client.get_mutex("y"))
+            stack.enter_context(client.get_mutex("x too"))
             yield 1
 
     generator = stream()

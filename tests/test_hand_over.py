@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync import LeaseLostError, NotOwnedError
+from redsync import NotOwnedError
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -59,17 +59,6 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     worker.do(heirs.release)
 
 
-def test_heir_has_no_longer_lease_than_it_asked_for(get, wait_for, raw):
-    lock, heirs = get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs, lease=1.5)
-    lock.release()
-    assert all(node.pttl(LOCK) <= 1_500 for node in raw)
-    assert waiter.result(20)
-    assert worker.do(heirs.remaining) <= 1.5
-    assert all(node.pttl(LOCK) <= 1_500 for node in raw)
-
-
 def test_heir_leaves_nothing_on_the_nodes(get, wait_for, raw, eventually):
     lock, heirs = get(), get()
     lock.acquire()
@@ -93,29 +82,6 @@ def test_heir_is_not_shown_as_waiting(get, wait_for, make_client):
     assert len(info.holders) == 1
     assert info.waiters == ()
     worker.do(heirs.release)
-
-
-def test_heir_is_told_when_the_lock_is_taken_away_from_it(get, wait_for):
-    lock, heirs = get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    lock.release()
-    assert waiter.result(20)
-    assert lock.force_release()
-    with pytest.raises(LeaseLostError):
-        worker.do(heirs.release)
-
-
-def test_waiter_that_gave_up_is_no_heir(get, wait_for, raw, eventually):
-    lock, heirs, patient = get(), get(), get()
-    lock.acquire()
-    _, waiter = wait_for(heirs, timeout=1.0)
-    worker, waiting = wait_for(patient)
-    assert waiter.result(20) is False
-    lock.release()
-    assert waiting.result(20)
-    worker.do(patient.release)
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_lock_is_handed_over_by_a_majority_of_nodes(get, wait_for, nodes):

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from redsync import (
-    Hold,
     HoldLost,
     LeaseLostError,
     NotOwnedError,
@@ -15,43 +14,6 @@ from tests.support.locks import PATIENCE, SHORT, claims, flush, lose, timed
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 # Holds
-
-
-def test_hold_tells_of_itself(client, lock):
-    with lock as hold:
-        assert isinstance(hold, Hold)
-        assert hold.name == "x"
-        client_id, _, serial = hold.owner.rpartition(":")
-        assert client_id == client.id
-        assert serial.isdigit()
-        assert 25 < hold.remaining() <= 30 * 0.99 - 0.002
-        assert hold.lost is False
-        assert hold.fencing_token is None
-        assert hold.check() is None
-        assert "'x'" in repr(hold)
-
-
-def test_released_hold_is_not_lost(lock):
-    with lock as hold:
-        pass
-    assert hold.lost is False
-    assert hold.remaining() == 0.0
-    assert hold.wait_lost(5) is False
-    for operation in (hold.check, hold.extend, hold.release):
-        with pytest.raises(NotOwnedError) as info:
-            operation()
-        assert not isinstance(info.value, LeaseLostError)
-
-
-def test_lost_hold_says_so(lock, raw):
-    hold = lock.__enter__()
-    lose(raw, lock)
-    assert hold.lost is True
-    assert hold.remaining() == 0.0
-    assert hold.wait_lost(5) is True
-    for operation in (hold.check, hold.extend, hold.release):
-        with pytest.raises(LeaseLostError, match="'x'"):
-            operation()
 
 
 def test_lost_hold_still_says_so_when_its_release_failed(lock, raw):
@@ -64,34 +26,6 @@ def test_lost_hold_still_says_so_when_its_release_failed(lock, raw):
     with lock:
         assert hold.lost is True
         assert hold.remaining() == 0.0
-
-
-def test_hold_extends_from_another_thread(lock, other):
-    lock.acquire(lease=2)
-    with lock as hold:
-        other.do(hold.extend, 20)
-        assert 15 < lock.remaining() <= 20
-
-
-def test_hold_releases_from_another_thread(lock, other, raw, eventually):
-    with lock as hold:
-        other.do(hold.release)
-        assert not lock.owned()
-        assert lock.hold_count() == 0
-        assert hold.lost is False
-        assert other.do(lock.acquire, False)
-        other.do(lock.release)
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_hold_releases_once(lock, other):
-    with lock, lock as inner:
-        inner.release()
-        with pytest.raises(NotOwnedError):
-            inner.release()
-        with pytest.raises(NotOwnedError):
-            other.do(inner.release)
-        assert lock.hold_count() == 1
 
 
 def test_hold_is_released_by_one_of_many_threads(lock, make_worker):
@@ -111,37 +45,6 @@ def test_inner_hold_leaves_the_outer_one_valid(lock):
         assert lock.owned()
 
 
-def test_wait_lost_returns_false_after_the_timeout(lock):
-    with lock as hold:
-        result, seconds = timed(hold.wait_lost, 0.2)
-        assert result is False
-        assert 0.2 <= seconds < PATIENCE
-        assert hold.wait_lost(0) is False
-
-
-def test_wait_lost_returns_true_when_lost(lock, other, raw, eventually):
-    hold = lock.__enter__()
-    watcher = other.start(hold.wait_lost)
-    eventually(watcher.running)
-    lose(raw, lock)
-    assert watcher.result(20) is True
-
-
-def test_wait_lost_returns_true_when_the_lease_ends(lock, other):
-    lock.acquire(lease=SHORT)
-    with pytest.raises(LeaseLostError), lock as hold:  # noqa: PT012  # the body of the lock
-        result, seconds = timed(hold.wait_lost)
-        assert result is True
-        assert seconds < PATIENCE
-
-
-def test_wait_lost_returns_false_when_released(lock, other, eventually):
-    with lock as hold:
-        watcher = other.start(hold.wait_lost, 60)
-        eventually(watcher.running)
-    assert watcher.result(20) is False
-
-
 def test_wait_lost_returns_false_when_only_the_inner_hold_was_released(lock, other, eventually):
     with lock:
         with lock as inner:
@@ -153,49 +56,7 @@ def test_wait_lost_returns_false_when_only_the_inner_hold_was_released(lock, oth
         assert watcher.result(20) is False
 
 
-@pytest.mark.parametrize("timeout", [-2, float("nan")])
-def test_wait_lost_refuses_timeout_that_is_none(lock, timeout):
-    with lock as hold, pytest.raises(ValueError, match="timeout"):
-        hold.wait_lost(timeout)
-
-
 # Being told of a loss
-
-
-def test_on_lost_is_called_once_with_the_hold(client, raw):
-    calls = []
-    lock = client.get_lock("x", on_lost=calls.append)
-    hold = lock.__enter__()
-    lose(raw, lock)
-    assert len(calls) == 1
-    assert isinstance(calls[0], Hold)
-    assert calls[0].name == "x"
-    assert calls[0].owner == hold.owner
-    with pytest.raises(LeaseLostError):
-        calls[0].check()
-    with pytest.raises(LeaseLostError):
-        lock.acquire()
-    with pytest.raises(LeaseLostError):
-        hold.release()
-    assert len(calls) == 1
-
-
-def test_on_lost_sees_a_lost_hold(client, raw):
-    seen = []
-    lock = client.get_lock("x", on_lost=lambda hold: seen.append((hold.lost, hold.remaining())))
-    lock.acquire()
-    lose(raw, lock)
-    assert seen == [(True, 0.0)]
-
-
-def test_on_lost_is_called_when_the_lease_ends(client, eventually):
-    lost_at = []
-    lock = client.get_lock("x", on_lost=lambda hold: lost_at.append(time.monotonic()), lease=SHORT)
-    started = time.monotonic()
-    lock.acquire()
-    ends = time.monotonic() + lock.remaining()
-    eventually(lambda: lost_at)
-    assert started + SHORT * 0.9 < lost_at[0] < ends + PATIENCE
 
 
 def test_on_lost_is_not_called_for_acquisitions_that_were_released(client, raw):
@@ -208,16 +69,6 @@ def test_on_lost_is_not_called_for_acquisitions_that_were_released(client, raw):
         pass
     lose(raw, lock)
     assert len(calls) == 1
-
-
-def test_on_lost_is_not_called_when_all_goes_well(make_client):
-    calls = []
-    client = make_client()
-    with client.get_lock("x", on_lost=calls.append):
-        pass
-    client.get_lock("x", on_lost=calls.append).acquire()
-    client.close()
-    assert calls == []
 
 
 @pytest.mark.asyncio_in_sweeps
@@ -243,17 +94,6 @@ def test_on_lost_that_raises_breaks_nothing(make_client, raw, caplog):
     assert [record.name for record in caplog.records if record.exc_info].count("redsync") == 2
     with pytest.raises(LeaseLostError):
         lost.release()
-
-
-def test_listener_gets_the_loss(make_client, raw):
-    events = []
-    client = make_client(listeners=[events.append])
-    lock = client.get_lock("x")
-    hold = lock.__enter__()
-    lose(raw, lock)
-    lost = [event for event in events if isinstance(event, HoldLost)]
-    assert [(event.name, event.owner) for event in lost] == [("x", hold.owner)]
-    assert lost[0].reason
 
 
 @pytest.mark.asyncio_in_sweeps
@@ -313,35 +153,3 @@ def test_reentry_says_that_the_lock_was_lost_and_never_wins_it_back(lock, raw, o
     with pytest.raises(LeaseLostError):
         hold.release()
     assert lock.acquire(False)
-
-
-def test_reentry_works_while_a_minority_forgot_the_claim(lock, raw):
-    lock.acquire()
-    flush(raw, 2)
-    assert lock.acquire(False)
-    assert lock.hold_count() == 2
-
-
-@pytest.mark.asyncio_in_sweeps
-def test_max_hold_ends_a_hold_that_is_renewed(make_client, other, eventually):
-    client = make_client(lease=SHORT)
-    lost = []
-    lock = client.get_lock("x", max_hold=2 * SHORT, on_lost=lost.append)
-    started = time.monotonic()
-    lock.acquire()
-    while time.monotonic() < started + 1.5 * SHORT:
-        assert lock.owned()
-        time.sleep(0.01)
-    eventually(lambda: not lock.owned())
-    assert time.monotonic() - started >= 2 * SHORT * 0.9
-    assert other.do(lock.acquire, timeout=20)
-    eventually(lambda: len(lost) == 1)
-    with pytest.raises(LeaseLostError, match="max_hold"):
-        lock.release()
-
-
-def test_max_hold_bounds_what_remains(client):
-    with client.get_lock("x", max_hold=2.0) as hold:
-        assert 0 < hold.remaining() <= 2.0
-        hold.extend(20)
-        assert hold.remaining() <= 2.0

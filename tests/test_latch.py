@@ -63,17 +63,6 @@ def keys_of_latch(raw):
     return [{key for key in keys if b"setting" not in key} for keys in every]
 
 
-def test_two_threads_of_one_client_both_count(client, make_worker):
-    latch = client.get_count_down_latch("x")
-    latch.try_set_count(100)
-    started = [
-        make_worker().start(lambda: [client.get_count_down_latch("x").count_down() for _ in range(10)]) for _ in "12345"
-    ]
-    for each in started:
-        each.result(20)
-    assert latch.count() == 50
-
-
 def test_latch_can_be_set_again_when_it_is_open(latch, make_client):
     elsewhere = make_client().get_count_down_latch("x")
     for size in (1, 2, 3):
@@ -124,39 +113,6 @@ def test_latch_is_not_opened_by_nodes_that_die_hang_or_come_back_empty(latch, no
     for i in (0, 1):
         nodes.resume(i)
     assert make_client().get_count_down_latch("x").count() == 0
-
-
-@pytest.mark.asyncio_in_sweeps
-def test_waiter_restores_what_all_nodes_forgot(latch, other, raw, eventually, make_client):
-    latch.try_set_count(2)
-    latch.count_down()
-    waiter = other.start(latch.wait, 30)
-    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
-    for node in raw:
-        node.flushall()
-    eventually(lambda: raw.count(KEY) == 5)
-    assert not waiter.done()
-    assert make_client().get_count_down_latch("x").count() == 1
-    latch.count_down()
-    assert waiter.result(20) is True
-
-
-def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(make_client, nodes, raw, eventually):
-    guarded = make_client(restart_guard=5.0)
-    latch = guarded.get_count_down_latch("x")
-    latch.try_set_count(2)
-    for node in raw:
-        node.flushall()
-    newcomer = make_client(restart_guard=5.0).get_count_down_latch("x")
-    for node in raw:
-        process = node.info("server")["run_id"][:16]
-        node.set("redsync_birth", f"newborn {round(time.time() * 1000)} {process}")
-    with pytest.raises(QuorumError, match="restarted or emptied"):
-        newcomer.count()
-    with pytest.raises(QuorumError, match="restarted or emptied"):
-        newcomer.wait(0.1)
-    assert latch.count() == 2, "who has set it knows, and tells the nodes"
-    assert newcomer.count() == 2
 
 
 def test_count_down_waits_for_a_quorum_and_counts_once(client, nodes, other, raw):
@@ -215,13 +171,6 @@ def test_all_that_nodes_keep_of_a_latch_ends_within_a_day_unless_told_otherwise(
         assert node.ttl(KEY) > 86_300
     latch.count_down(2)
     assert waiter.result(20) is True
-
-
-def test_latch_and_lock_may_have_one_name(client, latch):
-    with client.get_lock("x"):
-        assert latch.try_set_count(1)
-        latch.count_down()
-        assert latch.wait()
 
 
 def test_foreign_value_is_told_and_left_as_it_is(latch, raw):

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from redsync import QuorumError
-
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 
@@ -130,18 +128,6 @@ def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
         nodes.resume(3)
 
 
-def test_inspect_raises_quorum_error_when_too_few_nodes_answer(client, nodes):
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError):
-        client.inspect("x")
-
-
-def test_inspect_refuses_a_name_that_can_not_be(client):
-    with pytest.raises(ValueError, match="1 to 512 bytes"):
-        client.inspect("")
-
-
 # Who is behind a holder.
 
 
@@ -224,13 +210,6 @@ def test_inspect_shows_the_child_of_a_fork_as_a_process_of_its_own(client, start
     assert child != process.pid
     assert Path(f"/proc/{child}").exists()
     assert client.inspect("parent").holders[0].pid == process.pid
-
-
-def test_inspect_shows_this_very_process_too(client):
-    with client.get_lock("x"):
-        (holder,) = client.inspect("x").holders
-        assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
-        assert holder.program
 
 
 def test_record_is_on_all_nodes_while_the_client_lives_and_gone_when_it_is_closed(make_client, raw, eventually):

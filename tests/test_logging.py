@@ -126,13 +126,6 @@ def test_nodes_that_are_down_from_the_start_are_one_line_each(make_client, nodes
     assert len(lines(logging.WARNING)) == 1
 
 
-def test_close_logs_no_trouble(make_client, lines):
-    client = make_client()
-    client.get_lock("x").acquire()
-    client.close()
-    assert lines(logging.WARNING) == []
-
-
 def test_lost_hold_is_one_error(client, raw, lines):
     lock = client.get_lock("lost one")
     with pytest.raises(LeaseLostError), lock, lock as hold:  # noqa: PT012  # the body of the lock
@@ -145,29 +138,6 @@ def test_lost_hold_is_one_error(client, raw, lines):
     assert (name, level) == ("redsync.watchdog", "ERROR")
     assert "'lost one'" in message
     assert owner in message
-
-
-def test_lease_that_was_given_and_ended_is_one_error(client, lines, eventually):
-    client.get_lock("x").acquire(lease=0.3)
-    eventually(lambda: lines(logging.ERROR))
-    with pytest.raises(LeaseLostError):
-        client.get_lock("x").release()
-    assert len(lines(logging.WARNING)) == 1
-
-
-def test_callback_that_raises_is_logged_with_its_traceback(client, raw, caplog):
-    def fail(hold):
-        raise KeyError("mine")
-
-    lock = client.get_lock("x", on_lost=fail)
-    lock.acquire()
-    for node in raw:
-        node.flushall()
-    with pytest.raises(LeaseLostError):
-        lock.extend()
-    (record,) = [record for record in caplog.records if record.exc_info]
-    assert record.name == "redsync"
-    assert record.exc_info[0] is KeyError
 
 
 def test_warnings_reach_stderr_when_logging_is_not_configured(nodes):

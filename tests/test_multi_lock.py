@@ -1,11 +1,8 @@
 """The multi-lock as its users meet it: several locks as one, on real nodes, for threads and for asyncio."""
 
-import contextlib
 import itertools
-import pickle
 import random
 import time
-import weakref
 
 import pytest
 
@@ -14,11 +11,7 @@ from redsync import (
     AsyncClient,
     ClientClosedError,
     ConfigurationError,
-    HoldLost,
-    KeyTypeError,
     LeaseLostError,
-    MultiHold,
-    MultiLock,
     NotOwnedError,
     QuorumError,
 )
@@ -74,25 +67,6 @@ def keys(*names):
 # Made of locks
 
 
-def test_multi_lock_has_the_interface_of_a_lock(multi, locks, other, raw, eventually):
-    assert isinstance(multi, MultiLock)
-    assert multi.name == ("a", "b", "c", "d")
-    assert repr(multi) == "<MultiLock 'a', 'b', 'c', 'd'>"
-    assert (multi.owned(), multi.hold_count(), multi.remaining(), multi.locked()) == (False, 0, 0.0, False)
-    assert multi.acquire() is True
-    assert (multi.owned(), multi.hold_count(), multi.locked()) == (True, 1, True)
-    assert 25 < multi.remaining() <= 30
-    assert all(lock.owned() for lock in locks)
-    assert other.do(multi.acquire, False) is False
-    assert other.do(multi.owned) is False
-    eventually(lambda: raw.keys() == keys("a", "b", "c", "d"))
-    multi.release()
-    assert not multi.owned()
-    eventually(lambda: raw.keys() == [set()] * 5)
-    assert other.do(multi.acquire, False) is True
-    other.do(multi.release)
-
-
 def test_multi_lock_may_be_made_of_one_lock(client):
     with client.get_multi_lock(client.get_lock("x")) as hold:
         assert hold.name == ("x",)
@@ -144,12 +118,6 @@ def test_multi_lock_for_threads_is_refused_when_made_of_async_locks(client, node
     theirs = AsyncClient(nodes.urls).get_lock("x")
     with pytest.raises(TypeError, match="locks for threads, given one by one, not of <AsyncLock 'x'>"):
         client.get_multi_lock(theirs)
-
-
-@pytest.mark.parametrize("timeout", [-2, float("nan"), float("inf")])
-def test_timeout_option_is_refused_when_it_is_none(client, lock, timeout):
-    with pytest.raises(ValueError, match="timeout"):
-        client.get_multi_lock(lock, timeout=timeout)
 
 
 # The order
@@ -366,14 +334,6 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
     assert timeouts[3:] == [0.0] * 3 + [None] * 3
 
 
-def test_acquire_waits_until_the_last_is_free(multi, locks, other, client, eventually):
-    other.do(locks[0].acquire)
-    releaser = other.start(lambda: eventually(lambda: client.inspect("b").waiters) and locks[0].release())
-    assert multi.acquire(timeout=20) is True
-    releaser.result(20)
-    multi.release()
-
-
 @pytest.mark.asyncio_in_sweeps
 def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"), client.get_lock("c"))
@@ -394,15 +354,6 @@ def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, fa
     multi.release()
 
 
-def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventually):
-    for node in raw:
-        node.lpush("redsync:d", "foreign")
-    with pytest.raises(KeyTypeError) as info:
-        multi.acquire()
-    assert info.value.name == "d"
-    eventually(lambda: raw.keys() == keys("d"))
-
-
 def test_acquire_gives_all_back_when_a_lease_is_refused(client, make_client, raw, eventually):
     strict = make_client(drift_factor=0.9999)
     multi = client.get_multi_lock(client.get_lock("a"), strict.get_lock("b"))
@@ -410,13 +361,6 @@ def test_acquire_gives_all_back_when_a_lease_is_refused(client, make_client, raw
         multi.acquire(lease=19)  # of which drift would take all with the second client, and little with the first
     assert not client.get_lock("a").owned()
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-@pytest.mark.parametrize(("args", "kwargs"), [((False, 1), {}), ((True, -2), {}), ((), {"timeout": float("nan")})])
-def test_acquire_raises_value_error_when_arguments_contradict(multi, raw, args, kwargs):
-    with pytest.raises(ValueError, match="timeout"):
-        multi.acquire(*args, **kwargs)
-    assert raw.keys() == [set()] * 5
 
 
 def test_acquire_gives_all_back_when_the_client_is_closed_meanwhile(make_client, other, client, raw, eventually):
@@ -571,27 +515,6 @@ def test_release_gives_all_back_when_a_client_was_closed(client, make_client, ra
 # With
 
 
-def test_hold_tells_of_all(client, multi):
-    with multi as hold:
-        assert isinstance(hold, MultiHold)
-        assert hold.name == multi.name
-        assert [owner.partition(":")[0] for owner in hold.owner] == [client.id] * 4
-        assert len(set(hold.owner)) == 2, "the mutex is an owner of its own"
-        assert 25 < hold.remaining() <= 30 * 0.99 - 0.002
-        assert hold.lost is False
-        assert hold.fencing_token is None
-        assert hold.check() is None
-        assert repr(hold).startswith("<MultiHold of 'a', 'b', 'c', 'd', valid for 29.")
-    assert repr(hold) == "<MultiHold of 'a', 'b', 'c', 'd', released>"
-    assert hold.lost is False
-    assert hold.remaining() == 0.0
-    assert hold.wait_lost(5) is False
-    for operation in (hold.check, hold.extend, hold.release):
-        with pytest.raises(NotOwnedError) as info:
-            operation()
-        assert not isinstance(info.value, LeaseLostError)
-
-
 def test_with_raises_and_names_the_one_that_was_busy(client, locks, other, raw, eventually):
     other.do(locks[3].acquire)
     with pytest.raises(AcquireTimeout) as info, client.get_multi_lock(*locks, timeout=0.2):
@@ -599,14 +522,6 @@ def test_with_raises_and_names_the_one_that_was_busy(client, locks, other, raw, 
     assert (info.value.name, info.value.timeout) == ("c", 0.2)
     eventually(lambda: raw.keys() == keys("c"))
     other.do(locks[3].release)
-
-
-def test_with_releases_all_when_the_body_raises(multi, raw, eventually):
-    with pytest.raises(KeyError) as info, multi:
-        raise KeyError
-    assert not hasattr(info.value, "__notes__")
-    assert not multi.locked()
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_with_raises_at_its_end_when_some_were_lost(client, multi, raw, eventually):
@@ -648,34 +563,6 @@ def test_with_gives_the_others_back_when_the_body_released_one(multi, locks, raw
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_with_releases_what_the_body_released_and_acquired_again(multi, raw, eventually):
-    with multi:
-        multi.release()
-        assert multi.acquire(False)
-    assert not multi.locked()
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_exit_releases_what_acquire_took(multi, raw, eventually):
-    with contextlib.ExitStack() as stack:
-        assert multi.acquire(timeout=1)
-        stack.push(multi)
-        assert multi.owned()
-    assert not multi.owned()
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_with_lets_go_of_what_its_hold_released(multi, other, raw, eventually):
-    with multi as hold:
-        other.do(hold.release)
-        assert not multi.owned()
-        assert other.do(multi.acquire, False)
-        with pytest.raises(NotOwnedError):
-            hold.check()
-    assert other.do(multi.owned)
-    other.do(multi.release)
-
-
 def test_hold_release_changes_nothing_when_one_part_was_released(multi, locks, raw, eventually):
     with pytest.raises(NotOwnedError), multi as hold:  # noqa: PT012  # the body of the lock
         locks[1].release()
@@ -699,16 +586,6 @@ def test_withs_of_one_lock_and_of_multi_locks_nest_in_any_order(client, raw, eve
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-@pytest.mark.threads_only
-def test_multi_lock_and_its_hold_are_weakly_referable_and_keep_nothing(client, multi):
-    with multi as hold:
-        refs = [weakref.ref(multi), weakref.ref(hold)]
-    assert not multi._entered
-    assert not any(lock._entered for lock in multi._locks)
-    del hold
-    assert [ref() for ref in refs] == [multi, None]
-
-
 # Loss
 
 
@@ -723,21 +600,6 @@ def test_one_lost_hold_is_the_loss_of_all(client, multi, eventually):
         multi.extend()
     with pytest.raises(LeaseLostError, match="'c'"):
         multi.release()
-
-
-@pytest.mark.threads_only
-def test_lost_hold_says_so(client, multi):
-    """In asyncio the body is cancelled, see `test_async_multi_lock.py`."""
-    hold = multi.__enter__()
-    lose(client, "b")
-    assert hold.wait_lost(5) is True
-    assert hold.lost is True
-    assert hold.remaining() == 0.0
-    assert "lost" in repr(hold)
-    for operation in (hold.check, hold.extend, hold.release):
-        with pytest.raises(LeaseLostError, match="'b'"):
-            operation()
-    assert hold.lost is True
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -756,18 +618,6 @@ def test_wait_lost_ends_when_any_of_them_is_lost(client, far, make_worker, which
     assert first.watchers == 0
     with pytest.raises(LeaseLostError):
         hold.release()
-
-
-def test_wait_lost_ends_when_it_is_released_or_the_time_is_up(multi, other, client, eventually):
-    with multi as hold:
-        result, seconds = timed(hold.wait_lost, 0.2)
-        assert result is False
-        assert 0.2 <= seconds < PATIENCE
-        sleeper = other.start(hold.wait_lost, 60)
-        eventually(lambda: any(state.watchers for state in client.runner.session.holds))
-    assert sleeper.result(20) is False
-    with pytest.raises(ValueError, match="timeout"):
-        hold.wait_lost(-3)
 
 
 def test_wait_lost_leaves_no_callback_behind(multi, client):
@@ -806,18 +656,6 @@ def test_on_lost_of_each_lock_is_called(client, eventually):
         multi.release()
 
 
-def test_listeners_hear_of_each_lost_hold_once(make_client, eventually):
-    events = []
-    client = make_client(listeners=[events.append])
-    multi = client.get_multi_lock(client.get_lock("a"), client.get_lock("b"))
-    multi.acquire()
-    for name in "ab":
-        lose(client, name)
-    eventually(lambda: len([event for event in events if isinstance(event, HoldLost)]) == 2)
-    with pytest.raises(LeaseLostError):
-        multi.release()
-
-
 # Leases, looks, operators
 
 
@@ -833,17 +671,6 @@ def test_lease_is_that_of_each_lock_or_of_the_call(client, raw, eventually):
     multi.release()
 
 
-def test_extend_lengthens_all(client, raw):
-    multi = client.get_multi_lock(client.get_lock("a"), client.get_mutex("b"))
-    multi.acquire(lease=3)
-    multi.extend(20)
-    assert 15 < multi.remaining() <= 20
-    multi.release()
-    with multi as hold:
-        hold.extend(60)
-        assert 50 < hold.remaining() <= 60
-
-
 def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
     multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"))
     with multi as hold:
@@ -854,15 +681,6 @@ def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
         hold.check()
         assert client.get_lock("a").remaining() > 50
         assert far.get_lock("b").remaining() <= 30
-
-
-def test_locked_is_true_when_anyone_holds_one(multi, locks, other):
-    assert not multi.locked()
-    other.do(locks[1].acquire)
-    assert multi.locked()
-    assert not multi.owned()
-    other.do(locks[1].release)
-    assert not multi.locked()
 
 
 def test_force_release_takes_all_away(client, multi, other, raw, eventually):
@@ -880,20 +698,3 @@ def test_force_release_takes_all_away(client, multi, other, raw, eventually):
 
 
 # Pickling
-
-
-@pytest.mark.threads_only
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_multi_lock_carries_its_locks_and_timeout_and_no_hold(client, far, other, protocol):
-    multi = client.get_multi_lock(client.get_mutex("b"), far.get_lock("c"), client.get_lock("a"), timeout=0.1)
-    with multi as hold:
-        with pytest.raises(TypeError, match="pickle the multi-lock instead"):
-            pickle.dumps(hold, protocol)
-        twin = pickle.loads(pickle.dumps(multi, protocol))
-        assert type(twin) is MultiLock
-        assert twin.name == ("a", "b", "c")
-        assert not twin.owned(), "the mutex is another object's"
-        with pytest.raises(AcquireTimeout), twin:
-            pytest.fail("ran without the locks")
-    with twin:
-        assert not other.do(multi.acquire, False)

@@ -1,15 +1,13 @@
 """The read-write lock as its users meet it, on real nodes, for threads and for asyncio."""
 
 import contextlib
-import gc
 import pickle
 import threading
 import time
-import weakref
 
 import pytest
 
-from redsync import AcquireTimeout, KeyTypeError, LeaseLostError, NotOwnedError, QuorumError, UpgradeError
+from redsync import LeaseLostError, QuorumError, UpgradeError
 from tests.support.locks import PATIENCE, SHORT, flush
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
@@ -58,37 +56,6 @@ def test_many_read_at_once(read, write, make_worker, is_free):
     assert write.acquire(False)
     write.release()
     is_free()
-
-
-def test_one_writes_alone(read, write, other, is_free):
-    with write as hold:
-        assert hold.remaining() > 25
-        assert write.locked()
-        assert not other.do(read.acquire, False)
-        assert not other.do(write.acquire, False)
-    assert other.do(read.acquire, False)
-    other.do(read.release)
-    is_free()
-
-
-@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
-def test_it_is_reentrant(lock, other, mode, is_free):
-    mine = getattr(lock, mode)
-    with mine, mine:
-        assert mine.hold_count() == 2
-        assert mine.owned()
-        assert not other.do(lock.write_lock.acquire, False)
-    assert mine.hold_count() == 0
-    with pytest.raises(NotOwnedError):
-        mine.release()
-    is_free()
-
-
-def test_each_lock_is_released_for_itself(read, write):
-    with read, pytest.raises(NotOwnedError):
-        write.release()
-    with write, pytest.raises(NotOwnedError):
-        read.release()
 
 
 def test_reader_re_enters_while_a_writer_waits(read, write, other, make_worker, waiters):
@@ -214,18 +181,6 @@ def test_readers_are_not_starved_by_writers_that_wait(lock, make_worker, waiters
     assert order == ["write", "read", "write", "write"]
 
 
-@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
-def test_timeout_is_kept_and_leaves_nothing(client, lock, other, mode, raw):
-    other.do(lock.write_lock.acquire)
-    mine = getattr(client.get_read_write_lock("x", timeout=0.3), mode)
-    started = time.monotonic()
-    with pytest.raises(AcquireTimeout), mine:
-        pytest.fail("the body never runs without the lock")
-    assert 0.3 <= time.monotonic() - started < PATIENCE
-    other.do(lock.write_lock.release)
-    assert client.inspect("x").waiters == ()
-
-
 @pytest.mark.asyncio_in_sweeps
 def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters, *, promptly):
     def give_up():
@@ -241,17 +196,6 @@ def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other,
         return took
 
     promptly(give_up, 0.4)
-
-
-@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
-def test_waiter_with_a_lease_of_its_own_is_woken(lock, other, mode, waiters):
-    mine = getattr(lock, mode)
-    with lock.write_lock:
-        waiting = other.start(mine.acquire, lease=7.0)
-        waiters(1)
-    assert waiting.result(20)
-    assert 5 < other.do(mine.remaining) <= 7
-    other.do(mine.release)
 
 
 # Leases, and losing.
@@ -290,28 +234,6 @@ def test_dead_reader_frees_the_writer_within_its_lease_although_another_renews(m
     writer.do(lock.write_lock.release)
 
 
-@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
-def test_loss_is_told(client, raw, mode):
-    told = []
-    lock = getattr(client.get_read_write_lock("x", on_lost=told.append), mode)
-    lock.acquire()
-    flush(raw)
-    for act in (lock.extend, lock.release):
-        with pytest.raises(LeaseLostError):
-            act()
-    assert [each.name for each in told] == ["x"]
-
-
-@pytest.mark.parametrize("mode", ["read_lock", "write_lock"])
-def test_extend_lengthens(lock, mode):
-    mine = getattr(lock, mode)
-    mine.acquire(lease=5)
-    assert mine.remaining() <= 5
-    mine.extend(60)
-    assert mine.remaining() > 50
-    mine.release()
-
-
 def test_forced_release_takes_it_from_all_readers(client, lock, make_worker):
     readers = [make_worker() for _ in range(2)]
     for reader in readers:
@@ -323,24 +245,6 @@ def test_forced_release_takes_it_from_all_readers(client, lock, make_worker):
     for reader in readers:
         with pytest.raises(LeaseLostError):
             reader.do(lock.read_lock.release)
-
-
-def test_what_an_ended_thread_held_is_given_back(client, lock, make_worker, eventually):
-    worker = make_worker()
-    worker.do(lock.read_lock.acquire)
-    worker.end()
-    gc.collect()
-    assert lock.write_lock.acquire(timeout=20)
-    lock.write_lock.release()
-
-
-def test_closed_client_gives_back_both(make_client, raw, eventually):
-    client = make_client()
-    lock = client.get_read_write_lock("x")
-    lock.write_lock.acquire()
-    lock.read_lock.acquire()
-    client.close()
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 # Looking.
@@ -358,13 +262,6 @@ def test_inspect_names_readers_and_writer(client, lock, other):
     assert client.inspect("x").kind == "none"
 
 
-def test_lock_of_the_same_name_is_told_apart(client, lock):
-    with lock.read_lock, pytest.raises(KeyTypeError):
-        client.get_lock("x").acquire(False)
-    with client.get_lock("x"), pytest.raises(KeyTypeError):
-        lock.write_lock.acquire(False)
-
-
 def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
     with client.get_multi_lock(lock.read_lock, client.get_lock("y")):
         assert not other.do(lock.write_lock.acquire, False)
@@ -375,25 +272,6 @@ def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
 
 
 # Nodes that fail.
-
-
-def test_minority_of_nodes_may_fail(lock, nodes, other, make_worker):
-    other.do(lock.read_lock.acquire)
-    nodes.kill(0)
-    nodes.pause(1)
-    assert make_worker().do(lock.read_lock.acquire, timeout=20)
-    assert not lock.write_lock.acquire(False)
-    other.do(lock.read_lock.release)
-
-
-def test_majority_that_failed_is_a_quorum_error(lock, nodes):
-    for i in range(3):
-        nodes.kill(i)
-    for mine in (lock.read_lock, lock.write_lock):
-        with pytest.raises(QuorumError):
-            mine.acquire(False)
-        with pytest.raises(QuorumError):
-            mine.locked()
 
 
 @pytest.mark.asyncio_in_sweeps
@@ -415,17 +293,6 @@ def test_node_that_restarts_empty_lets_nobody_in_beside_the_holder(make_client, 
     getattr(lock, mode).release()
 
 
-def test_it_works_on_one_node(make_client, make_worker):
-    lock = make_client(n=1).get_read_write_lock("x")
-    reader = make_worker()
-    reader.do(lock.read_lock.acquire)
-    with lock.read_lock:
-        assert not make_worker().do(lock.write_lock.acquire, False)
-    waiting = make_worker().start(lambda: lock.write_lock.acquire() and lock.write_lock.release())
-    reader.do(lock.read_lock.release)
-    waiting.result(20)
-
-
 # The objects.
 
 
@@ -441,33 +308,7 @@ def test_pair_is_pickled_with_its_options_and_never_with_a_hold(client):
     assert not single.owned()
 
 
-@pytest.mark.threads_only
-def test_pair_can_be_referred_to_weakly(client):
-    pair = client.get_read_write_lock("x")
-    refs = [weakref.ref(each) for each in (pair, pair.read_lock, pair.write_lock)]
-    del pair
-    gc.collect()
-    assert [ref() for ref in refs] == [None] * 3
-
-
 def test_objects_tell_their_names(lock):
     assert lock.name == lock.read_lock.name == lock.write_lock.name == "x"
     assert repr(lock) == "<ReadWriteLock 'x'>"
     assert repr(lock.read_lock) == "<ReadLock 'x'>"
-
-
-@pytest.mark.threads_only
-def test_condition_waits_on_the_write_lock(lock, other):
-    condition, told = threading.Condition(lock.write_lock), []
-
-    def wait():
-        with condition:
-            condition.wait_for(lambda: told, timeout=20)
-            return lock.write_lock.owned()
-
-    waiting = other.start(wait)
-    time.sleep(0.1)
-    with condition:
-        told.append(1)
-        condition.notify()
-    assert waiting.result(20)

@@ -13,7 +13,6 @@ from redsync import (
     AcquireTimeout,
     ClientClosedError,
     ConfigurationError,
-    KeyTypeError,
     LeaseLostError,
     NotOwnedError,
     OverReleaseError,
@@ -91,53 +90,11 @@ def test_release_gives_back_the_latest_first(semaphore, elsewhere):
     assert semaphore.available() == 3
 
 
-def test_release_reduces_a_permit_that_it_does_not_cover(semaphore, elsewhere):
-    first, several = semaphore.acquire(), semaphore.acquire(n=2)
-    semaphore.release()
-    assert several.remaining() > 0
-    assert semaphore.available() == 1
-    several.extend()
-    assert elsewhere.acquire(False)
-    semaphore.release(2)
-    assert semaphore.available() == 2
-    for permit in (first, several):
-        with pytest.raises(NotOwnedError):
-            permit.check()
-
-
-def test_release_of_too_many_gives_nothing_back(semaphore):
-    semaphore.acquire(n=2)
-    with pytest.raises(OverReleaseError, match="3 permits of semaphore 'x' can't be given back: this client has 2"):
-        semaphore.release(3)
-    assert semaphore.available() == 1
-    semaphore.release(2)
-    with pytest.raises(ValueError, match="this client has 0"):
-        semaphore.release()
-
-
 def test_any_thread_may_give_a_permit_back(semaphore, other):
     permit = semaphore.acquire()
     other.do(permit.release)
     semaphore.acquire()
     other.do(semaphore.release)
-    assert semaphore.available() == 3
-
-
-def test_permit_outlives_the_thread_that_took_it(semaphore, make_worker, eventually):
-    worker = make_worker()
-    permit = worker.do(semaphore.acquire)
-    worker.end()
-    time.sleep(0.1)
-    assert permit.remaining() > 0
-    assert semaphore.available() == 2
-    permit.release()
-
-
-def test_objects_of_one_name_are_one_semaphore(client, semaphore):
-    semaphore.acquire(n=2)
-    again = client.get_semaphore("x", 3)
-    assert again.available() == 1
-    again.release(2)
     assert semaphore.available() == 3
 
 
@@ -172,24 +129,9 @@ def test_with_of_a_permit_gives_it_back(semaphore):
     assert semaphore.available() == 3
 
 
-def test_release_leaves_what_a_with_will_give_back_for_last(semaphore):
-    plain = semaphore.acquire()
-    with semaphore as permit:
-        semaphore.release()
-        assert permit.remaining() > 0
-        assert plain.remaining() == 0
-    assert semaphore.available() == 3
-
-
 def test_release_inside_of_the_only_permit_is_told_at_the_end(semaphore):
     with pytest.raises(NotOwnedError), semaphore:
         semaphore.release()
-    assert semaphore.available() == 3
-
-
-def test_error_of_the_body_comes_out_of_with(semaphore):
-    with pytest.raises(KeyError), semaphore:
-        raise KeyError
     assert semaphore.available() == 3
 
 
@@ -306,12 +248,6 @@ def test_who_gives_up_leaves_no_place(semaphore, elsewhere, raw, eventually):
 # The limit.
 
 
-def test_limit_of_an_unused_semaphore_is_its_own(semaphore):
-    assert semaphore.permits() == 3
-    assert semaphore.available() == 3
-    assert semaphore.holders() == ()
-
-
 def test_programs_that_disagree_are_told(client, semaphore, elsewhere):
     semaphore.acquire().release()
     other = client.get_semaphore("x", 4)
@@ -339,46 +275,6 @@ def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
     assert waiting.result(20)
 
 
-def test_shrink_takes_effect_as_permits_come_back(semaphore, elsewhere):
-    held = [semaphore.acquire() for _ in range(3)]
-    elsewhere.resize(1)
-    assert elsewhere.available() == 0
-    for permit in held[:2]:
-        permit.check()
-        permit.release()
-        assert elsewhere.acquire(False) is None
-    held[2].release()
-    assert elsewhere.acquire(False)
-    assert semaphore.acquire(False) is None
-
-
-def test_more_at_once_than_a_shrink_has_left_is_an_error(semaphore, elsewhere):
-    elsewhere.resize(2)
-    with pytest.raises(ConfigurationError, match="was resized to 2 permits: 3 at once can't be had"):
-        semaphore.acquire(n=3)
-
-
-def test_node_that_lost_the_limit_is_taught_again(semaphore, elsewhere, raw, eventually):
-    semaphore.resize(4)
-    for node in raw[:2]:
-        node.flushall()
-    elsewhere.acquire()
-    eventually(lambda: len({node.get(LIMIT) for node in raw}) == 1)
-    assert raw.count(LIMIT) == 5
-
-
-def test_node_that_got_another_limit_is_set_right(semaphore, raw, eventually):
-    semaphore.acquire()
-    raw[0].set(LIMIT, "0 9")
-
-    def is_right():
-        # Whoever hears of it; the other nodes may be quicker.
-        semaphore.acquire().release()
-        return raw[0].get(LIMIT) == b"0 3"
-
-    eventually(is_right)
-
-
 # Looks.
 
 
@@ -398,17 +294,6 @@ def test_inspect_of_the_client_tells_the_kind(client, semaphore):
     assert (info.kind, info.holders, info.waiters) == ("semaphore", (), ())
 
 
-def test_lock_of_the_same_name_is_refused(client, semaphore):
-    semaphore.acquire()
-    with pytest.raises(KeyTypeError):
-        client.get_lock("x").acquire(False)
-    client.get_lock("y").acquire()
-    with pytest.raises(KeyTypeError, match="the key of semaphore 'y'"):
-        client.get_semaphore("y", 1).acquire(False)
-    with pytest.raises(KeyTypeError):
-        client.get_semaphore("y", 1).available()
-
-
 def test_without_a_quorum_there_is_no_permit(make_client, nodes):
     client = make_client()
     semaphore = client.get_semaphore("x", 3)
@@ -422,18 +307,6 @@ def test_without_a_quorum_there_is_no_permit(make_client, nodes):
     with pytest.raises(QuorumError):
         semaphore.resize(4)
     permit.release()
-
-
-def test_dead_minority_costs_nothing(make_client, nodes):
-    nodes.kill(0)
-    nodes.kill(1)
-    semaphore = make_client().get_semaphore("x", 2)
-    first, second = semaphore.acquire(), semaphore.acquire(False)
-    assert first
-    assert second
-    assert semaphore.acquire(False) is None
-    semaphore.release(2)
-    assert semaphore.available() == 2
 
 
 # At the edge.

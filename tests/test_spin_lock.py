@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from redsync import AcquireTimeout, NotOwnedError, QuorumError, SpinLock
+from redsync import AcquireTimeout, QuorumError, SpinLock
 from tests.support.locks import PATIENCE, claims, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
@@ -43,32 +43,6 @@ class Pauses:
     __hash__ = None
 
 
-def test_spin_lock_is_reentrant_and_leaves_nothing(lock, other, raw, eventually):
-    assert isinstance(lock, SpinLock)
-    with lock as hold:
-        with lock:
-            assert lock.hold_count() == 2
-            eventually(lambda: claims(raw) == [{hold.owner.encode(): b"2"}] * 5)
-            assert not other.do(lock.acquire, False)
-        assert hold.remaining() > 25
-    eventually(lambda: raw.keys() == [set()] * 5)
-    with pytest.raises(NotOwnedError):
-        lock.release()
-
-
-@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
-def test_spin_lock_excludes_and_is_excluded_by_the_lock_of_its_name(client, lock, other, kind):
-    theirs = getattr(client, f"get_{kind}")("x")
-    with lock:
-        assert not other.do(theirs.acquire, False)
-        assert theirs.hold_count() == 1, "for one owner they are one lock"
-    other.do(theirs.acquire)
-    assert not lock.acquire(False)
-    assert not lock.acquire(timeout=0.05)
-    other.do(theirs.release)
-    assert lock.acquire(False)
-
-
 def test_waiting_leaves_no_place_on_any_node(client, lock, other, raw, eventually):
     backoff = Backoff(0.001)
     other.do(lock.acquire)
@@ -98,21 +72,6 @@ def test_backoff_is_called_with_the_number_of_tries_and_kept(client, lock, other
     # Each acquire counts anew.
     assert client.get_spin_lock("x", backoff=backoff).acquire(timeout=0.01) is False
     assert backoff.tries[-1] == 1
-    other.do(lock.release)
-
-
-def test_backoff_may_grow(client, lock, other):
-    pauses = []
-
-    def double(tries):
-        pauses.append(0.01 * 2**tries)
-        return pauses[-1]
-
-    other.do(lock.acquire)
-    result, seconds = timed(client.get_spin_lock("x", backoff=double).acquire, timeout=0.5)
-    assert result is False
-    assert 0.5 <= seconds < PATIENCE
-    assert len(pauses) <= 5, "their sum is 0.62 s"
     other.do(lock.release)
 
 
@@ -181,34 +140,6 @@ def test_backoff_that_raises_comes_out_and_leaves_nothing(client, lock, other, r
 def test_backoff_is_refused_when_it_is_no_function(client, backoff):
     with pytest.raises(TypeError, match="backoff is a function from the number of tries to seconds, not"):
         client.get_spin_lock("x", backoff=backoff)
-
-
-@pytest.mark.asyncio_in_sweeps
-@pytest.mark.parametrize("timeout", [0.0, 0.05, 0.3])
-def test_acquire_waits_for_the_whole_timeout(client, lock, other, timeout):
-    other.do(lock.acquire)
-    for waiting in (lock, client.get_spin_lock("x", backoff=Backoff(5.0))):
-        result, seconds = timed(waiting.acquire, timeout=timeout)
-        assert result is False
-        assert timeout <= seconds < timeout + 1, "also where the pause is longer"
-    with pytest.raises(AcquireTimeout), client.get_spin_lock("x", timeout=timeout):
-        pytest.fail("ran without the lock")
-    other.do(lock.release)
-
-
-def test_waiters_all_get_their_turn(client, make_worker, raw, eventually):
-    lock, order = client.get_spin_lock("x"), []
-
-    def take(number):
-        with lock:
-            order.append(number)
-
-    with lock:
-        waiters = [make_worker().start(take, number) for number in range(6)]
-    for waiter in waiters:
-        waiter.result(20)
-    assert sorted(order) == list(range(6))
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_acquire_raises_quorum_error_when_the_timeout_is_over(client, lock, nodes):

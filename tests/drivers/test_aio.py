@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from redsync import HoldOrphaned, NodeChanged, NotOwnedError, QuorumError
+from redsync import HoldOrphaned, NodeChanged, NotOwnedError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
@@ -84,20 +84,6 @@ async def test_late_acquire_is_followed_by_its_undo(nodes, make_client, raw, loo
 
 
 @in_loop
-async def test_release_is_owed_to_a_node_that_is_gone(nodes, make_client, raw):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        await lock.acquire()
-        await until(lambda: len(claims(raw)) == 3)
-        raw[2].config_set("maxclients", 10)  # survives what follows; and the connection is known to be live
-        raw[2].client_kill_filter(skipme=True, _type="normal")
-        raw[2].execute_command("CLIENT", "PAUSE", "1")
-        await lock.release()
-        await until(lambda: claims(raw) == [])
-        await until(lambda: states(client) == ["up"] * 3)
-
-
-@in_loop
 async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_client, raw, events):
     async with make_client() as client:
         lock = client.get_lock("x")
@@ -112,22 +98,6 @@ async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_cl
             await until(lambda: len(claims(raw)) == 3)
         changes = [event.state for event in events if isinstance(event, NodeChanged)]
         assert changes == ["down", "up"]
-
-
-@in_loop
-async def test_no_quorum_is_an_error_with_every_nodes_cause_and_passes(nodes, make_client):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        async with lock:
-            pass
-        nodes.kill(0)
-        nodes.kill(1)
-        with pytest.raises(QuorumError) as info:
-            await lock.acquire(False)
-        assert len(info.value.votes) == 3
-        nodes.restart(0)
-        assert await lock.acquire(timeout=20)
-        nodes.restart(1)
 
 
 @both_loops
@@ -146,40 +116,6 @@ async def test_scripts_that_a_node_forgot_are_sent_again(make_client, raw, loop)
                     pass
             assert await lock.locked() is False
         await until(lambda: claims(raw) == [])
-
-
-@pytest.mark.parametrize("look", ["locked", "inspect"])
-@in_loop
-async def test_release_is_sent_again_to_a_node_that_forgot_its_script_also_behind_a_look(nodes, make_client, raw, look):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        await lock.acquire()
-        await until(lambda: len(claims(raw)) == 3)
-        raw[2].script_flush()
-        nodes.pause(2)
-        await lock.release()
-        await (lock.locked() if look == "locked" else client.inspect("x"))
-        nodes.resume(2)
-        await until(lambda: claims(raw) == [])
-
-
-@in_loop
-async def test_scripts_are_forgotten_under_many_tasks(make_client, raw):
-    async def work(client, number):
-        for _ in range(10):
-            async with client.get_lock(f"x {number}", timeout=10):
-                await asyncio.sleep(0)
-
-    async with make_client() as client:
-        tasks = [asyncio.create_task(work(client, number)) for number in range(30)]
-        while not all(task.done() for task in tasks):
-            for node in raw:
-                node.script_flush()
-            await asyncio.sleep(0.005)
-        await asyncio.gather(*tasks)
-        await until(lambda: claims(raw) == [])
-        # A task is done a turn of the loop before those who wait to hear of it do.
-        await until(lambda: structures(client) == {})
 
 
 # Order.
@@ -241,20 +177,6 @@ async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
         assert structures(client) == {}
 
 
-@in_loop
-async def test_sleeper_is_woken_by_a_signal_of_its_own_process(make_client):
-    async with make_client() as client:
-        async with client.get_lock("x") as hold:
-            sleepers = [asyncio.create_task(hold.wait_lost()) for _ in range(5)]
-            await turns(5)
-            await hold.release()
-            assert await asyncio.gather(*sleepers) == [False] * 5
-            for use in (hold.extend, hold.release):
-                with pytest.raises(NotOwnedError):
-                    await use()
-        assert structures(client) == {}
-
-
 # Tasks that end.
 
 
@@ -312,52 +234,6 @@ async def test_lock_of_a_task_that_failed_is_given_back(make_client, raw, events
 
 
 @in_loop
-async def test_waiter_gets_the_lock_of_a_task_that_ended(make_client):
-    async with make_client() as client, make_client() as other:
-        go_on = asyncio.Event()
-
-        async def hold():
-            await client.get_lock("x").acquire()
-            await go_on.wait()
-
-        holder = asyncio.create_task(hold())
-        await until(lambda: len(client.runner.session.holds) == 1)
-        waiter = asyncio.create_task(other.get_lock("x").acquire(timeout=20))
-        await asyncio.sleep(0.01)
-        go_on.set()
-        assert await waiter
-        await holder
-
-
-@in_loop
-async def test_many_tasks_that_ended_are_each_given_back(make_client, raw, events):
-    async def hold(client, number):
-        await client.get_lock(f"x {number}").acquire()
-        await turns(number % 7)
-
-    async with make_client() as client:
-        await asyncio.gather(*(hold(client, number) for number in range(300)))
-        await until(lambda: not claims(raw))
-        orphaned = sorted(event.name for event in events if isinstance(event, HoldOrphaned))
-        assert orphaned == sorted(f"x {number}" for number in range(300))
-        assert structures(client) == {}
-
-
-@in_loop
-async def test_mutex_of_a_task_that_ended_stays_held_until_it_is_dropped(make_client, raw, events):
-    async with make_client() as client:
-        mutex = client.get_mutex("x")
-        await asyncio.create_task(mutex.acquire())
-        await turns(20)
-        assert mutex.owned()
-        await mutex.extend()
-        del mutex
-        gc.collect()
-        await until(lambda: not claims(raw))
-        assert [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned]
-
-
-@in_loop
 async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_client, raw):
     async def take(client):
         return await client.get_lock("x").__aenter__()
@@ -373,22 +249,6 @@ async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_cli
 
 
 # Many tasks.
-
-
-@both_loops
-@in_loop
-async def test_many_tasks_with_own_names_do_not_disturb_each_other(make_client, raw, loop):
-    async def work(client, number):
-        lock = client.get_lock(f"x {number}")
-        for _ in range(5):
-            async with lock as hold:
-                hold.check()
-                await asyncio.sleep(0)
-
-    async with make_client() as client:
-        await asyncio.gather(*(work(client, number) for number in range(200)))
-        await until(lambda: claims(raw) == [])
-        assert structures(client) == {}
 
 
 @both_loops

@@ -16,7 +16,6 @@ from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, in_loop, turns, until
-from tests.support.trouble import accept_writes, refuse_writes
 
 ENDLESS = 30
 
@@ -124,18 +123,6 @@ async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
             nodes.resume(i)
         await rig.settle()
         assert not any(link.suspect for link in rig.lane.links)
-
-
-@in_loop
-async def test_release_is_owed_to_an_absent_node_and_comes_first_when_it_is_back(nodes, append, raw):
-    async with AioRig(nodes.urls) as rig:
-        await rig.connect(0, 1)
-        rig.tell(append, b"owed", owed_to=0b111, owed_until=clock() + 60)
-        rig.tell(append, b"not owed")
-        await rig.connect(2)
-        await rig.ask(append, b"new")
-        await rig.settle()
-        assert lists(raw) == [["owed", "not owed", "new"]] * 2 + [["owed", "new"]]
 
 
 @in_loop
@@ -272,21 +259,6 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
 
 @both_loops
 @in_loop
-async def test_message_of_a_node_tells_what_it_handed_over(nodes, raw, loop):
-    async with AioRig(nodes.urls) as rig:
-        await rig.connect()
-        wakeups = rig.lane.wakeups
-        wakeups.listen(b"an owner and its key")
-        naps = wakeups.doze(b"an owner and its key", clock() + ENDLESS, 3, ENDLESS, b"7")
-        napping = asyncio.create_task(rig.lane.nap(naps))
-        for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
-            node.publish("wake", mark + b" an owner and its key")
-        assert await napping == (3, 0b101)
-        wakeups.deafen(b"an owner and its key")
-
-
-@both_loops
-@in_loop
 async def test_new_link_takes_all_that_is_owed_however_much(nodes, make_script, raw, loop):
     """More than the system's buffers take at once: the limit is for a node that does not read."""
     length = make_script("length", "redis.call('rpush', KEYS[1], #ARGV[1]) return 1")
@@ -301,39 +273,3 @@ async def test_new_link_takes_all_that_is_owed_however_much(nodes, make_script, 
         await rig.settle()
         assert raw[2].lrange("list", 0, -1) == [str(size) for size in sizes]
         assert rig.broken == []
-
-
-@both_loops
-@in_loop
-async def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(nodes, append, raw, loop):
-    refuse_writes(raw[2])
-    try:
-        async with AioRig(nodes.urls) as rig:
-            await rig.connect()
-            rig.tell(append, b"release", owed_to=0b111, owed_until=1e12)
-            for _ in range(20):
-                assert await rig.lane.tend(), "the node is owed something"
-                await asyncio.sleep(0.005)
-            assert lists(raw) == [["release"], ["release"], []]
-            accept_writes(raw[2])
-            await rig.settle()
-            assert lists(raw) == [["release"]] * 3
-    finally:
-        accept_writes(raw[2])
-
-
-# Lingering.
-
-
-@both_loops
-@in_loop
-async def test_lingering_round_hears_everybody_also_those_that_refuse(nodes, raw, make_script, loop):
-    raw[1].set("bad", 1)
-    picky = make_script("picky", "if redis.call('get', 'bad') then return redis.error_reply('ERR bad') end return 1")
-    async with AioRig(nodes.urls) as rig:
-        await rig.connect()
-        for _ in range(50):
-            tally = await rig.ask(picky, lingers=True)
-            assert tally.won
-            assert [vote.detail for vote in tally.votes] == ["1", "ERR bad", "1"]
-            assert not tally.open

@@ -120,13 +120,6 @@ def test_thread_that_ends_after_its_release_is_not_worth_a_word(client, keys, ev
     assert keys() == set()
 
 
-def test_thread_that_only_tried_is_not_worth_a_word(client, events, warnings):
-    with client.get_lock("x"):
-        run_thread(lambda: client.get_lock("x").acquire(False))
-    client.close()
-    assert (events, warnings()) == ([], [])
-
-
 def test_lost_hold_of_a_thread_that_ended_was_told_already(client, raw, events, eventually):
     def hold():
         lock = client.get_lock("x")
@@ -176,29 +169,6 @@ def test_sleeper_on_a_hold_wakes_when_the_thread_that_owned_it_ended(client, eve
     thread.join(20)
 
 
-def test_thread_may_end_after_the_client_was_closed(client, events):
-    lock, acquired, closed = client.get_lock("x"), threading.Event(), threading.Event()
-
-    def hold():
-        lock.acquire()
-        acquired.set()
-        closed.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    acquired.wait(10)
-    client.close()
-    closed.set()
-    thread.join(20)
-    assert events == []
-
-
-def test_threads_of_several_clients_end_for_each_of_them(client, nodes, keys, eventually):
-    with Client(nodes.urls, lease=60.0, restart_guard=0.0) as second:
-        run_thread(lambda: (client.get_lock("x").acquire(), second.get_lock("y").acquire()))
-        eventually(lambda: not keys())
-
-
 # Mutexes.
 
 
@@ -215,32 +185,6 @@ def test_mutex_of_a_thread_that_ended_stays_held(client, raw, events):
     assert events == []
 
 
-def test_mutex_that_is_dropped_while_it_holds_is_given_back_with_a_warning(client, keys, events, warnings, eventually):
-    client.get_mutex("x").acquire()
-    gc.collect()
-    eventually(lambda: not keys())
-    assert client.get_mutex("x").acquire(False)
-    eventually(lambda: events)
-    assert (type(events[0]), events[0].name) == (HoldOrphaned, "x")
-    assert events[0].owner.startswith(client.id)
-    assert [level for level, _ in warnings()][:1] == ["WARNING"]
-
-
-def test_mutex_that_is_dropped_after_its_release_is_not_worth_a_word(client, events, warnings):
-    for _ in range(5):
-        mutex = client.get_mutex("x")
-        with mutex:
-            pass
-        mutex.acquire()
-        mutex.release()
-        del mutex
-    with client.get_mutex("x"):
-        pass
-    gc.collect()
-    client.close()
-    assert (events, warnings()) == ([], [])
-
-
 def test_lost_mutex_that_is_dropped_was_told_already(client, raw, events, eventually):
     mutex = client.get_mutex("x")
     mutex.acquire()
@@ -252,14 +196,6 @@ def test_lost_mutex_that_is_dropped_was_told_already(client, raw, events, eventu
     gc.collect()
     eventually(lambda: len(client.runner.session.holds) == 0)
     assert [type(event) for event in events] == [HoldLost]
-
-
-def test_mutex_lives_as_long_as_its_with(client):
-    """The statement keeps the object, although no name does."""
-    with client.get_mutex("x") as hold:
-        gc.collect()
-        hold.extend()
-        hold.check()
 
 
 # Interpreters.

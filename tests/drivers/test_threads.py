@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
+from redsync import Client, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers.process import clock
 from tests.drivers.conftest import stand_by
@@ -325,31 +325,6 @@ def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, 
     print(f"{point} points")
     assert wrong == []
     assert point > 50
-
-
-def test_closed_client_lets_waiters_go(client, nodes):
-    holder, waiter = threading.Event(), []
-
-    def wait_for_it():
-        holder.wait(PATIENCE)
-        with pytest.raises(ClientClosedError):
-            client.get_lock("x").acquire()
-        waiter.append(time.monotonic())
-
-    thread = threading.Thread(target=wait_for_it)
-    thread.start()
-    client.get_lock("x").acquire()
-    holder.set()
-    deadline = time.monotonic() + PATIENCE
-    while not client.inspect("x").waiters:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    started_at = time.monotonic()
-    client.close()
-    thread.join(20)
-    assert waiter[0] - started_at < PATIENCE
-    with pytest.raises(ClientClosedError):
-        client.get_lock("x").acquire()
 
 
 # Threads that connect.
