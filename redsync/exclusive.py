@@ -73,7 +73,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         self._runner = host.runner
         timing = self._runner.session.timing
         self._lease = None if lease is None else timing.check_lease(lease)
-        self._max_hold = None if max_hold is None else timing.check_lease(max_hold)
+        self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
         # Not a bound method: what is held must not keep the object alive that nobody else has any more.
         self._tell_lost = None if on_lost is None else partial(tell_lost, partial(self._HOLD, host), on_lost)

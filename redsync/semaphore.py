@@ -68,7 +68,7 @@ class _Counted(Enterable[RunnerT_co, HoldT]):
         self._runner = host.runner
         timing = self._runner.session.timing
         self._lease = None if lease is None else timing.check_lease(lease)
-        self._max_hold = None if max_hold is None else timing.check_lease(max_hold)
+        self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
         self._tell_lost = None if on_lost is None else partial(tell_lost, partial(self._PERMIT, host), on_lost)
         self._entered = {}

@@ -65,19 +65,23 @@ class Timing(NamedTuple):
         """
         return min(self.node_timeout, max(lease * _NODE_TIMEOUT_SHARE, _SHORTEST_NODE_TIMEOUT))
 
-    def check_lease(self, lease: float) -> float:
+    def check_lease(self, lease: float, called: str = "a lease") -> float:
         """Return `lease` if a claim can live on it.
+
+        Args:
+            lease: In seconds.
+            called: What a message calls it: the argument that the caller gave.
 
         Raises:
             ValueError: It is not a positive, finite number, is used up by its own drift allowance, or is longer
                 than `MAX_LEASE`.
         """
         if not _is_finite(lease) or lease <= 0:
-            raise ValueError(f"a lease is a positive number of seconds, not {lease!r}")
+            raise ValueError(f"{called} is a positive number of seconds, not {lease!r}")
         if lease <= self.drift(lease):
-            raise ValueError(f"a lease of {lease:g} s is used up by its drift allowance of {self.drift(lease):g} s")
+            raise ValueError(f"{called} of {lease:g} s is used up by its drift allowance of {self.drift(lease):g} s")
         if lease > MAX_LEASE:
-            raise ValueError(f"a lease of {lease:g} s is longer than a year: leases are given in seconds")
+            raise ValueError(f"{called} of {lease:g} s is longer than a year: the unit is seconds")
         return float(lease)
 
 

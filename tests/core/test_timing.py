@@ -97,6 +97,12 @@ def test_check_lease_refuses_what_no_claim_can_live_on(lease):
         TIMING.check_lease(lease)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.002, MAX_LEASE * 2])
+def test_check_lease_calls_it_what_its_caller_does(seconds):
+    with pytest.raises(ValueError, match=r"^max_hold (is|of) "):
+        TIMING.check_lease(seconds, "max_hold")
+
+
 def test_check_lease_refuses_integers_beyond_all_floats():
     with pytest.raises(ValueError, match="a lease"):
         TIMING.check_lease(HUGE)

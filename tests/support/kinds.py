@@ -1,6 +1,8 @@
 """All kinds of locks that clients make, for tests of what they have in common; both flavours make them alike."""
 
-__all__ = ["KINDS", "LOCKS", "REENTRANT", "another"]
+import pytest
+
+__all__ = ["KINDS", "LOCKS", "another", "each_facade", "each_kind", "each_kind_of", "each_kind_once"]
 
 
 def _multi(client, name, timeout=None, **options):
@@ -23,9 +25,32 @@ LOCKS = {
 KINDS = {**LOCKS, "semaphore": lambda client: client.get_semaphore("x", 1)}
 """All that `with` takes and gives back."""
 
-REENTRANT = sorted(set(LOCKS) - {"mutex", "multi"})
+FACADES = ["lock", "mutex", "multi"]
+"""A kind for each way to hold: by the thread or task, by the object, and several as one."""
 
 
 def another(kind):
     """Return the kind that somebody else asks for where this one is held: readers keep only writers out."""
     return LOCKS["write" if kind == "read" else kind]
+
+
+def _in_both_flavours(kinds, often):
+    """Run a test for each kind and flavour, and all but those that are `often` run in sweeps only."""
+    cases = [(kind, flavour) for kind in kinds for flavour in ("threads", "asyncio")]
+    sweep = pytest.mark.sweep
+    params = [pytest.param(*case, marks=[] if often(*case) else sweep) for case in cases]
+    return pytest.mark.parametrize(("kind", "flavour"), params, indirect=["flavour"])
+
+
+def each_kind_of(kinds):
+    """Run a test of what scripts and protocols of a kind promise: all with threads, one of each facade with asyncio."""
+    return _in_both_flavours(kinds, lambda kind, flavour: flavour == "threads" or kind in FACADES)
+
+
+each_kind = each_kind_of(LOCKS)
+
+each_facade = _in_both_flavours(LOCKS, lambda kind, _: kind in FACADES)
+"""For what the objects promise that users hold, whatever the kind."""
+
+each_kind_once = pytest.mark.parametrize("kind", LOCKS)
+"""For threads alone."""

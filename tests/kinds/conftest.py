@@ -1,0 +1,51 @@
+"""Two clients of one kind of lock, in either flavour, and what tells that nothing of theirs is left on the nodes."""
+
+import pytest
+
+from redsync import LeaseLostError, NotOwnedError
+from tests.support.kinds import LOCKS, another
+
+
+@pytest.fixture
+def make_client(make_client, all_nodes_met):
+    """Make clients for which a node on a busy machine is not silent, and whose claims reach all nodes."""
+    return lambda urls=None, **options: make_client(urls, **{"node_timeout": 2.0, **options})
+
+
+@pytest.fixture
+def lock(client, kind):
+    return LOCKS[kind](client)
+
+
+@pytest.fixture
+def theirs(make_client, kind):
+    """What somebody else, of another client, can't have meanwhile."""
+    return another(kind)(make_client())
+
+
+@pytest.fixture
+def is_free(raw, eventually):
+    """Wait until no node keeps a claim or a place in a queue; tokens outlive claims."""
+
+    def wait():
+        eventually(lambda: not [key for keys in raw.keys() for key in keys if b"token" not in key])  # noqa: SIM118
+
+    return wait
+
+
+@pytest.fixture
+def nothing_of():
+    """Return whether this thread has nothing of a lock."""
+    return lambda lock: (lock.owned(), lock.hold_count(), lock.remaining()) == (False, 0, 0.0)
+
+
+@pytest.fixture
+def not_held():
+    """Check that a call is refused as one of somebody who does not hold the lock, and has not lost it."""
+
+    def check(call):
+        with pytest.raises(NotOwnedError) as info:
+            call()
+        assert not isinstance(info.value, LeaseLostError)
+
+    return check
