@@ -258,6 +258,12 @@ def test_prefix_may_be_empty(make_client, raw, eventually):
 # Nodes that may have lost their memory
 
 
+def test_lease_and_drift_factor_of_a_client_are_those_of_its_holds(make_client, raw, eventually):
+    with make_client(lease=15, drift_factor=0.2).get_lock("x") as hold:
+        assert 7 < hold.remaining() <= 15 * 0.8 - 0.002
+        eventually(lambda: all(9_000 < node.pttl("redsync:x") <= 15_000 for node in raw))
+
+
 def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes, eventually):
     for i in range(3):
         nodes.restart(i)

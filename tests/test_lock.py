@@ -93,6 +93,22 @@ def test_name_may_be_any_1_to_512_bytes(name, client, other, raw, eventually):
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
+def test_serials_of_threads_are_never_used_again(lock):
+    owners = []
+
+    def take():
+        with lock as hold:
+            owners.append(hold.owner)
+
+    for _ in range(10):
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+    serials = [int(owner.rpartition(":")[2]) for owner in owners]
+    assert len({owner.rpartition(":")[0] for owner in owners}) == 1
+    assert sorted(set(serials)) == serials
+
+
 def test_names_with_and_without_braces_are_different_locks(client):
     locks = [client.get_lock(name) for name in ("x", "{x}", ":x", "{:x}", ":{x}")]
     with contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ from redsync import (
     AsyncClient,
     ClientClosedError,
     ConfigurationError,
+    KeyTypeError,
     LeaseLostError,
     NotOwnedError,
     QuorumError,
@@ -289,6 +290,15 @@ def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, 
     other.do(held.release)
     assert multi.acquire(timeout=0)
     multi.release()
+
+
+def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventually):
+    for node in raw:
+        node.lpush("redsync:d", "foreign")
+    with pytest.raises(KeyTypeError) as info:
+        multi.acquire()
+    assert info.value.name == "d"
+    eventually(lambda: raw.keys() == keys("d"))
 
 
 @pytest.mark.asyncio_in_sweeps
@@ -681,6 +691,15 @@ def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
         hold.check()
         assert client.get_lock("a").remaining() > 50
         assert far.get_lock("b").remaining() <= 30
+
+
+def test_locked_is_true_when_anyone_holds_one(multi, locks, other):
+    assert not multi.locked()
+    other.do(locks[1].acquire)
+    assert multi.locked()
+    assert not multi.owned()
+    other.do(locks[1].release)
+    assert not multi.locked()
 
 
 def test_force_release_takes_all_away(client, multi, other, raw, eventually):

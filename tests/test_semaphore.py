@@ -275,6 +275,12 @@ def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
     assert waiting.result(20)
 
 
+def test_more_at_once_than_a_shrink_has_left_is_an_error(semaphore, elsewhere):
+    elsewhere.resize(2)
+    with pytest.raises(ConfigurationError, match="was resized to 2 permits: 3 at once can't be had"):
+        semaphore.acquire(n=3)
+
+
 # Looks.
 
 

@@ -9,7 +9,7 @@ from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, te
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.runner import Session
-from redsync._protocols.lease import EXPIRED, forsake, lose, tell_end
+from redsync._protocols.lease import expire, forsake, lose, tell_end
 from redsync._protocols.renewal import renew
 from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -30,7 +30,7 @@ def check(state: HoldState, now: float) -> Steps[None]:
         LeaseLostError: It may not, now or any more.
     """
     if state.lost is None and now >= state.valid_until:
-        yield from lose(state, EXPIRED)
+        yield from expire(state)
     if state.lost is not None:
         raise _lost(state)
 
@@ -53,7 +53,7 @@ def release(
     try:
         state.count -= holds
         if state.lost is None and now >= state.valid_until:
-            yield from lose(state, EXPIRED)
+            yield from expire(state)
         if not state.count:
             session.holds.remove(state)
         elif state.on_lost:

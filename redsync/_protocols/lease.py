@@ -12,9 +12,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 
-__all__ = ["EXPIRED", "abandon", "forsake", "lose", "milliseconds", "renew_at", "tell_end", "wait_end"]
-
-EXPIRED = "its lease ended without a renewal"
+__all__ = ["abandon", "expire", "forsake", "lose", "milliseconds", "renew_at", "tell_end", "wait_end"]
 
 
 def milliseconds(seconds: float) -> int:
@@ -64,6 +62,12 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
             yield from notify(HoldLost(state.name, state.holder, reason, state))
 
 
+def expire(state: HoldState) -> Steps[None]:
+    """End a hold whose time is over. The reason does not depend on who notices it, nor on how late."""
+    ended_by_max_hold = state.valid_until >= state.ends_at
+    yield from lose(state, "its max_hold is over" if ended_by_max_hold else "its lease ended without a renewal")
+
+
 def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:
     """Sleep until the hold is lost, or this acquisition of it is `released`, or the time is up."""
 
@@ -80,7 +84,7 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
     finally:
         state.watchers -= 1
     if not over() and now >= state.valid_until:
-        yield from lose(state, EXPIRED)
+        yield from expire(state)
 
 
 def tell_end(state: HoldState) -> Steps[None]:

@@ -15,7 +15,7 @@ from redsync._core.holds import HoldState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols.holding import give_back
-from redsync._protocols.lease import EXPIRED, lose, milliseconds
+from redsync._protocols.lease import expire, milliseconds
 from redsync._protocols.renewal import fill_up, is_bare, renew
 
 __all__ = ["farewell", "watchdog"]
@@ -42,7 +42,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
                     yield from _give_back_orphan(session, state)
         for state in table:
             if state.lost is None and now >= state.valid_until:
-                yield from lose(state, "its max_hold is over" if now >= state.ends_at else EXPIRED)
+                yield from expire(state)
         for batch in _due(table, now):
             yield from renew(session, batch)
         for batch in _batches(_bare(session, now)):

@@ -155,6 +155,9 @@ def test_arguments_that_can_not_be_are_refused(client, lock, kind, raw):
             LOCKS[kind](client, **options)
     with pytest.raises(ValueError, match="max_hold"):
         LOCKS[kind](client, max_hold=0)
+    for name in ("", "x" * 513):
+        with pytest.raises(ValueError, match="1 to 512 bytes"):
+            LOCKS[kind](client, name)
     assert raw.keys() == [set()] * 5
 
 

@@ -16,7 +16,8 @@ def test_given_lease_is_not_renewed_and_its_end_is_told_once(
     make_client, kind, theirs, nothing_of, not_held, *, eventually
 ):
     told, events = [], []
-    lock = LOCKS[kind](make_client(listeners=[events.append]), on_lost=told.append, lease=20.0)
+    client = make_client(listeners=[events.append])
+    lock = LOCKS[kind](client, on_lost=lambda hold: told.append((hold.name, hold.lost)), lease=20.0)
     with lock as hold:
         assert 15 < hold.remaining() <= 20
     assert lock.acquire(lease=SHORT)
@@ -24,11 +25,11 @@ def test_given_lease_is_not_renewed_and_its_end_is_told_once(
     assert theirs.acquire(timeout=PATIENCE) is True
     assert nothing_of(lock)
     names = ["x", "x too"] if kind == "multi" else ["x"]
-    eventually(lambda: len(told) == len(names))
+    eventually(lambda: sorted(told) == [(name, True) for name in names])
     with pytest.raises(LeaseLostError):
         lock.release()
     not_held(lock.release)
-    assert sorted(hold.name for hold in told) == names
+    assert len(told) == len(names)
     assert sorted(event.name for event in events if isinstance(event, HoldLost)) == names
 
 
@@ -40,6 +41,7 @@ def test_watchdog_renews_it_for_as_long_as_it_is_held(make_client, kind, theirs,
         """A machine that stands still for a lease makes one try lose it, a mistake makes all of them lose it."""
         try:
             with lock as hold:
+                assert hold.remaining() <= SHORT
                 result, seconds = timed(hold.wait_lost, SHORT * 1.1)
                 locked = lock.locked()
                 hold.check()
@@ -70,8 +72,9 @@ def test_max_hold_ends_a_hold_that_is_renewed(client, kind, theirs):
         hold.extend(60)
         assert hold.remaining() <= 15
     lock = LOCKS[kind](client, max_hold=SHORT)
-    lock.acquire()
-    assert theirs.acquire(timeout=PATIENCE)  # less than the lease
+    hold = lock.__enter__()
+    assert hold.wait_lost(PATIENCE) is True  # less than the lease
+    assert theirs.acquire(timeout=PATIENCE)
     with pytest.raises(LeaseLostError, match="max_hold"):
         lock.release()
 

@@ -1,5 +1,7 @@
 """Having a hold: releasing it, checking it, lengthening it."""
 
+import contextlib
+
 import pytest
 
 from redsync._protocols.holding import check, extend, give_back, release
@@ -11,6 +13,7 @@ NEW = 1
 HAD, HAD_NOT = 1, 0
 ALL = 0b11111
 LEASE = 30.0
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 # Release.
@@ -275,6 +278,25 @@ def test_check_of_a_valid_hold_does_nothing(toy):
     state = toy.take()
     toy.play(check(state, state.valid_until - 0.001))
     assert state.lost is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"max_hold": 5.0}, "max_hold"), ({"lease": 5.0, "max_hold": 5.5}, "without a renewal")]
+)
+@pytest.mark.parametrize("notice", ["watchdog", "check", "release", "extend", "wait_end"])
+def test_whoever_notices_first_that_a_hold_is_over_tells_why(toy, notice, options, reason):
+    state = toy.take(**options)
+    toy.now = 1006.0
+    notices = {
+        "watchdog": toy.run_watchdog,
+        "check": lambda: toy.play(check(state, toy.now), *LOSS),
+        "release": lambda: run_release(toy, state, *LOSS),
+        "extend": lambda: toy.play(extend(toy.session, state, 60.0, toy.now), *LOSS),
+        "wait_end": lambda: toy.play(wait_end(state, lambda: False, toy.now, None), *LOSS),
+    }
+    with contextlib.suppress(LeaseLostError):
+        notices[notice]()
+    assert reason in state.lost
 
 
 def test_check_tells_an_expired_hold_lost_once(toy):
