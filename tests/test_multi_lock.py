@@ -714,6 +714,3 @@ def test_force_release_takes_all_away(client, multi, other, raw, eventually):
     for lock in theirs:
         with pytest.raises(LeaseLostError):
             other.do(lock.release)
-
-
-# Pickling

@@ -17,9 +17,6 @@ from tests.support.locks import values
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
-# What the nodes store
-
-
 # Side by side with threading.Lock
 
 
@@ -117,9 +114,6 @@ def test_all_threads_see_the_same_owner(mutex, other):
     assert mutex.remaining() > 50
     other.do(mutex.release)
     assert (mutex.owned(), mutex.hold_count(), mutex.remaining()) == (False, 0, 0.0)
-
-
-# Waiting
 
 
 # Leases, the watchdog, holds

@@ -190,9 +190,3 @@ def test_copied_mutex_is_another_owner(mutex):
     assert twin.acquire(False)
     assert not mutex.owned()
     twin.release()
-
-
-# Values of other types
-
-
-# Missing nodes, and the end of the client
