@@ -470,6 +470,21 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
         await hold.release()
 
 
+@in_loop
+async def test_decorated_function_cancelled_at_any_turn_leaves_nothing(nodes, raw):
+    async with ground_of(nodes, raw, "healthy") as ground:
+
+        @ground.client.locked("x")
+        async def work(begun):
+            await turns(1)
+
+        async def operation(begun):
+            begun.set()
+            await work(begun)
+
+        assert await for_every_turn(operation, ground.is_clean) > 2
+
+
 # A client's beginning and end.
 
 

@@ -221,6 +221,20 @@ async def test_body_is_cancelled_when_locks_of_several_clients_are_lost(nodes, r
 
 
 @in_loop
+async def test_body_that_released_what_is_lost_is_told_all_the_same(nodes):
+    async with client_of(nodes) as client:
+        with comes_out(LeaseLostError, match="'y'"):
+            async with multi_of(client) as hold:
+                lose(client, "y")
+                try:
+                    await asyncio.sleep(ENDLESS)
+                finally:
+                    with suppress(LeaseLostError):
+                        await hold.release()
+        await goes_on()
+
+
+@in_loop
 async def test_loss_is_noted_on_the_error_of_the_body(nodes):
     async with client_of(nodes) as client:
         with comes_out(KeyError) as info:

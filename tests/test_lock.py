@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import signal
 import threading
 import time
 
@@ -197,6 +198,33 @@ def test_release_wakes_waiter_quickly(client, make_client, other, eventually, sa
 
     # Without a wake-up the waiter would look again after 0.5 s at the earliest.
     promptly(hand_over, 0.25)
+
+
+@pytest.mark.threads_only
+def test_interrupted_waiter_leaves_nothing_behind(client, lock, other, raw, eventually):
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    def send():
+        eventually(lambda: client.inspect("x").waiters)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    other.do(lock.acquire)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        sender = other.start(send)
+        with pytest.raises(Interrupted):
+            lock.acquire()
+        sender.result(20)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not lock.owned()
+    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
+    other.do(lock.release)
+    assert lock.acquire(False)
 
 
 # Without a quorum

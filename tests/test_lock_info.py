@@ -128,6 +128,11 @@ def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
         nodes.resume(3)
 
 
+def test_inspect_refuses_a_name_that_can_not_be(client):
+    with pytest.raises(ValueError, match="1 to 512 bytes"):
+        client.inspect("")
+
+
 # Who is behind a holder.
 
 
