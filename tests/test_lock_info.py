@@ -1,5 +1,6 @@
 """Looking at locks: who holds them, who waits, and who is behind that."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -110,11 +111,13 @@ def test_inspect_tells_what_a_minority_of_dead_nodes_said(client, nodes):
         assert len(info.holders) == 1
 
 
+@pytest.mark.usefixtures("all_nodes_met")
 def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
     client = make_client(node_timeout=600.0)
-    with client.get_lock("x") as hold:
-        nodes.pause(0)
-        nodes.pause(3)
+    with client.get_lock("x") as hold, contextlib.ExitStack() as hung:
+        for i in (0, 3):
+            nodes.pause(i)
+            hung.callback(nodes.resume, i)
         info = client.inspect("x")
         assert [holder.owner for holder in info.holders] == [hold.owner]
         assert [vote.detail == "not waited for" for vote in info.votes] == [True, False, False, True, False]
@@ -124,8 +127,6 @@ def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
         assert client.get_rate_limiter("r", 1, per=9.0).retry_after() == 0.0
         assert not client.get_read_write_lock("rw").write_lock.force_release()
         assert not client.get_lock("y").force_release()
-        nodes.resume(0)
-        nodes.resume(3)
 
 
 def test_inspect_refuses_a_name_that_can_not_be(client):
