@@ -216,21 +216,24 @@ async def test_lock_of_a_task_that_ended_is_given_back_at_once_and_not_silently(
 @pytest.mark.parametrize("ending", ["error", "cancelled"])
 @in_loop
 async def test_lock_of_a_task_that_failed_is_given_back(make_client, raw, events, ending):
+    held = asyncio.Event()
+
     async def hold(client):
         await client.get_lock("x").acquire()
-        await until(lambda: claims(raw))
+        held.set()
         if ending == "error":
             raise KeyError("mine")
         await asyncio.sleep(ENDLESS)
 
     async with make_client() as client:
         task = asyncio.create_task(hold(client))
-        await until(lambda: claims(raw) or task.done())
-        task.cancel()
+        await held.wait()
+        task.cancel()  # of a task that has ended already it is none
         await asyncio.wait([task])
+        assert task.cancelled() == (ending == "cancelled")
         assert task.cancelled() or isinstance(task.exception(), KeyError)
+        await until(lambda: [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned])
         await until(lambda: not claims(raw))
-        assert [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned]
 
 
 @in_loop
