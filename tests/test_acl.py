@@ -116,7 +116,7 @@ def use_lock(one, two, get, eventually):
     mine, yours = get(one), get(two)
     assert mine.acquire(timeout=20)
     assert not yours.acquire(False)
-    assert not yours.acquire(timeout=0.05)
+    assert not yours.acquire(timeout=0.3)
     waiter = in_other_thread(lambda: yours.acquire(timeout=20) and yours.release())
     mine.extend()
     assert mine.locked()
@@ -148,7 +148,7 @@ def use_read_write_lock(one, two, eventually):
 def use_semaphore(one, two, guarded, eventually):
     mine, yours = one.get_semaphore("sem", 2), two.get_semaphore("sem", 2)
     permit = mine.acquire(timeout=5, n=2)
-    assert yours.acquire(timeout=0.05) is None
+    assert yours.acquire(timeout=0.3) is None
     waiter = in_other_thread(lambda: yours.acquire(timeout=20).release())
     eventually(lambda: one.inspect("sem").waiters)
     eventually(lambda: all(admin.exists("redsync:sem") for admin in guarded.admins))
@@ -182,7 +182,7 @@ async def use_async(urls):
     async with AsyncClient(urls, lease=LEASE, restart_guard=0.001, node_timeout=2.0) as client:
         lock = client.get_fair_lock("tasks")
         await lock.acquire(timeout=20)
-        assert not await asyncio.create_task(client.get_fair_lock("tasks").acquire(timeout=0.05))
+        assert not await asyncio.create_task(client.get_fair_lock("tasks").acquire(timeout=0.3))
         await lock.release()
 
 
@@ -272,7 +272,7 @@ def test_without_a_word_something_is_refused(word, guarded, make_worker):
     with contextlib.suppress(RedsyncError), guarded.client(node_timeout=0.2) as client:
         lock = client.get_lock("x")
         if lock.acquire(False):
-            make_worker().do(lock.acquire, timeout=0.01)  # takes a place in line
+            make_worker().do(lock.acquire, timeout=0.3)  # takes a place in line
             lock.release()
     assert guarded.refused()
 
@@ -284,7 +284,7 @@ def test_spin_lock_needs_no_subscription(guarded, make_worker):
     async def in_tasks(holder):
         async with AsyncClient(guarded.urls(), restart_guard=0.001, node_timeout=2.0) as client:
             lock = client.get_spin_lock("x")
-            assert not await lock.acquire(timeout=0.05)
+            assert not await lock.acquire(timeout=0.3)
             make_worker().start(holder.release)
             async with client.get_spin_lock("x", timeout=20):
                 assert lock.owned()
@@ -292,7 +292,7 @@ def test_spin_lock_needs_no_subscription(guarded, make_worker):
     with guarded.client() as client:
         lock = client.get_spin_lock("x", timeout=20)
         with lock as hold:
-            assert not make_worker().do(lock.acquire, timeout=0.05)
+            assert not make_worker().do(lock.acquire, timeout=0.3)
             waiting = make_worker().start(client.get_spin_lock("x").acquire, timeout=20)
             hold.release()
         assert waiting.result(20)

@@ -83,6 +83,6 @@ async def test_call_of_a_coroutine_function_takes_one(nodes):
         assert [await call(1), await call(2), await skip(3), await skip(4)] == [1, 2, 3, None]
         assert await limiter(timeout=0, on_busy=instead)(call.__wrapped__)(5) == -5
         with pytest.raises(AcquireTimeout):
-            await limiter(timeout=0.05)(call.__wrapped__)(6)
+            await limiter(timeout=0.3)(call.__wrapped__)(6)
         with pytest.raises(TypeError, match="is no coroutine function"):
             limiter(lambda: 1)

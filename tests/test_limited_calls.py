@@ -38,7 +38,7 @@ def test_function_keeps_its_name_and_signature(limiter):
 
 def test_call_raises_when_the_rate_does_not_allow_it_in_time(limiter):
     calls = []
-    call = limiter(timeout=0.05)(calls.append)
+    call = limiter(timeout=0.3)(calls.append)
     call(1)
     call(2)
     with pytest.raises(AcquireTimeout):
@@ -47,7 +47,7 @@ def test_call_raises_when_the_rate_does_not_allow_it_in_time(limiter):
 
 
 def test_timeout_of_the_limiter_is_that_of_its_calls(client):
-    limiter = client.get_rate_limiter("x", 1, 60, timeout=0.05)
+    limiter = client.get_rate_limiter("x", 1, 60, timeout=0.3)
     call = limiter(lambda: "done")
     assert call() == "done"
     with pytest.raises(AcquireTimeout):

@@ -57,7 +57,7 @@ def test_nothing_above_info_is_logged_when_all_goes_well(make_client, lines, oth
     client = make_client()
     lock = client.get_lock("x")
     with lock, lock:
-        other.do(lock.acquire, timeout=0.05)
+        other.do(lock.acquire, timeout=0.3)
         lock.extend()
     client.close()
     assert lines(logging.WARNING) == []
