@@ -112,7 +112,8 @@ class Census:
 
     def missing(self) -> list[int]:
         """Return which nodes lack a link."""
-        return [node.index for node in self._nodes if any(lane.links[node.index] is None for lane in self._lanes)]
+        lacking = [lane.links for lane in self._lanes if None in lane.links]
+        return [node.index for node in self._nodes if any(links[node.index] is None for links in lacking)]
 
     def next_try(self, connecting: Collection[int]) -> float:
         """Return when the next node is due for a try, of those that are not `connecting`."""
@@ -308,8 +309,11 @@ class Census:
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
-        links = [lane.links[node.index] for lane in self._lanes]
-        return any(link is not None and link.suspect for link in links)
+        for lane in self._lanes:
+            link = lane.links[node.index]
+            if link is not None and link.suspect:
+                return True
+        return False
 
 
 def _when_all_have_voted(tally: Tally) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, Final
 
@@ -73,7 +74,12 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
 
 def load_scripts() -> Talk[None]:
     """Give a node all scripts before their first use; one that refuses them gets them when they are needed."""
-    yield [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
+    yield _loads()
+
+
+@functools.cache
+def _loads() -> list[bytes]:
+    return [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
 
 
 def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:

@@ -7,7 +7,7 @@ and to whom the lane hands each reply.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -65,15 +65,33 @@ class _Noted(deque[Parcel]):
     """What is pending on a link; all that ever was is noted.
 
     Attributes:
+        letters: All of it, as it was sent.
         fresh: What came last; cleared by whoever looks at it.
         settled: What was taken away, likewise.
+        heard: The replies that have come, likewise.
+        connection: The virtual connection.
     """
 
-    def __init__(self, letters: list[Letter], known: dict[Parcel, Letter]) -> None:
+    def __init__(self, connection: Connection, known: dict[Parcel, Letter]) -> None:
         super().__init__()
-        self._letters, self._known = letters, known
+        self.connection = connection
+        self.letters: list[Letter] = []
+        self._known = known
         self.fresh: set[Parcel] = set()
         self.settled: list[Parcel] = []
+        self.heard: list[Any] = []
+
+    def hear(self, gets: Callable[[], Any]) -> Callable[[], Any]:
+        """Return what gets a reply and notes it."""
+        note = self.heard.append
+
+        def get() -> Any:
+            reply = gets()
+            if reply is not NOTHING and reply.__class__ is not hiredis.PushNotification:
+                note(reply)
+            return reply
+
+        return get
 
     def append(self, parcel: Parcel) -> None:
         super().append(parcel)
@@ -81,7 +99,7 @@ class _Noted(deque[Parcel]):
         letter = known.get(parcel)
         if letter is None:
             letter = known[parcel] = Letter.of(parcel)
-        self._letters.append(letter)
+        self.letters.append(letter)
         self.fresh.add(parcel)
 
     def popleft(self) -> Parcel:
@@ -134,38 +152,30 @@ class WatchedLane(AioLane):
     def install(self, link: AioLink) -> None:
         """Take a new link into use, and note all that is sent over it."""
         runner, connection = self.runner, connection_of(link)
-        connection.client, connection.parcels = runner.name, []
-        link.pending = _Noted(connection.parcels, runner.letters)  # type: ignore[misc]  # nothing is pending yet
+        connection.client = runner.name
+        noted = link.pending = _Noted(connection, runner.letters)  # type: ignore[misc]  # nothing is pending yet
+        connection.parcels, link.gets = noted.letters, noted.hear(link.gets)
         left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
         super().install(link)
 
     def _hand_out(self, link: Link, now: float, size: int) -> bool:
-        settled = _noted(link).settled
-        settled.clear()
-        gets, replies = link.gets, []
-
-        def get() -> Any:
-            reply = gets()
-            if reply is not NOTHING and not isinstance(reply, hiredis.PushNotification):
-                replies.append(reply)
-            return reply
-
-        link.gets = get
+        noted = _noted(link)
+        noted.settled.clear()
+        noted.heard.clear()
         try:
             return super()._hand_out(link, now, size)
         finally:
-            link.gets = gets
-            self._note_answers(link, settled, replies)
+            self._note_answers(link.index, noted)
 
-    def _note_answers(self, link: Link, answered: Iterable[Parcel], replies: Iterable[Any]) -> None:
-        runner, index = self.runner, link.node.index
-        served = connection_of(link).served
-        for parcel, reply in zip(answered, replies, strict=False):  # an error may have come in between
+    def _note_answers(self, index: int, noted: _Noted) -> None:
+        sim, client, served = self.runner.sim, self.runner.name, noted.connection.served
+        at = sim.now
+        for parcel, reply in zip(noted.settled, noted.heard, strict=False):  # an error may have come in between
             words, said = served.popleft() if served else ([], None)
-            runner.sim.saw(Handed(runner.sim.now, runner.name, index, parcel, reply, words, said))
+            sim.saw(Handed(at, client, index, parcel, reply, words, said))
             if parcel.tally is not None:
-                runner.sim.saw(Answered(runner.sim.now, runner.name, index, parcel.number, reply))
+                sim.saw(Answered(at, client, index, parcel.number, reply))
 
 
 def _noted(link: Link) -> _Noted:

@@ -78,6 +78,7 @@ class SimulatedRunner(AioRunner):
             ),
         )
         machine.runners.append(self)
+        self.sim.runners[self.name] = self
         self.sim.trace.names[self.client_id] = self.name
 
     @property

@@ -46,7 +46,7 @@ class Session:
         executed: How many commands it has executed since the client has it in use.
     """
 
-    __slots__ = ("_ignored", "_node", "_out", "_reader", "_resp", "channels", "connection", "executed", "number")
+    __slots__ = ("_feed", "_gets", "_ignored", "_node", "_out", "_resp", "channels", "connection", "executed", "number")
 
     def __init__(self, node: VirtualNode, connection: Connection, number: int, *, ignored: bool = False) -> None:
         self._node: Final = node
@@ -55,7 +55,9 @@ class Session:
         self.number: Final = number
         self.channels: Final[dict[bytes, None]] = {}
         self.executed = 0
-        self._reader: Final = hiredis.Reader(notEnoughData=_NOTHING)
+        reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._feed: Final = reader.feed
+        self._gets: Final = reader.gets
         self._resp = 2
         self._out: list[bytes] | None = None
 
@@ -63,24 +65,25 @@ class Session:
         """Execute what has come."""
         if self._ignored:
             return
-        self._reader.feed(data)
+        self._feed(data)
+        gets, connection = self._gets, self.connection
         self._out = out = []
         try:
-            while (words := self._reader.gets()) is not _NOTHING:
+            while (words := gets()) is not _NOTHING:
                 if words.__class__ is not list:
                     raise hiredis.ProtocolError("commands are arrays")
                 reply = self._execute(words) if words else _NOTHING
                 if reply is not _NOTHING:
                     out.append(encode(reply, self._resp))
-                    if self.connection.parcels is not None:
-                        self.connection.served.append((words, reply))
+                    if connection.parcels is not None:
+                        connection.served.append((words, reply))
         except hiredis.ProtocolError:
             self._node.end(self.connection)
             return
         finally:
             self._out = None
         if out:
-            self.connection.back.send(b"".join(out))
+            connection.back.send(b"".join(out))
 
     def push(self, *words: bytes | int) -> None:
         """Send a push; to a client of RESP 2 an array like any other."""
@@ -112,11 +115,11 @@ class Session:
         return self._answer(name, words)
 
     def _answer(self, name: bytes, words: list[bytes]) -> Any:
-        handler, store = _HANDLERS.get(name), self._node.store
-        command = COMMANDS.get(name.lower())
+        handler = _HANDLERS.get(name)
         try:
             if handler is not None:
                 return handler(self, *words[1:])
+            command, store = COMMANDS.get(name.lower()), self._node.store
             if command is None:
                 return hiredis.ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
             store.read_clock()

@@ -28,7 +28,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
@@ -43,6 +43,9 @@ from redsync.testing.simulator.sockets import VirtualTransport
 from redsync.testing.simulator.timeline import Timeline
 from redsync.testing.simulator.trace import Trace
 from redsync.testing.simulator.troubles import Troubles
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.runner import SimulatedRunner
 
 __all__ = ["Simulation", "SimulationError"]
 
@@ -84,6 +87,7 @@ class Simulation(Troubles):
     Attributes:
         seed: As given.
         machines: The machines, in the order in which they were made.
+        runners: The drivers of all clients, by the clients' names.
         nodes: The nodes.
         addresses: Which node can be reached where.
         network: What lies between them.
@@ -107,6 +111,7 @@ class Simulation(Troubles):
         self.trace: Final = Trace()
         self.client_options: Final = client_options
         self.machines: list[Machine] = []
+        self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}
         self.random: Final = self.luck("simulation")
         # What is abstract raises NoRealIOError.
@@ -126,10 +131,10 @@ class Simulation(Troubles):
         self._failed: BaseException | None = None
         self._waits = self._over = False
         self._checkers: Final = [make(self) for make in checkers]
-        self._watching: Final[dict[type[Any], list[tuple[Checker, Callable[[Any], str | None]]]]] = {}
+        self._watching: Final[dict[type[Any], list[tuple[str, Callable[[Any], str | None]]]]] = {}
         for checker in self._checkers:
             for kind in checker.watches:
-                self._watching.setdefault(kind, []).append((checker, checker.see))
+                self._watching.setdefault(kind, []).append((checker.name, checker.see))
 
     def luck(self, purpose: str) -> random.Random:
         """Return a source of luck by the seed, apart from those for all other purposes."""
@@ -263,11 +268,10 @@ class Simulation(Troubles):
         kind = happening.__class__
         if kind not in _UNTRACED:
             self.trace.add(happening)
-        if kind in self._watching:
-            for checker, see in self._watching[kind]:
-                complaint = see(happening)
-                if complaint is not None:
-                    self.complain(checker.name, complaint)
+        for promise, see in self._watching.get(kind, ()):
+            complaint = see(happening)
+            if complaint is not None:
+                self.complain(promise, complaint)
 
     def complain(self, promise: str, text: str) -> None:
         """Stop because a promise was broken; unless it was waived."""

@@ -73,6 +73,7 @@ class VirtualTransport(asyncio.Transport):
         except BaseException:
             self.connection.abort()
             raise
+        self._opening = None
         self._protocol = factory()
         self._protocol.connection_made(self)
         return self._protocol  # type: ignore[no-any-return]
@@ -89,7 +90,7 @@ class VirtualTransport(asyncio.Transport):
                 opening.set_exception(ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"))
         elif self._ended or self._protocol is None:
             return
-        elif message == b"":
+        elif not message:
             self._send_more()
         elif self._unread is not None:
             self._unread.append(message)

@@ -139,11 +139,19 @@ class Store:
 
     def peek(self, key: bytes) -> tuple[Value, int | None] | None:
         """Return what a key stands for now, and for how many ms yet, None for ever; not even what is due is removed."""
-        entry = self._entries.get(key)
-        left = NEVER if entry is None else entry.expires - round(self._clock() * 1_000_000) // 1000
-        if entry is None or left < 0:
+        found = self.look(key)
+        if found is None:
             return None
-        return entry.value, None if entry.expires == NEVER else left
+        entry, now_ms = found
+        return entry.value, None if entry.expires == NEVER else entry.expires - now_ms
+
+    def look(self, key: bytes) -> tuple[Entry, int] | None:
+        """Return what a key stands for now, and the ms of the node's clock that this is; None if it is not there."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        now_ms = round(self._clock() * 1_000_000) // 1000
+        return None if entry.expires < now_ms else (entry, now_ms)
 
     def flush(self) -> None:
         """Forget everything, as FLUSHALL and a restart without data do."""

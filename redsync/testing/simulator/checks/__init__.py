@@ -66,19 +66,23 @@ __all__ = [
 
 _TRANSPORT: Final = (Replies, Order, Delivery, Leftovers)
 _LEFT: Final = (Zombies, Expiry, Liveness, *_TRANSPORT)
-_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT, Turns, Fairness, Tokens)
+_LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT)
+_FAIR: Final = (*_LOCKS, Turns, Fairness)
+_FENCED: Final = (*_LOCKS, Tokens)
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
 _RATES: Final = (SlidingWindow, Promised, Slots, *_LEFT)
 _LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, *_LEFT, Tokens)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys((*_LOCKS, *_READ_WRITE, *_PERMITS, *_RATES, *_LATCHES)))
+ALL: Final[tuple[type[Checker], ...]] = tuple(
+    dict.fromkeys((*_FAIR, *_FENCED, *_READ_WRITE, *_PERMITS, *_RATES, *_LATCHES))
+)
 """The checkers of every simulation that is not told otherwise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     "lock": _LOCKS,
-    "fair": _LOCKS,
-    "fenced": _LOCKS,
+    "fair": _FAIR,
+    "fenced": _FENCED,
     "spin": _LOCKS,
     "read-write": _READ_WRITE,
     "semaphore": _PERMITS,

@@ -42,7 +42,7 @@ class Checker:
 
     def runner(self, client: str) -> SimulatedRunner:
         """Return the driver of the client with that name."""
-        return next(runner for machine in self.sim.machines for runner in machine.runners if runner.name == client)
+        return self.sim.runners[client]
 
     @staticmethod
     def hold(runner: SimulatedRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:

@@ -66,7 +66,7 @@ class Delivery(Checker):
         """Take note of what is owed and what arrives, and look now and then."""
         match happening:
             case Sent(parcel=Parcel() as parcel):
-                for node in self.sim.nodes:
+                for node in self.sim.nodes if parcel.effect.owed_to else ():
                     if parcel.owed(1 << node.index):
                         self._owed.setdefault((happening.client, node.index), {})[parcel] = happening.at
             case Executed(parcel=Parcel() as parcel):

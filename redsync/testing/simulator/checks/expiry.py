@@ -57,7 +57,10 @@ class Expiry(Checker):
                 until_ms = max(until_ms, now + int(happening.args[4]))
             whose = node, *claim.whose
             self._allowed[whose] = max(self._allowed.get(whose, 0), until_ms)
-        return next((text for key in keys if (text := self._look_at(node, key))), None)
+        for key in keys:
+            if text := self._look_at(node, key):
+                return text
+        return None
 
     def _look_at(self, node: int, key: bytes) -> str | None:
         for kept in kept_claims(self.sim.nodes[node], key):

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from redsync.testing.simulator.checks.rounds import MODES, owner_in
-from redsync.testing.simulator.values import Hash, SortedSet
+from redsync.testing.simulator.values import NEVER, Hash, SortedSet
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.nodes import VirtualNode
@@ -45,16 +45,16 @@ def now_ms(node: VirtualNode) -> int:
 
 def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
     """Return the claims that a node keeps at a key, those that have expired left out."""
-    found = node.store.peek(key)
+    found = node.store.look(key)
     if found is None:
         return []
-    value, left = found
-    now = now_ms(node)
+    entry, now = found
+    value = entry.value
     if isinstance(value, SortedSet):
         claims = [_read(member, score) for member, score in value.items()]
         return [claim for claim in claims if claim.until_ms > now]
     # A lock is a hash of claims, a mutex the claim itself. A key is there in its last millisecond too.
-    until_ms = math.inf if left is None else now + left + 1
+    until_ms = math.inf if entry.expires == NEVER else entry.expires + 1
     counts = value.items() if isinstance(value, Hash) else [(value, b"1")]
     return [Kept(claim, b"", int(count), until_ms) for claim, count in counts]
 

@@ -88,21 +88,20 @@ class LossTold(Checker):
         return f"{hold}: its loss was told {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
-        now = machine.clock.now()
+        clock, now = machine.clock, machine.clock.now()
         for runner in machine.runners:
             for state in runner.session.holds:
                 believed = self._believed.get(state, state.valid_until)
                 self._believed[state] = state.valid_until
-                ended = machine.clock.instant(believed)
                 if state in self._told:
                     if state.lost is None or state.valid(now):
                         yield f"{_hold(state)}: valid again after its loss was told"
                 elif state.lost is not None:
                     yield f"{_hold(state)}: lost, and nobody was told"
                 elif state.valid_until > believed and now >= believed:
-                    yield f"{_hold(state)}: ended at {ended:.6f} and was lengthened after that"
+                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f} and was lengthened after that"
                 elif state.live and self.sim.now > self._deadline(runner, state):
-                    yield f"{_hold(state)}: ended at {ended:.6f}, and nobody was told"
+                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f}, and nobody was told"
 
     def _deadline(self, runner: SimulatedRunner, state: HoldState) -> float:
         """Return the true instant at which the end of a hold must have been told."""

@@ -18,7 +18,7 @@ It holds at every instant, whatever faults there are.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from copy import copy
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -69,6 +69,7 @@ class Order(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
+        self._abouts: Final[dict[Parcel, list[Hashable]]] = {}
 
     def see(self, happening: Connected | Executed | Handed) -> str | None:
         """Compare a command with what was executed before."""
@@ -77,7 +78,7 @@ class Order(Checker):
             executed.begin()
         elif isinstance(happening, Handed):
             if happening.parcel in executed.here:
-                _note(executed.known, happening.parcel)
+                self._note(executed.known, happening.parcel)
         elif happening.parcel is not None and not happening.stray:
             return self._judge(happening, happening.parcel, executed)
         return None
@@ -86,8 +87,8 @@ class Order(Checker):
         reply = happening.reply
         if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
             return None  # Nothing has changed there, and the client may send it again.
-        later = _overtaker(parcel, executed.all, owed=parcel.owed(1 << happening.node))
-        _note(executed.all, parcel)
+        later = self._overtaker(parcel, executed.all, owed=parcel.owed(1 << happening.node))
+        self._note(executed.all, parcel)
         executed.here.add(parcel)
         if later is None:
             return None
@@ -96,24 +97,30 @@ class Order(Checker):
         what = f"#{parcel.number} of {happening.client} ({happening.script})"
         return f"{node} executed {what} behind #{later.number} ({script})"
 
+    def _note(self, latest: _Latest, parcel: Parcel) -> None:
+        for about in (_ANYTHING, *self._concerns(parcel)):
+            known = latest.get(about)
+            if known is None or known.number < parcel.number:
+                latest[about] = parcel
 
-def _note(latest: _Latest, parcel: Parcel) -> None:
-    for about in (_ANYTHING, *_concerns(parcel)):
-        known = latest.get(about)
-        if known is None or known.number < parcel.number:
-            latest[about] = parcel
+    def _concerns(self, parcel: Parcel) -> list[Hashable]:
+        """Return what an executed command is about: its claim, and its owner with the key."""
+        abouts = self._abouts.get(parcel)
+        if abouts is None:
+            abouts = self._abouts[parcel] = [parcel.claim]
+            if parcel.effect.owner is not None and parcel.command is not None and parcel.command.keys:
+                abouts.append((parcel.effect.owner, parcel.command.keys[0]))
+        return abouts
 
-
-def _concerns(parcel: Parcel) -> Iterator[Hashable]:
-    yield parcel.claim
-    if parcel.effect.owner is not None and parcel.command is not None and parcel.command.keys:
-        yield parcel.effect.owner, parcel.command.keys[0]
-
-
-def _overtaker(parcel: Parcel, latest: _Latest, *, owed: bool) -> Parcel | None:
-    """Return what was executed already and must not have been, if anything."""
-    abouts: list[Hashable] = [parcel.claim]
-    if not owed:
-        abouts.extend([_ANYTHING] if parcel.effect.owner is None else _concerns(parcel))
-    found = (latest.get(about) for about in abouts)
-    return next((later for later in found if later is not None and later.number > parcel.number), None)
+    def _overtaker(self, parcel: Parcel, latest: _Latest, *, owed: bool) -> Parcel | None:
+        """Return what was executed already and must not have been, if anything."""
+        abouts = self._concerns(parcel)
+        if owed:
+            abouts = abouts[:1]
+        elif parcel.effect.owner is None:
+            abouts = [*abouts, _ANYTHING]
+        for about in abouts:
+            later = latest.get(about)
+            if later is not None and later.number > parcel.number:
+                return later
+        return None

@@ -49,7 +49,10 @@ class Turns(Checker):
                         self._holders[node, key] = self._holder(node, key)
             return None
         self._queues.note(happening)
-        return next((text for key in self._keys(happening) if (text := self._look_at(happening, key))), None)
+        for key in self._keys(happening):
+            if text := self._look_at(happening, key):
+                return text
+        return None
 
     @staticmethod
     def _keys(executed: Executed) -> list[bytes]:

@@ -163,6 +163,8 @@ class Zombies(Checker):
                 self._spent[outcome.claim.key, outcome.claim.id] = None
 
     def _note_executed(self, executed: Executed) -> None:
+        if not (executed.stray or self._strays):
+            return
         for claim in claims(executed.script, executed.keys, executed.args):
             for whose in (claim.id, claim.owner):
                 place = executed.node, claim.key, whose, claim.mode
