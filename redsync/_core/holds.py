@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from redsync._core.claims import ClaimKind
@@ -251,7 +252,7 @@ class HoldTable:
         return sum(map(len, self._holds.values()))
 
     def __iter__(self) -> Iterator[HoldState]:
-        return iter([state for held in self._holds.values() for state in held.values()])
+        return iter(list(chain.from_iterable(map(dict.values, self._holds.values()))))
 
     def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
         """Return the hold that `LockKeys.hold` names, by that owner, lost or not."""

@@ -151,8 +151,9 @@ class AioLane(Exchange):
     async def tend(self) -> bool:
         """Write what is left to be written, look for suspects; True while replies are owed to us."""
         self._send_due()
-        if self._is_owed_replies():
-            self._look_for_suspects(await self._let_loop_read())
+        if not self._is_owed_replies():
+            return False
+        self._look_for_suspects(await self._let_loop_read())
         return self._is_owed_replies()
 
     # Links.

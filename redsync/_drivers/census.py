@@ -112,12 +112,11 @@ class Census:
 
     def missing(self) -> list[int]:
         """Return which nodes lack a link."""
-        lacking = [lane.links for lane in self._lanes if None in lane.links]
-        return [node.index for node in self._nodes if any(links[node.index] is None for links in lacking)]
+        return sorted({i for lane in self._lanes for i, link in enumerate(lane.links) if link is None})
 
     def next_try(self, connecting: Collection[int]) -> float:
         """Return when the next node is due for a try, of those that are not `connecting`."""
-        return min((self._retry_at[i] for i in self.missing() if i not in connecting), default=float("inf"))
+        return min([self._retry_at[i] for i in self.missing() if i not in connecting], default=float("inf"))
 
     def due(self, connecting: Collection[int]) -> list[Node]:
         """Return which nodes are to be connected now."""
@@ -236,7 +235,7 @@ class Census:
     def _question(self, now: float) -> tuple[bytes, tuple[bytes, ...]] | None:
         """Return what to ask, and further arguments; None if no node that is connected is in need of it."""
         asked = [node for node in self._nodes if node.info is not None]
-        if not any(node.connected and node.remembers_since == float("inf") for node in asked):
+        if not [node for node in asked if node.connected and node.remembers_since == float("inf")]:
             self._seasoned = self._seasoned or any(node.remembers_since < float("inf") for node in asked)
             return None
         if self._patient_until is None:

@@ -216,7 +216,7 @@ class Exchange:
     @property
     def retry_at(self) -> float:
         """The instant at which something is to be sent again that a node refused to execute."""
-        return min((link.again.at for link in self.links if link is not None), default=math.inf)
+        return min([link.again.at for link in self.links if link is not None], default=math.inf)
 
     def _look_for_suspects(self, now: float | None = None) -> None:
         """Find links that have owed replies for too long, at the instant since which the sockets have been read."""
@@ -258,7 +258,7 @@ class Exchange:
             self._board.recount_at = 0.0
 
     def _is_owed_replies(self) -> bool:
-        return any(link is not None and (link.pending or link.again) for link in self.links)
+        return bool([link for link in self.links if link is not None and (link.pending or link.again)])
 
     def _discard_all(self) -> None:
         for link in list(self.links):

@@ -65,6 +65,13 @@ _UNINTRODUCED = (
 """Keeps a connection from finding out what to call itself, which takes longer than all the rest."""
 
 
+class _Once(Retry):
+    """No retries. Connections copy what they are given, which takes as long as to make them."""
+
+    def __deepcopy__(self, _memo: object) -> _Once:
+        return self
+
+
 def pack(*parts: bytes | str) -> bytes:
     """Return a command in RESP.
 
@@ -184,7 +191,7 @@ class Node:
         kwargs = {key: value for key, value in self._pool.connection_kwargs.items() if key not in _DROPPED}
         kwargs.update(
             protocol=3,
-            retry=Retry(NoBackoff(), 0),
+            retry=_Once(NoBackoff(), 0),
             retry_on_error=[],
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
@@ -287,7 +294,7 @@ class Node:
             return "down"
         if suspect:
             return "suspect"
-        return "quarantined" if self.unfit(now, guard) else "up"
+        return "quarantined" if guard and self.remembers_since + guard > now else "up"
 
 
 class Channel:

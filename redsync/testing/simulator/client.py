@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
+
+import redis.asyncio
 
 from redsync._core.events import Event
 from redsync._core.timing import Timing
@@ -24,11 +27,23 @@ LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
+class _Redis(redis.asyncio.Redis):
+    """Says how to reach a node. It is made once for each, which takes long, and never connects."""
+
+    @classmethod
+    @functools.cache
+    def from_url(cls, url: str, **options: Any) -> Any:
+        """Return the one for that URL."""
+        return super().from_url(url, **options)
+
+
 class SimulatedClient(AsyncClient):
     """Makes synchronizers over the virtual nodes of a simulation, for programs on one machine of it.
 
     Made by `Machine.client`; all that an `AsyncClient` can do, it can.
     """
+
+    _REDIS = _Redis
 
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine

@@ -39,9 +39,7 @@ class NoRealIOError(RedsyncError, RuntimeError):
 
 
 class _Future(asyncio.Future[T]):
-    def __init__(self, number: int, loop: VirtualLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
@@ -147,7 +145,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         handle = host.ready.popleft()
         if not host.ready:
             self._busy.remove(host)
-        if not handle.cancelled():
+        if not handle._cancelled:
             self.current = host
             # What `Handle._run` does, which takes as long as all the rest.
             try:
@@ -279,7 +277,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a new future."""
-        return _Future(next(self._numbers), self)
+        future: _Future[Any] = _Future(loop=self)
+        future._number = next(self._numbers)
+        return future
 
     def create_task(
         self,

@@ -104,24 +104,17 @@ class VirtualNode:
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
         """Take a message from the network."""
-        if self.state == "up":
-            self._serve(connection, message)
+        if self.state not in {"up", "hung"}:
+            connection.reset(silently=self.state == "dark")
+        elif message is CONNECT:
+            self._accept(connection)
         elif self.state == "hung":
             # Its kernel accepts connections, and takes what comes.
-            if message is CONNECT:
-                self._accept(connection)
-            else:
-                self._backlog.append((connection, message))
-        else:
-            connection.reset(silently=self.state == "dark")
-
-    def _serve(self, connection: Connection, message: bytes | Mark) -> None:
-        if isinstance(message, bytes):
+            self._backlog.append((connection, message))
+        elif isinstance(message, bytes):
             session = self._sessions.get(connection)
             if session is not None:
                 session.take(message)
-        elif message is CONNECT:
-            self._accept(connection)
         else:
             self._drop(connection)
 
@@ -145,7 +138,8 @@ class VirtualNode:
 
     def execute(self, session: Session, script: Script, words: Sequence[bytes], sent: Letter | None) -> Any:
         """Execute a script, and return its reply."""
-        self._remember_state()
+        at = self._sim.now
+        self._remember_state(at)
         split = 3 + int(words[2])
         keys: tuple[bytes, ...] = tuple(words[3:split])
         args: tuple[bytes | int, ...] = tuple(words[split:])
@@ -155,7 +149,7 @@ class VirtualNode:
         if sent is not None:
             keys, args = sent.keys, sent.args
         number = 0 if sent is None else sent.number
-        done = self._sim.now, self.index, session.connection.client, script.name, keys, args, reply
+        done = at, self.index, session.connection.client, script.name, keys, args, reply
         if self._refuses(reply):
             self._sim.saw(Refused(*done))
         else:
@@ -204,9 +198,8 @@ class VirtualNode:
         troubled = self.store.refusal is not None
         return troubled and reply.__class__ is hiredis.ReplyError and not str(reply).startswith("FORGETFUL")
 
-    def _remember_state(self) -> None:
+    def _remember_state(self, now: float) -> None:
         """Keep what there is now for a restart with older data."""
-        now = self._sim.now
         state = now, self.store.copy()
         if not self._snapshots or now - self._snapshots[-1][0] >= _SNAPSHOT_EVERY:
             self._snapshots.append(state)
@@ -242,7 +235,7 @@ class VirtualNode:
         self._backlog.clear()
         while waiting:
             connection = self._luck.choice(list(waiting))
-            self._serve(connection, waiting[connection].pop(0))
+            self.receive(connection, waiting[connection].pop(0))
             if not waiting[connection]:
                 del waiting[connection]
 

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator.checks import ALL, Checker
-from redsync.testing.simulator.happenings import Handed, Happening, Stepped
+from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped
 from redsync.testing.simulator.letters import MAKER
 from redsync.testing.simulator.loop import Host, VirtualLoop
 from redsync.testing.simulator.machines import Machine
@@ -92,6 +93,7 @@ class Simulation(Troubles):
         addresses: Which node can be reached where.
         network: What lies between them.
         trace: All that has happened.
+        calm: Since when all is well.
         waived: The promises that no longer hold, because a fault broke what they rest on, and why.
     """
 
@@ -130,6 +132,7 @@ class Simulation(Troubles):
         self._pending: Final[dict[asyncio.Task[Any], Machine]] = {}
         self._failed: BaseException | None = None
         self._waits = self._over = False
+        self.calm: Final = Calm(self)
         self._checkers: Final = [make(self) for make in checkers]
         self._watching: Final[dict[type[Any], list[tuple[str, Callable[[Any], str | None]]]]] = {}
         for checker in self._checkers:
@@ -268,6 +271,8 @@ class Simulation(Troubles):
         kind = happening.__class__
         if kind not in _UNTRACED:
             self.trace.add(happening)
+        if kind is Faulted:
+            self.calm.stir()
         for promise, see in self._watching.get(kind, ()):
             complaint = see(happening)
             if complaint is not None:

@@ -25,7 +25,6 @@ import hiredis
 
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.retries import is_refused
-from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
 
@@ -53,7 +52,6 @@ class Delivery(Checker):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._calm: Final = Calm(sim)
         self._owed: Final[dict[tuple[str, int], dict[Parcel, float]]] = {}
         self._looked = 0.0
 
@@ -73,7 +71,6 @@ class Delivery(Checker):
                 if not isinstance(happening.reply, hiredis.ReplyError) or not is_refused(str(happening.reply)):
                     self._settle((happening.client, happening.node), parcel)
             case Faulted():
-                self._calm.stir()
                 if happening.loses_memory:
                     for whose in self._owed:
                         if self.sim.nodes[whose[1]].name == happening.who:
@@ -100,7 +97,7 @@ class Delivery(Checker):
             self._owed[whose] = {p: at for p, at in owed.items() if p.claim != claim or p.number > number}
 
     def _look_at(self, runner: SimulatedRunner) -> Iterator[str]:
-        now, calm = runner.now(), self._calm.lasted()
+        now, calm = runner.now(), self.sim.calm.lasted()
         for node in self.sim.nodes:
             whose = runner.name, node.index
             owed = {parcel: at for parcel, at in self._owed.get(whose, {}).items() if parcel.effect.owed_until > now}

@@ -61,8 +61,8 @@ def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
 
 def kept_places(node: VirtualNode, queue: bytes, places: bytes) -> list[bytes]:
     """Return the owners that have a place in a queue, at these keys, which has not ended."""
-    kept, waiting = node.store.peek(places), node.store.peek(queue)
-    if kept is None or waiting is None or not isinstance(kept[0], Hash):
+    kept = node.store.peek(places)
+    if kept is None or not isinstance(kept[0], Hash) or node.store.peek(queue) is None:
         return []
     now = now_ms(node)
     return [owner for owner, place in kept[0].items() if int(place.split()[0]) > now]

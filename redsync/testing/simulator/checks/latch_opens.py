@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.latches import Latches
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
@@ -47,7 +46,6 @@ class LatchOpens(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._latches: Final = Latches(sim)
-        self._calm: Final = Calm(sim)
         self._looked = 0.0
         self._faulted = False
 
@@ -69,7 +67,6 @@ class LatchOpens(Checker):
                     return next(iter(self.finish()), None)
             case Faulted():
                 self._faulted = True
-                self._calm.stir()
                 self._latches.note(happening)
             case _:
                 self._latches.note(happening)
@@ -78,7 +75,7 @@ class LatchOpens(Checker):
     def finish(self) -> Iterable[str]:
         """Look for waiters that nobody tells."""
         since = self.sim.now - self.bound
-        if self._calm.lasted() <= self.bound:
+        if self.sim.calm.lasted() <= self.bound:
             return
         for name, past in self._latches.pasts.items():
             generation = past.latest

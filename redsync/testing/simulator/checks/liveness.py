@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
@@ -75,7 +74,6 @@ class Liveness(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._rounds: Final = Rounds()
-        self._calm: Final = Calm(sim)
         self._vacancy: Final = Vacancy(sim)
         self._waiting: Final[dict[tuple[str, bytes, bytes], tuple[float, bytes]]] = {}
         self._free_since: Final[dict[tuple[bytes, bytes], float]] = {}
@@ -109,7 +107,6 @@ class Liveness(Checker):
                 self._vacancy.note_executed(happening)
             case Faulted():
                 self._faulted = True
-                self._calm.stir()
                 self._vacancy.note_faulted()
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
@@ -120,7 +117,7 @@ class Liveness(Checker):
 
     def finish(self) -> Iterable[str]:
         """Look for waiters that nobody serves."""
-        calm = self._calm.lasted()
+        calm = self.sim.calm.lasted()
         yield from self._look_at_waiters(calm)
         yield from self._look_at_locks(calm)
         yield from self._look_at_newcomers(calm)

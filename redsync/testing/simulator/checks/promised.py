@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.rounds import PERMIT, owner_in, parse
-from redsync.testing.simulator.happenings import Did, Executed, Faulted
+from redsync.testing.simulator.happenings import Did, Executed
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
@@ -29,16 +28,15 @@ class Promised(Checker):
     """What is told of the time until there is room is true."""
 
     name = "retry_after"
-    watches = (Did, Executed, Faulted)
+    watches = (Did, Executed)
     rests_on_clocks = True
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._calm: Final = Calm(sim)
         self._asked: Final[dict[str, dict[bytes, float]]] = {}
         self._told: Final[dict[tuple[str, str], tuple[float, float]]] = {}
 
-    def see(self, happening: Did | Executed | Faulted) -> str | None:
+    def see(self, happening: Did | Executed) -> str | None:
         """Take note of who was told and of who asks, and look at what came of it."""
         match happening:
             case Did():
@@ -47,8 +45,6 @@ class Promised(Checker):
                 name, claim = happening.keys[0].decode().rpartition(":")[2], happening.args[0]
                 assert isinstance(claim, bytes), "a claim is text"
                 self._asked.setdefault(name, {})[owner_in(claim)] = happening.at
-            case Faulted():
-                self._calm.stir()
             case _:
                 pass
         return None
@@ -67,7 +63,7 @@ class Promised(Checker):
 
     def _judge(self, did: Did, since: float, seconds: float) -> str | None:
         others = sum(at >= since for at in self._asked[did.about["name"]].values()) - 1
-        if others or self._calm.lasted() < did.at - since + _SETTLED:
+        if others or self.sim.calm.lasted() < did.at - since + _SETTLED:
             return None
         return (
             f"{did.who} on {did.machine.name} was told at {since:.6f} that {did.about['name']!r} has room in "

@@ -13,6 +13,7 @@ Not seen: what is said before a connection is in use, and pushes.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import hiredis
@@ -36,13 +37,22 @@ class Replies(Checker):
     def see(self, happening: Handed) -> str | None:
         """Compare what was asked with what was answered."""
         asked, words = happening.parcel.data, happening.words
-        if words and pack(*words) == asked and _same(happening.said, happening.heard):
+        if words and words == _words_in(asked) and _same(happening.said, happening.heard):
             return None
         node = self.sim.nodes[happening.node].name
         heard = f"{happening.client} took {_quote(happening.heard)} of {node} for the reply to {_quote(asked)}"
         if not words:
             return f"{heard}, but the node has replied to nothing since the last one"
         return f"{heard}, but the node had replied {_quote(happening.said)} to {_quote(b' '.join(words))}"
+
+
+@functools.lru_cache(maxsize=64)
+def _words_in(data: bytes) -> list[bytes] | None:
+    """Return the words of a command that several nodes answer; None unless the bytes are just these."""
+    reader = hiredis.Reader()
+    reader.feed(data)
+    words: list[bytes] = reader.gets()
+    return words if pack(*words) == data else None
 
 
 def _same(said: Any, heard: Any) -> bool:

@@ -101,7 +101,7 @@ def is_granted(reply: Any) -> bool:
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
     """Return what a node says of the claim of that index in a command."""
-    if isinstance(reply, list):
+    if reply.__class__ is list:
         if verb == "renew":
             return reply[i]
         if [word.__class__ for word in reply] == [int, int]:  # granted, with a token
@@ -127,6 +127,21 @@ class Outcome(NamedTuple):
     existing: int
 
 
+_counted: tuple[object, list[tuple[Claim, int, int]]] = None, []
+
+
+def _counts(sent: Sent, verb: str, decided: Decided) -> list[tuple[Claim, int, int]]:
+    """Return each claim of a round, and how many nodes made it, or had it already."""
+    global _counted  # noqa: PLW0603  (as above)
+    if _counted[0] is not decided:
+        counts = []
+        for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
+            codes = [code_of(reply, verb, i) for reply in decided.replies]
+            counts.append((claim, codes.count(1), codes.count(2)))
+        _counted = decided, counts
+    return _counted[1]
+
+
 class Rounds:
     """The rounds about claims that are still open, and what came of the others."""
 
@@ -145,11 +160,7 @@ class Rounds:
             return []
         sent_at, sent = asked
         verb = parse(sent.script)[1]
-        outcomes = []
-        for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
-            codes = [code_of(reply, verb, i) for reply in decided.replies]
-            outcomes.append(Outcome(sent_at, verb, claim, codes.count(1), codes.count(2)))
-        return outcomes
+        return [Outcome(sent_at, verb, *counted) for counted in _counts(sent, verb, decided)]
 
     def asks(self, client: str, key: bytes, claim: bytes, since: float) -> bool:
         """Whether a client waits for a vote about a claim that it asked for at `since` or later."""

@@ -33,7 +33,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.holds import HoldState, read_slots
-from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
@@ -43,6 +42,7 @@ from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
     from redsync._drivers.links import Link
+    from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
@@ -77,7 +77,6 @@ class Zombies(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._rounds: Final = Rounds()
-        self._calm: Final = Calm(sim)
         self._strays: Final[dict[tuple[int, bytes, bytes, bytes], None]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._slots: Final[dict[bytes, bytes]] = {}
@@ -85,6 +84,8 @@ class Zombies(Checker):
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
         self._left: dict[str, float] = {}
+        # What nodes keep at the instant of a look.
+        self._kept: Final[dict[tuple[VirtualNode, bytes], list[Kept]]] = {}
         self._jumped: Final[dict[str, float]] = {}
         self._longest = self._looked = 0.0
         self._disturbed = -math.inf
@@ -99,7 +100,6 @@ class Zombies(Checker):
             case Executed():
                 self._note_executed(happening)
             case Faulted():
-                self._calm.stir()
                 if happening.kind == "machine resume":
                     # Rounds are counted late there.
                     self._disturbed = happening.at
@@ -114,10 +114,11 @@ class Zombies(Checker):
 
     def finish(self) -> Iterable[str]:
         """Look at all nodes."""
-        clocks = [(machine.name, machine.clock) for machine in self.sim.machines]
-        for name, clock in clocks + [(node.name, node.clock) for node in self.sim.nodes]:
-            if self._calm.lag(clock):
-                self._jumped[name] = self.sim.now
+        hosts: list[Machine | VirtualNode] = [*self.sim.machines, *self.sim.nodes]
+        for host in hosts:
+            if self.sim.calm.lag(host.clock):
+                self._jumped[host.name] = self.sim.now
+        self._kept.clear()
         before, self._left = self._left, {}
         for text, patience in self._look_at_clients():
             since = self._left[text] = before.get(text, self.sim.now)
@@ -179,7 +180,7 @@ class Zombies(Checker):
             return
         for key, (queue, places) in self._names.items():
             waiting = kept_places(node, queue, places)
-            for claim in kept_claims(node, key):
+            for claim in self._claims(node, key):
                 if claim.id.startswith(prefix) and (node.index, key, *claim[:2]) not in self._strays:
                     yield from self._look_at_claim(runner, node, key, claim, claim.owner in waiting)
             for owner in waiting:
@@ -189,6 +190,12 @@ class Zombies(Checker):
                         yield text, _SETTLED
         for text in self._look_at_latches(runner, node, prefix):
             yield text, _SETTLED
+
+    def _claims(self, node: VirtualNode, key: bytes) -> list[Kept]:
+        found = self._kept.get((node, key))
+        if found is None:
+            found = self._kept[node, key] = kept_claims(node, key)
+        return found
 
     def _look_at_claim(
         self, runner: SimulatedRunner, node: VirtualNode, key: bytes, claim: Kept, has_place: bool
@@ -226,7 +233,7 @@ class Zombies(Checker):
         found = self.sim.nodes[index].store.peek(self._slots[key])
         has = found[0].get(state.claim) if found is not None and isinstance(found[0], Hash) else None
         others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
-        if others and self._calm.lasted() > self._longest:
+        if others and self.sim.calm.lasted() > self._longest:
             what = f"slots {sorted(others)} besides those it has: {describe(key, state.claim)}"
             yield f"{self.sim.nodes[index].name} keeps for a permit {what}", self._longest
 
@@ -240,7 +247,7 @@ class Zombies(Checker):
 
     def _look_at_expiries(self) -> Iterator[str]:
         for node in self.sim.nodes:
-            allowed = (self._longest + self._calm.lag(node.clock)) * 1000 + 2
+            allowed = (self._longest + self.sim.calm.lag(node.clock)) * 1000 + 2
             for key in self._names:
                 found = node.store.peek(key)
                 if found is None:
@@ -248,7 +255,7 @@ class Zombies(Checker):
                 name = key.decode(errors="replace")
                 if found[1] is None or found[1] > (2 * allowed if key in self._slots else allowed):
                     yield f"{node.name} keeps {name!r} {_for_how_long(found[1])}"
-                elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in kept_claims(node, key)):
+                elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in self._claims(node, key)):
                     yield f"{node.name} keeps a claim on {name!r} for too long"
 
 
