@@ -119,13 +119,13 @@ class _WatchedOutbox(Outbox):
 
     def _dispatch(self) -> None:
         fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Parcel) and not item.number]
-        noted = [(link.node.bit, _noted(link)) for link in self._board.links if link is not None]
-        for _, each in noted:
-            each.fresh.clear()
+        noted = [(link.node.bit, _noted(link).fresh) for link in self._board.links if link is not None]
+        for _, sent in noted:
+            sent.clear()
         super()._dispatch()
         for parcel in fresh:
             if parcel.command is not None and parcel.number:
-                self._tell(parcel, sum(bit for bit, each in noted if parcel in each.fresh))
+                self._tell(parcel, sum([bit for bit, sent in noted if parcel in sent]))
 
     def _tell(self, parcel: Parcel, nodes: int) -> None:
         runner = self.runner

@@ -131,7 +131,8 @@ class VirtualTransport(asyncio.Transport):
         connection = self.connection
         room = connection.network.room - connection.there.size
         if self._unsent and room > 0:
-            part = bytes(self._unsent[:room])
+            with memoryview(self._unsent) as unsent:
+                part = bytes(unsent[:room])
             del self._unsent[:room]
             connection.there.send(part)
         connection.waits_for_room = bool(self._unsent)

@@ -110,13 +110,16 @@ class Reentrancy(Checker):
         for claim in claims(sent.script, sent.keys, sent.args):
             state, count = self.hold(runner, *claim.whose), claim.holds
             has = 0 if state is None else state.count
-            what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(*claim.whose)}"
             if verb == "acquire" and state is not None and state.lost is not None:
-                return f"{what}: re-enters what it has lost"
-            if verb == "acquire" and count <= has:
-                return f"{what}: counts {has} already"
-            if verb != "acquire" and count != has:
-                return f"{what}: counts {has}"
+                wrong = "re-enters what it has lost"
+            elif verb == "acquire" and count <= has:
+                wrong = f"counts {has} already"
+            elif verb != "acquire" and count != has:
+                wrong = f"counts {has}"
+            else:
+                continue
+            what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(*claim.whose)}"
+            return f"{what}: {wrong}"
         return None
 
     def _look_at(self, runner: SimulatedRunner) -> Iterator[str]:
