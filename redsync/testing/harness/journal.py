@@ -9,13 +9,18 @@ processes of the run, and the `number` of its attempt.
 | event | meaning | fields |
 |---|---|---|
 | `ready` | the process has had a lock of its own | |
+| `asks` | the owner begins to acquire it, by a way of its `ways` | name, how, timeout or blocking, lease |
 | `acquired` | acquire has returned; its quorum was counted at `since` | name, asked, since, until, lease, owner, ... |
-| `re-entered` | the owner acquired it once more | |
+| `re-entered`, `left` | the owner acquired it once more, and gave that back | |
+| `extended` | the owner lengthened its hold by hand | |
 | `unsure` | a re-entry or an extension met too few nodes | |
 | `looked` | what the hold said of itself | since, before, remaining, lost, after, until |
 | `writes` | the owner is about to set the counter to this | value |
 | `done` | the owner begins to release | kept, until |
 | `released`, `lost` | the release is over; `inside`: an error said so before | inside |
+| `leaves` | the owner does not give it back | |
+| `refused` | it reads, and was told at once that it must not write | asked |
+| `found` | it asked whether anybody reads, or writes | reads, writes |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
 | `success` | a rate limiter allowed it | name |

@@ -16,7 +16,7 @@ class Order:
     Attributes:
         urls: The nodes, as this client reaches them.
         names: What is fought over, each as "kind:name"; `Client.get_<kind>` makes it.
-        directory: Where the ledgers are.
+        directory: Where the ledgers are; empty for none.
         journal: The file to write.
         first: The number of its first owner, counted over all processes of the run.
         owners: How many owners it has.
@@ -27,6 +27,7 @@ class Order:
         restart_guard: The client's; None for the default.
         warm: For how many seconds to wait for a first lock of its own before it is ready; 0.0 to be ready at once.
         last: Whether each owner takes each thing once more in the end; not for rate limiters.
+        on_lost: Whether owners are called back when a hold is lost; else what they do under it is cancelled.
         look: Seconds between two looks at a hold.
         limit: How many permits a semaphore has, and how many successes a rate limiter allows.
         per: In what time, in seconds.
@@ -45,6 +46,7 @@ class Order:
     restart_guard: float | None = None
     warm: float = 0.0
     last: bool = False
+    on_lost: bool = True
     look: float = 0.05
     limit: int = 3
     per: float = 1.0

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 __all__ = ["WORK", "Choose", "Task"]
 
@@ -19,20 +19,41 @@ class Task:
     """What is done under one hold, and how it is taken.
 
     Attributes:
-        timeout: The longest wait for it in seconds; infinity for the rest of the run.
-        seconds: How long the owner works under it.
+        timeout: The longest wait for it in seconds; None for ever, infinity for the rest of the run.
+        seconds: How long the owner works under it, over all levels; or what draws that anew at each level.
         lease: The lease to ask for; None for the client's, which is renewed.
         levels: How often it is acquired, re-entries included, by an owner that may.
-        extends: Whether the owner lengthens it by hand.
+        extends: How likely the owner lengthens it by hand.
         rest: How many seconds the owner rests afterwards.
+        way: "enter"; "acquire", to take it and give it back by methods; "leave", to take it and not to give it back.
+        mode: Of a read-write lock, "read" or "write".
+        waits: Draws how it is acquired once more; None: as it was at first.
     """
 
-    timeout: float
-    seconds: float
+    timeout: float | None
+    seconds: float | Callable[[random.Random], float]
     lease: float | None = None
     levels: int = 1
-    extends: bool = False
+    extends: float = 0.0
     rest: float = 0.0
+    way: str = "enter"
+    mode: str = ""
+    waits: Callable[[random.Random], dict[str, Any]] | None = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How long to wait, as an argument."""
+        if self.way != "enter" and not self.timeout:
+            return {} if self.timeout is None else {"blocking": False}
+        return {"timeout": self.timeout}
+
+    def again(self, chance: random.Random) -> dict[str, Any]:
+        """Return how to acquire it once more, as arguments."""
+        return {"timeout": self.timeout, "lease": self.lease} if self.waits is None else self.waits(chance)
+
+    def share(self, chance: random.Random, levels: int) -> float:
+        """Return how long to work at one of so many levels."""
+        return self.seconds(chance) if callable(self.seconds) else self.seconds / levels
 
 
 Choose: TypeAlias = Callable[[random.Random, float], Task]
@@ -50,8 +71,7 @@ def mixed(chance: random.Random, client_lease: float) -> Task:
     rest = chance.uniform(0.0, 0.03)  # so that the load is bounded
     draw = chance.random()
     if draw < 0.01:  # renewed several times
-        extends = chance.random() < 0.5
-        return Task(timeout, chance.uniform(1.0, 1.6) * client_lease, levels=levels, extends=extends, rest=rest)
+        return Task(timeout, chance.uniform(1.0, 1.6) * client_lease, levels=levels, extends=0.5, rest=rest)
     if draw < 0.03:  # renewed once at least
         return Task(timeout, chance.uniform(0.35, 0.6) * client_lease, levels=levels, rest=rest)
     if draw < 0.04:  # lost by its own fault: worked on for longer than the lease and the time in which that is told

@@ -1,21 +1,14 @@
-"""Workers that contend for locks: they take them in all the ways there are, and give them back or not.
-
-Besides the words of all workers (see `workers`) they say:
-
-| word | means | about |
-|---|---|---|
-| `acquired` | it has the lock | name, owner, count |
-| `extended` | it lengthened its hold | name, owner |
-| `released` | it gave one acquisition back | name, owner |
-| `leaves` | it ends without giving back what it holds | name, owner |
-"""
+"""Workers that contend for locks: they take them in all the ways there are, and give them back or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import random
+from typing import TYPE_CHECKING, Any, Final
 
-from redsync.exceptions import LeaseLostError, NotOwnedError
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.owner import Owner
+from redsync.testing.harness.tasks import Task
+from redsync.testing.simulator.owners import world_of
 from redsync.testing.simulator.workers import Way, Worker
 
 if TYPE_CHECKING:
@@ -25,16 +18,26 @@ if TYPE_CHECKING:
 
 __all__ = ["LockWorker"]
 
+_TOLD: Final = {"re-entered": "acquired", "left": "released"}
+"""How checkers call what the journal calls otherwise."""
+
+_UNTOLD: Final = {"done", "looked", "told", "writes"}
+"""Of no interest to checkers, and no answer to who asks."""
+
+_ABOUT: Final = ("how", "blocking", "timeout", "lease", "mode", "count", "n", "permit", "reads", "writes")
+
 
 class LockWorker(Worker):
-    """Takes locks; `make_lock` makes them by their names."""
+    """Takes locks."""
 
-    def __init__(
-        self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, make_lock: Callable[..., Any]
-    ) -> None:
+    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str) -> None:
         super().__init__(workload, machine, client, who)
-        self._make_lock = make_lock
-        self._kept: dict[str, Any] = {}
+        order = Order(
+            urls=(), names=(), directory="", journal="", first=0, owners=1, seed="", lease=workload.lease,
+            on_lost=False, look=float("inf"), limit=workload.permits, per=workload.per,
+        )  # fmt: skip
+        self._world = world_of(machine, client, self._note)
+        self._ways = Owner(0, order, self._world, self._luck).ways(kind)
 
     @property
     def ways(self) -> list[Way]:
@@ -42,82 +45,41 @@ class LockWorker(Worker):
         return [self._acquire, self._acquire, self._enter, self._enter, self._nest, self._leave_it]
 
     async def _acquire(self, name: str) -> None:
-        luck = self._luck
-        lock = self._lock(name)
-        how = self._patience()
-        lease = self._workload.own_lease(luck)
-        self._tell("asks", name, how="acquire", **how, lease=lease)
-        if not await lock.acquire(**how, lease=lease):
-            self._tell("busy", name)
-            return
-        self._note(lock, name)
-        await self._hold()
-        if luck.random() < 0.2:
-            await lock.extend()
-            self._tell("extended", name)
-        await self._release(lock, name)
+        mode, timeout, lease = self._mode(), self._timeout(), self._workload.own_lease(self._luck)
+        await self._take(name, timeout, lease=lease, mode=mode, way="acquire", extends=0.2)
 
     async def _enter(self, name: str) -> None:
-        luck = self._luck
-        timeout = luck.choice([None, 2 * luck.random()])
-        lease = self._workload.own_lease(luck)
-        lock = self._lock(name, timeout=timeout, lease=lease)
-        self._tell("asks", name, how="enter", timeout=timeout, lease=lease)
-        async with lock:
-            self._note(lock, name)
-            await self._hold()
-        self._tell("released", name)
+        timeout = self._luck.choice([None, 2 * self._luck.random()])
+        lease = self._workload.own_lease(self._luck)
+        await self._take(name, timeout, lease=lease, mode=self._mode())
 
     async def _nest(self, name: str) -> None:
-        lock = self._lock(name, timeout=3.0)
-        self._tell("asks", name, how="nest", timeout=3.0)
-        async with lock:
-            self._note(lock, name)
-            await self._hold()
-            if await lock.acquire(timeout=self._luck.random(), lease=self._workload.own_lease(self._luck)):
-                self._note(lock, name)
-                await self._hold()
-                await self._release(lock, name)
-            else:
-                self._tell("busy", name)
-        self._tell("released", name)
+        await self._take(name, 3.0, mode=self._mode(), levels=2, waits=self._wait_again)
+
+    def _wait_again(self, luck: random.Random) -> dict[str, Any]:
+        return {"timeout": luck.random(), "lease": self._workload.own_lease(luck)}
 
     async def _leave_it(self, name: str) -> None:
         """Acquire and end: the client gives back what this task has, or the worker does later."""
-        lock = self._lock(name)
-        self._tell("asks", name, how="leave", timeout=1.0)
-        if await lock.acquire(timeout=1.0):
-            self._note(lock, name)
-            await self._hold()
-            self._tell("leaves", name)
-        else:
-            self._tell("busy", name)
+        await self._take(name, 1.0, mode=self._mode(), way="leave")
 
-    def _lock(self, name: str, **options: Any) -> Any:
-        # A lock object knows whether the last to use it had to wait, so now and then one is used again.
-        lock = self._make_lock(name, **options)
-        return lock if options else self._kept.setdefault(name, lock)
+    async def _take(self, name: str, timeout: float | None, **how: Any) -> None:
+        await self._ways.take(name, Task(timeout, self._seconds, **how))
 
-    def _note(self, lock: Any, name: str) -> None:
-        self._workload.acquisitions += 1
-        self._tell("acquired", name, count=lock.hold_count())
-
-    async def _release(self, lock: Any, name: str) -> None:
-        await lock.release()
-        self._tell("released", name)
+    def _mode(self) -> str:
+        return ""
 
     async def _give_back_rest(self, name: str) -> None:
-        await self._give_back_all(self._make_lock(name), name)
+        await self._ways.give_back_rest(name)
 
-    async def _give_back_all(self, lock: Any, name: str) -> None:
-        while True:
-            try:
-                await self._release(lock, name)
-            except LeaseLostError:
-                self._workload.losses += 1
-                self._tell("lost", name)
-            except NotOwnedError:
-                return
+    def _note(self, event: str, **fields: Any) -> None:
+        """Tell what an owner writes down."""
+        if event in _UNTOLD:
+            return
+        what = _TOLD.get(event, event)
+        self._workload.acquisitions += what == "acquired"
+        self._workload.losses += what == "lost"
+        self._tell(what, fields["name"], **{word: fields[word] for word in _ABOUT if word in fields})
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
         super()._tell(what, name, owner=str(self._client.runner.owner()), **about)

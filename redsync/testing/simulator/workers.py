@@ -102,9 +102,15 @@ class Worker(ABC):
             self._tell("lost", name)
 
     async def _hold(self) -> None:
-        luck = self._luck
-        pace = self._workload.pace
-        await asyncio.sleep(pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random()))
+        await asyncio.sleep(self._seconds(self._luck))
+
+    def _seconds(self, luck: random.Random) -> float:
+        """Return for how long to hold something."""
+        return self._workload.pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random())
+
+    def _timeout(self) -> float | None:
+        """Return how long to wait: for as long as it takes, for one try, or for a while."""
+        return self._luck.choice([None, 0.0, 2 * self._workload.pace * self._luck.random()])
 
     def _patience(self) -> dict[str, Any]:
         """Return how to acquire: for as long as it takes, for one try, or for a while."""

@@ -108,7 +108,7 @@ class Workload:
             case "latch":
                 return LatchWorker(self, machine, client, who)
             case kind:
-                return LockWorker(self, machine, client, who, client.locks(kind))
+                return LockWorker(self, machine, client, who, "lock" if kind == "lock" else f"{kind}_lock")
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""

@@ -1,7 +1,5 @@
 """The same owners, journals and checkers on virtual machines: exact, with all faults, for every kind."""
 
-import asyncio
-
 import pytest
 
 from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
@@ -10,9 +8,10 @@ from redsync.testing.harness.journal import nanoseconds
 from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.losses import judge_losses
 from redsync.testing.harness.orders import Order
-from redsync.testing.harness.owner import Owner, World
+from redsync.testing.harness.owner import Owner
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.faults import Nemesis
+from redsync.testing.simulator.owners import world_of
 
 KINDS = ["lock", "mutex", "fair_lock", "fenced_lock", "spin_lock", "read_write_lock", "semaphore"]
 LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
@@ -52,10 +51,7 @@ class Run:
             self.lines.append({"event": event, "at": self.now(), **fields})
             machine.tell(who, event, **fields)
 
-        def instant(seconds):
-            return nanoseconds(self.sim.now + seconds - machine.clock.now())
-
-        return World(machine.client(), note, asyncio.sleep, self.now, instant)
+        return world_of(machine, machine.client(), note)
 
     def now(self):
         return nanoseconds(self.sim.now)

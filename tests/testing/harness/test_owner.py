@@ -48,6 +48,16 @@ class FakeClient:
         if not self.depth and self.exit_error is not None:
             raise self.exit_error
 
+    async def acquire(self, timeout, lease):
+        await self.__aenter__()
+        return True
+
+    async def release(self):
+        await self.__aexit__()
+
+    def hold_count(self):
+        return self.depth
+
 
 class NoLock:
     """Makes locks that exclude nobody."""
@@ -100,7 +110,8 @@ def test_owner_counts_under_the_lock_and_tells(play, ledger):
     client = FakeClient()
     began = now_ns()
     lines = play(client, Task(1.0, 0.0, levels=3))
-    assert events(lines) == ["acquired", "re-entered", "re-entered", "writes", "done", "released"]
+    inside = ["acquired", "re-entered", "re-entered", "left", "left", "writes", "done"]
+    assert events(lines) == ["asks", *inside, "released"]
     (hold,) = holds_of(lines)
     assert began <= hold.asked <= hold.since <= hold.granted < hold.ended <= now_ns()
     assert (hold.kept, hold.written, hold.gone, ledger.read_counter()) == (True, 1, "released", 1)
@@ -124,7 +135,7 @@ def test_owner_extends_and_survives_that_too_few_nodes_answer(play):
             hold.extend = fail
             return hold
 
-    assert "unsure" in events(play(Failing(), Task(1.0, 0.0, extends=True)))
+    assert "unsure" in events(play(Failing(), Task(1.0, 0.0, extends=1.0)))
 
 
 def test_owner_asks_for_what_its_task_says(play):
@@ -176,18 +187,18 @@ def all_holds(directory):
 
 
 def test_owner_survives_timeout(play, ledger):
-    (line,) = play(FakeClient({0: AcquireTimeout("lock:0", 2.0)}))
+    _, line = play(FakeClient({0: AcquireTimeout("lock:0", 2.0)}))
     assert (line["event"], line["name"]) == ("busy", "lock:0")
     assert ledger.entries() == []
 
 
 def test_owner_survives_lack_of_quorum(play):
-    assert events(play(FakeClient({0: QuorumError("lock:0", "too few")}))) == ["no quorum"]
+    assert events(play(FakeClient({0: QuorumError("lock:0", "too few")}))) == ["asks", "no quorum"]
 
 
 def test_owner_survives_lack_of_quorum_at_reentry(play):
     lines = play(FakeClient({2: QuorumError("lock:0", "too few")}), Task(1.0, 0.0, levels=3))
-    assert events(lines) == ["acquired", "re-entered", "unsure", "writes", "done", "released"]
+    assert events(lines) == ["asks", "acquired", "re-entered", "unsure", "left", "writes", "done", "released"]
 
 
 def test_owner_of_lost_hold_writes_nothing(play, ledger):
@@ -220,7 +231,7 @@ def test_choices_are_repeated_with_the_seed(tmp_path):
             urls=[], names=["lock:0", "lock:1"], directory=str(tmp_path), journal="", first=0, owners=1, seed="7"
         )
         owner = Owner(number, order, World(None, Journal(tmp_path / "x").note, asyncio.sleep))
-        return [(owner._chance.choice(order.names), owner._choose(owner._chance, 2.0)) for _ in range(10)]
+        return [(owner.chance.choice(order.names), owner._choose(owner.chance, 2.0)) for _ in range(10)]
 
     assert choices(1) == choices(1)
     assert choices(1) != choices(2)

@@ -1,0 +1,256 @@
+"""What an owner does with locks: it takes them in all the ways there are, works under them, and gives them back or not.
+
+Under each exclusive hold it reads a counter, works for a while, looks at the hold, acquires it again, and writes the
+counter back unless the hold has become too old for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from redsync.exceptions import AcquireTimeout, LeaseLostError, NotOwnedError, QuorumError
+from redsync.testing.harness.journal import nanoseconds
+from redsync.testing.harness.tasks import Task
+
+if TYPE_CHECKING:
+    from redsync.testing.harness.ledger import Ledger
+    from redsync.testing.harness.owner import Note, Owner
+
+__all__ = ["LockWays", "Turn"]
+
+_MARGIN: Final = 0.1
+"""Share of the lease that must be left when the counter is written."""
+
+
+@dataclass
+class Turn:
+    """One attempt to have something, and the acquisition that comes of it.
+
+    Attributes:
+        name: Its name.
+        mode: Of a read-write lock, "read" or "write"; empty for others.
+        task: What is to be done.
+        note: Writes a line about it.
+        thing: What is acquired or entered.
+        asked: When it began, in ns.
+        stage: "asking", "inside", or "leaving" once the work is done.
+        hold: What tells of the hold while it lasts.
+        state: The client's record of it.
+        granted: When it was acquired, in ns.
+    """
+
+    name: str
+    mode: str
+    task: Task
+    note: Note
+    thing: Any
+    asked: int
+    stage: str = "asking"
+    hold: Any = None
+    state: Any = None
+    granted: int = 0
+
+
+More: TypeAlias = Callable[[Turn], Awaitable[None]]
+
+
+class LockWays:
+    """What an owner does with locks of one kind."""
+
+    _COUNTS = True
+
+    def __init__(self, owner: Owner, kind: str) -> None:
+        self._owner, self._order, self._chance = owner, owner.order, owner.chance
+        self._sleep, self._now, self._instant = owner.world.sleep, owner.world.now, owner.world.instant
+        self._make = getattr(owner.world.client, f"get_{kind}")
+        self._reenters = kind not in {"mutex", "semaphore"}
+        self._kept: dict[str, Any] = {}
+
+    async def fight(self, name: str, task: Task) -> None:
+        """Do the task, in a process that fights."""
+        await self.take(name, task)
+
+    async def take(self, name: str, task: Task) -> None:
+        """Take it as the task says, work under it, and give it back, unless it is to be left."""
+        turn = self.turn(name, task)
+        if task.way == "enter":
+            await self._enter(turn, "enter" if task.levels == 1 else "nest")
+            return
+        with self._survive(turn):
+            self._ask(turn, task.way)
+            if await self._acquire(turn):
+                await self._inside(turn)
+                await self._give_back(turn)
+
+    async def give_back_rest(self, name: str) -> None:
+        """Give back what this owner still holds of that name."""
+        for turn in self._all(name):
+            while True:
+                try:
+                    await turn.thing.release()
+                    turn.note("released", **self._about(turn))
+                except LeaseLostError:
+                    turn.note("lost", inside=False)
+                except NotOwnedError:
+                    break
+
+    def turn(self, name: str, task: Task, mode: str = "") -> Turn:
+        """Return an attempt that is about to begin."""
+        note = self._owner.begin(name)
+        options: dict[str, Any] = {"on_lost": partial(self._told, note)} if self._order.on_lost else {}
+        if task.way in {"enter", "downgrade"}:
+            options |= {"timeout": task.timeout, "lease": task.lease}
+        mode = mode or task.mode
+        return Turn(name, mode, task, note, self._pick(name, mode, options), self._now())
+
+    def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
+        # A lock object knows whether the last to use it had to wait, so now and then one is used again.
+        thing = self._make(name, **options)
+        return thing if options else self._kept.setdefault(name, thing)
+
+    def _all(self, name: str) -> Sequence[Turn]:
+        return [self.turn(name, Task(None, 0.0, way="acquire"))]
+
+    async def _enter(self, turn: Turn, how: str, more: More | None = None) -> None:
+        with self._survive(turn):
+            self._ask(turn, how)
+            async with turn.thing as hold:
+                self._begin(turn, hold, hold._state)
+                await self._inside(turn, more)
+            turn.note("released", **self._about(turn))
+
+    @contextmanager
+    def _survive(self, turn: Turn) -> Iterator[None]:
+        try:
+            yield
+        except (AcquireTimeout, QuorumError) as error:
+            if turn.stage != "asking":
+                raise AssertionError(f"an error of acquiring came out of a hold ({turn.stage})") from error
+            turn.note("busy" if isinstance(error, AcquireTimeout) else "no quorum", asked=turn.asked)
+        except LeaseLostError:
+            turn.note("lost", inside=turn.stage == "inside")
+
+    def _ask(self, turn: Turn, how: str) -> None:
+        turn.note("asks", at=turn.asked, how=how, **turn.task.how, lease=turn.task.lease, **self._about(turn))
+
+    async def _acquire(self, turn: Turn) -> bool:
+        """Take it without entering it; return whether it was had."""
+        had = await turn.thing.acquire(**turn.task.how, lease=turn.task.lease)
+        if had:
+            self._begin(turn, turn.thing, turn.thing._state())
+        else:
+            turn.note("busy", asked=turn.asked)
+        return bool(had)
+
+    def _begin(self, turn: Turn, hold: Any, state: Any) -> None:
+        turn.hold, turn.state, turn.granted, turn.stage = hold, state, self._now(), "inside"
+        self._note_acquired(turn)
+
+    async def _give_back(self, turn: Turn) -> None:
+        if turn.task.way == "leave":
+            turn.note("leaves")
+        else:
+            await turn.thing.release()
+            turn.note("released", **self._about(turn))
+
+    async def _inside(self, turn: Turn, more: More | None = None) -> None:
+        """Work under a hold, and perhaps do something more."""
+        try:
+            await self._work(turn)
+            if more is not None:
+                await more(turn)
+        finally:
+            # In this order: a hold that is valid after the instant was valid at it.
+            ended = self._now()
+            turn.note("done", at=ended, kept=turn.hold.remaining() > 0, until=self._until(turn))
+        turn.stage = "leaving"
+
+    async def _work(self, turn: Turn) -> None:
+        """Do what only one may do at a time, unless others may have the same."""
+        ledger = self._owner.ledgers.get(turn.name) if self._COUNTS and turn.mode != "read" else None
+        if ledger is None:
+            await self._use(turn)
+        else:
+            await self._count(turn, ledger)
+
+    async def _count(self, turn: Turn, ledger: Ledger) -> None:
+        begun = ledger.begin(self._owner.number, turn.granted)
+        value = ledger.read_counter()
+        await self._use(turn)
+        if turn.hold.remaining() > _MARGIN * self._order.lease:
+            # Noted first: a process that is killed in between may have written.
+            turn.note("writes", value=value + 1)
+            ledger.write_counter(value + 1)
+        if turn.hold.remaining() > 0:
+            ledger.end(begun)
+
+    async def _use(self, turn: Turn) -> None:
+        levels = turn.task.levels if self._reenters else 1
+        await self._nest(turn, levels, levels)
+        if turn.task.extends and self._chance.random() < turn.task.extends:
+            try:
+                await turn.hold.extend()
+                turn.note("extended")
+            except QuorumError:
+                turn.note("unsure", what="extend")
+
+    async def _nest(self, turn: Turn, left: int, levels: int) -> None:
+        await self._look(turn, turn.task.share(self._chance, levels))
+        if left <= 1:
+            return
+        try:
+            again = await turn.thing.acquire(**turn.task.again(self._chance))
+        except QuorumError:
+            again = False
+        if not again:
+            # Only the re-entry failed: the hold goes on, but what needs the inner one is not done.
+            turn.note("unsure", what="re-entry")
+            return
+        turn.note("re-entered", **self._held(turn), **self._about(turn))
+        await self._nest(turn, left - 1, levels)
+        await turn.thing.release()
+        turn.note("left", **self._about(turn))
+
+    async def _look(self, turn: Turn, seconds: float) -> None:
+        """Work under a hold, and note what it says of itself meanwhile."""
+        hold, pause, left = turn.hold, self._order.look, seconds
+        while left > 0:
+            await self._sleep(min(left, pause))
+            left -= pause
+            # A lock tells less of itself than a hold.
+            if seconds > pause / 2 and hold is not turn.thing:
+                since, before = self._until(turn), self._now()
+                remaining, lost = nanoseconds(hold.remaining()), hold.lost
+                after = self._now()
+                about = {"remaining": remaining, "lost": lost, "after": after, "until": self._until(turn)}
+                turn.note("looked", since=since, before=before, **about)
+
+    def _about(self, turn: Turn) -> dict[str, Any]:
+        """Return what else its lines tell of a turn."""
+        return {"mode": turn.mode} if turn.mode else {}
+
+    def _held(self, turn: Turn) -> dict[str, Any]:
+        """Return what there is to tell of an acquisition."""
+        return {"count": turn.thing.hold_count()}
+
+    # The record of a hold is not public, but when it was believed first and last must be known exactly.
+
+    def _until(self, turn: Turn) -> int:
+        return self._instant(turn.state.valid_until)
+
+    def _note_acquired(self, turn: Turn) -> None:
+        state, about = turn.state, self._about(turn)
+        # The round that won it; the library forgets that when it has seen to the nodes that did not answer in time.
+        since = turn.granted if state.tally is None else min(self._instant(state.tally.at) + 1, turn.granted)
+        if state.fencing_token is not None:
+            about["token"] = state.fencing_token
+        about |= {"asked": turn.asked, "until": self._until(turn), "owner": state.holder, "lease": turn.task.lease}
+        turn.note("acquired", at=turn.granted, since=since, **self._held(turn), **about)
+
+    def _told(self, note: Note, hold: Any) -> None:
+        until = self._instant(hold._state.valid_until)
+        note("told", lost=hold.lost, remaining=hold.remaining(), until=until)
