@@ -20,10 +20,14 @@ processes of the run, and the `number` of its attempt.
 | `released`, `lost` | the release is over; `inside`: an error said so before | inside |
 | `leaves` | the owner does not give it back | |
 | `refused` | it reads, and was told at once that it must not write | asked |
-| `found` | it asked whether anybody reads, or writes | reads, writes |
+| `found` | it asked whether anybody reads, or writes, or what is left | reads, writes, available, holders |
+| `forestalled` | another owner of its client gave its permit back | |
+| `too many` | the semaphore was resized, and has not so many permits | |
+| `resizes`, `resized` | the owner is about to change the number of permits, and has | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
-| `success` | a rate limiter allowed it | name |
+| `success` | a rate limiter allowed it | name, n, rate, per |
+| `wonders`, `room` | the owner asks when there is room, and was told | name, n, seconds |
 | `last` | how the last acquisition of a thing went, after all faults | name, asked, got, why |
 | `heard` | a listener got a `HoldLost` | name, owner, reason |
 | `stall` | the process stood still | since, cpu |

@@ -101,11 +101,15 @@ class LockWays:
     def turn(self, name: str, task: Task, mode: str = "") -> Turn:
         """Return an attempt that is about to begin."""
         note = self._owner.begin(name)
+        options = self._options(task, note)
+        mode = mode or task.mode
+        return Turn(name, mode, task, note, self._pick(name, mode, options), self._now())
+
+    def _options(self, task: Task, note: Note) -> dict[str, Any]:
         options: dict[str, Any] = {"on_lost": partial(self._told, note)} if self._order.on_lost else {}
         if task.way in {"enter", "downgrade"}:
             options |= {"timeout": task.timeout, "lease": task.lease}
-        mode = mode or task.mode
-        return Turn(name, mode, task, note, self._pick(name, mode, options), self._now())
+        return options if task.max_hold is None else {**options, "max_hold": task.max_hold}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
         # A lock object knows whether the last to use it had to wait, so now and then one is used again.
@@ -140,11 +144,14 @@ class LockWays:
     async def _acquire(self, turn: Turn) -> bool:
         """Take it without entering it; return whether it was had."""
         had = await turn.thing.acquire(**turn.task.how, lease=turn.task.lease)
-        if had:
-            self._begin(turn, turn.thing, turn.thing._state())
-        else:
+        return self._begin_if(turn, turn.thing if had else None, turn.thing._state())
+
+    def _begin_if(self, turn: Turn, hold: Any, state: Any) -> bool:
+        if hold is None:
             turn.note("busy", asked=turn.asked)
-        return bool(had)
+            return False
+        self._begin(turn, hold, state)
+        return True
 
     def _begin(self, turn: Turn, hold: Any, state: Any) -> None:
         turn.hold, turn.state, turn.granted, turn.stage = hold, state, self._now(), "inside"

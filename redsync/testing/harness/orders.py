@@ -28,6 +28,7 @@ class Order:
         warm: For how many seconds to wait for a first lock of its own before it is ready; 0.0 to be ready at once.
         last: Whether each owner takes each thing once more in the end; not for rate limiters.
         on_lost: Whether owners are called back when a hold is lost; else what they do under it is cancelled.
+        shares: Whether the owners of a client give back each other's permits.
         look: Seconds between two looks at a hold.
         limit: How many permits a semaphore has, and how many successes a rate limiter allows.
         per: In what time, in seconds.
@@ -47,6 +48,7 @@ class Order:
     warm: float = 0.0
     last: bool = False
     on_lost: bool = True
+    shares: bool = False
     look: float = 0.05
     limit: int = 3
     per: float = 1.0

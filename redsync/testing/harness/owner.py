@@ -1,6 +1,7 @@
 """Who does something: one thread or one task, that takes things and gives them back again and again.
 
-What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`, `permit_ways`.
+What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`,
+`permit_ways` and `rate_ways`.
 Trouble is noted and survived, as a real program would have to: too few nodes, a timeout, a lost hold. Anything else is
 a bug, and comes out.
 
@@ -24,6 +25,7 @@ from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.lock_ways import LockWays
 from redsync.testing.harness.orders import Order
 from redsync.testing.harness.permit_ways import PermitWays
+from redsync.testing.harness.rate_ways import RateWays
 from redsync.testing.harness.read_write_ways import ReadWriteWays
 from redsync.testing.harness.tasks import WORK, Task
 
@@ -35,7 +37,11 @@ Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 _LAST: Final = Task(30.0, 0.0)
 """How each thing is taken when the faults are over."""
 
-_WAYS: Final[dict[str, type[LockWays]]] = {"read_write_lock": ReadWriteWays, "semaphore": PermitWays}
+_WAYS: Final[dict[str, type[LockWays]]] = {
+    "read_write_lock": ReadWriteWays,
+    "semaphore": PermitWays,
+    "rate_limiter": RateWays,
+}
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,7 @@ class Owner:
             name, task = self.chance.choice(contested), self._choose(self.chance, self.order.lease)
             if task.timeout == math.inf:
                 task = replace(task, timeout=seconds)
-            if name.startswith("rate_limiter:"):
-                await self._succeed(name, task)
-            else:
-                await self.ways(name.partition(":")[0]).fight(name, task)
+            await self.ways(name.partition(":")[0]).fight(name, task)
             if task.rest:
                 await self.world.sleep(task.rest)
 
@@ -120,12 +123,3 @@ class Owner:
         """Return what notes a new attempt of something."""
         self._attempts += 1
         return partial(self._note, number=self._attempts, name=name)
-
-    async def _succeed(self, name: str, task: Task) -> None:
-        limiter = self.world.client.get_rate_limiter(name, self.order.limit, self.order.per)
-        try:
-            allowed = await limiter.acquire(timeout=task.timeout)
-        except QuorumError:
-            allowed = False
-        if allowed:
-            self._note("success", name=name)

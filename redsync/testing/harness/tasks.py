@@ -27,6 +27,8 @@ class Task:
         rest: How many seconds the owner rests afterwards.
         way: "enter"; "acquire", to take it and give it back by methods; "leave", to take it and not to give it back.
         mode: Of a read-write lock, "read" or "write".
+        n: How many permits or successes to take at once.
+        max_hold: After how many seconds the client gives it back itself, if any.
         waits: Draws how it is acquired once more; None: as it was at first.
     """
 
@@ -38,6 +40,8 @@ class Task:
     rest: float = 0.0
     way: str = "enter"
     mode: str = ""
+    n: int = 1
+    max_hold: float | None = None
     waits: Callable[[random.Random], dict[str, Any]] | None = None
 
     @property

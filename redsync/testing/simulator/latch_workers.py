@@ -43,7 +43,7 @@ class LatchWorker(Worker):
     """Uses latches."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
-        super().__init__(workload, machine, client, who)
+        super().__init__(workload, machine, client, who, "count_down_latch")
         self._client_name = next(runner.name for runner in machine.runners if runner.client_id == client.id)
         self._kept: dict[str, AsyncCountDownLatch] = {}
         self._failures: Counter[str] = Counter()

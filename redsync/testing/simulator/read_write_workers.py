@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.testing.harness.tasks import Task
@@ -39,7 +40,10 @@ class ReadWriteWorker(LockWorker):
         await self._ways.read_inside(name, Task(2.0, self._seconds))
 
     async def _upgrade(self, name: str) -> None:
-        await self._ways.upgrade(name, Task(2.0, self._seconds, waits=lambda _: self._patience()))
+        await self._ways.upgrade(name, Task(2.0, self._seconds, waits=self._wait_to_write))
+
+    def _wait_to_write(self, _luck: random.Random) -> dict[str, Any]:
+        return Task(self._timeout(), 0.0, way="acquire").how
 
     def _mode(self) -> str:
         return "read" if self._luck.random() < _READERS else "write"

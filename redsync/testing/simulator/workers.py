@@ -3,27 +3,38 @@
 In some runs each worker is one task, so one owner, that takes the same things again and again; in the others it does
 each thing in a task of its own.
 
-Each worker tells what it does, see `Did`. The words of all, with what goes along:
+What they do is done by an owner of the fault harness, in the ways of `redsync.testing.harness`. What that writes down, see
+`redsync.testing.harness.journal`, is told to the checkers (see `Did`), in these words:
 
 | word | means | about |
 |---|---|---|
-| `asks` | it wants something | name, how, timeout |
-| `acquired` | it has it | name |
+| `asks` | it wants something | name, how, n, timeout or blocking, lease |
+| `acquired` | it has it, or once more, or had successes | name, n, count, permit, rate, per |
+| `extended` | it lengthened its hold | name |
+| `released` | it gave one acquisition back | name, n |
+| `leaves` | it ends without giving back what it has | name |
 | `busy` | others had it all the time | name |
-| `no quorum` | too few nodes answered | name |
+| `no quorum`, `unsure` | too few nodes answered, when it asked first or later | name |
 | `lost` | it was told that what it held was lost | name |
 | `cancelled` | it was cancelled meanwhile | name |
+| `told` | it was told when a limiter has room | name, n, seconds |
+
+All about locks also tells the `owner`, and of a read-write lock the `mode`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.owner import Owner
+from redsync.testing.simulator.owners import world_of
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import SimulatedClient
@@ -32,6 +43,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Way", "Worker"]
 
+_TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquired", "room": "told"}
+"""How checkers call what the journal calls otherwise."""
+
+_UNTOLD: Final = {"done", "looked", "told", "writes"}
+"""Of no interest to checkers, and no answer to who asks."""
+
+_ABOUT: Final = (
+    *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
+    *("reads", "writes", "available", "holders"),
+)
+
 Way: TypeAlias = Callable[[str], Awaitable[None]]
 """One of the things that a worker can do with what has that name."""
 
@@ -39,12 +61,18 @@ Way: TypeAlias = Callable[[str], Awaitable[None]]
 class Worker(ABC):
     """One worker; what it does is its `ways`, each as likely as it is often in there."""
 
-    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
+    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str) -> None:
         self._workload = workload
         self._machine = machine
         self._client = client
         self._who = who
         self._luck = random.Random(machine.random.getrandbits(64))
+        order = Order(
+            urls=(), names=(), directory="", journal="", first=0, owners=1, seed="", lease=workload.lease,
+            on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
+        )  # fmt: skip
+        self._world = world_of(machine, client, self._note)
+        self._ways = Owner(0, order, self._world, self._luck).ways(kind)
 
     @property
     @abstractmethod
@@ -101,9 +129,6 @@ class Worker(ABC):
             self._workload.losses += 1
             self._tell("lost", name)
 
-    async def _hold(self) -> None:
-        await asyncio.sleep(self._seconds(self._luck))
-
     def _seconds(self, luck: random.Random) -> float:
         """Return for how long to hold something."""
         return self._workload.pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random())
@@ -112,9 +137,18 @@ class Worker(ABC):
         """Return how long to wait: for as long as it takes, for one try, or for a while."""
         return self._luck.choice([None, 0.0, 2 * self._workload.pace * self._luck.random()])
 
-    def _patience(self) -> dict[str, Any]:
-        """Return how to acquire: for as long as it takes, for one try, or for a while."""
-        return self._luck.choice([{}, {"blocking": False}, {"timeout": 2 * self._workload.pace * self._luck.random()}])
+    def _wish(self, most: int) -> int:
+        """Return how many to want at once."""
+        return self._luck.choice([1, 1, self._luck.randint(1, most)])
+
+    def _note(self, event: str, **fields: Any) -> None:
+        """Tell what an owner writes down."""
+        if event in _UNTOLD:
+            return
+        what = _TOLD.get(event, event)
+        self._workload.acquisitions += what == "acquired"
+        self._workload.losses += what == "lost"
+        self._tell(what, fields["name"], **{word: fields[word] for word in _ABOUT if word in fields})
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
         self._machine.tell(self._who, what, name=name, **about)

@@ -125,6 +125,11 @@ class Workload:
         return machine.client(lease=lease, restart_guard=self.lease)
 
     @property
+    def limit(self) -> int:
+        """How many a semaphore gives, or a rate limiter in each window."""
+        return self.rate if self.kind == "limiter" else self.permits
+
+    @property
     def over(self) -> bool:
         """Whether nothing new is to be begun."""
         return self._sim.now >= self.until
