@@ -11,7 +11,7 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 | `sockets` | what the loop gives to whoever connects: transports over virtual connections |
 | `runner`, `letters`, `client` | the driver for asyncio, watched |
 | `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
-| `workload`, `workers`, `..._workers`, `faults`, `campaign` | many runs by seed |
+| `workload`, `workers`, `contenders`, `latch_workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """
 

@@ -42,8 +42,10 @@ _PATIENT = 20
 class LatchWorker(Worker):
     """Uses latches."""
 
-    def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str) -> None:
-        super().__init__(workload, machine, client, who, "count_down_latch")
+    def __init__(
+        self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str = "count_down_latch"
+    ) -> None:
+        super().__init__(workload, machine, client, who, kind)
         self._client_name = next(runner.name for runner in machine.runners if runner.client_id == client.id)
         self._kept: dict[str, AsyncCountDownLatch] = {}
         self._failures: Counter[str] = Counter()
@@ -68,6 +70,10 @@ class LatchWorker(Worker):
     async def _try(self, way: Way, name: str) -> None:
         try:
             await super()._try(way, name)
+        except AcquireTimeout:
+            self._tell("busy", name)
+        except QuorumError:
+            self._tell("no quorum", name)
         except ClientClosedError:
             self._tell("closed", name)
 

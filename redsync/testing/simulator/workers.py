@@ -3,8 +3,8 @@
 In some runs each worker is one task, so one owner, that takes the same things again and again; in the others it does
 each thing in a task of its own.
 
-What they do is done by an owner of the fault harness, in the ways of `redsync.testing.harness`. What that writes down, see
-`redsync.testing.harness.journal`, is told to the checkers (see `Did`), in these words:
+What they do is done by an owner of the fault harness, which writes it down (see
+`redsync.testing.harness.journal`). That is told to the checkers (see `Did`), in these words:
 
 | word | means | about |
 |---|---|---|
@@ -31,9 +31,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 from redsync.testing.harness.orders import Order
 from redsync.testing.harness.owner import Owner
+from redsync.testing.harness.tasks import Task
 from redsync.testing.simulator.owners import world_of
 
 if TYPE_CHECKING:
@@ -121,13 +121,6 @@ class Worker(ABC):
         except asyncio.CancelledError:
             self._tell("cancelled", name)
             raise
-        except AcquireTimeout:
-            self._tell("busy", name)
-        except QuorumError:
-            self._tell("no quorum", name)
-        except LeaseLostError:
-            self._workload.losses += 1
-            self._tell("lost", name)
 
     def _seconds(self, luck: random.Random) -> float:
         """Return for how long to hold something."""
@@ -137,9 +130,20 @@ class Worker(ABC):
         """Return how long to wait: for as long as it takes, for one try, or for a while."""
         return self._luck.choice([None, 0.0, 2 * self._workload.pace * self._luck.random()])
 
-    def _wish(self, most: int) -> int:
+    def _time_to_enter(self) -> float | None:
+        """Return how long to wait before something is entered."""
+        return self._luck.choice([None, 2 * self._luck.random()])
+
+    def _lease(self) -> float | None:
+        """Return a lease for one acquisition; None for one that is renewed."""
+        return None if self._luck.random() < 0.6 else self._workload.lease * self._luck.uniform(0.3, 1.0)
+
+    def _wish(self) -> int:
         """Return how many to want at once."""
-        return self._luck.choice([1, 1, self._luck.randint(1, most)])
+        return self._luck.choice([1, 1, self._luck.randint(1, self._workload.limit)])
+
+    async def _take(self, name: str, timeout: float | None, **how: Any) -> None:
+        await self._ways.take(name, Task(timeout, self._seconds, **how))
 
     def _note(self, event: str, **fields: Any) -> None:
         """Tell what an owner writes down."""

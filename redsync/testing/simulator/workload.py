@@ -1,7 +1,6 @@
 """What the programs of a run by seed do: workers on several machines contend for a few things, or wait for each other.
 
-What a worker does with them is in `lock_workers`, `read_write_workers`, `permit_workers`, `rate_workers` and
-`latch_workers`.
+What a worker does with them is in `contenders` and `latch_workers`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from redsync.testing.simulator.contenders import LockWorker, PermitWorker, RateWorker, ReadWriteWorker
 from redsync.testing.simulator.latch_workers import LatchWorker
-from redsync.testing.simulator.lock_workers import LockWorker
-from redsync.testing.simulator.permit_workers import PermitWorker
-from redsync.testing.simulator.rate_workers import RateWorker
-from redsync.testing.simulator.read_write_workers import ReadWriteWorker
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import Kind, SimulatedClient
@@ -23,6 +19,18 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.workers import Worker
 
 __all__ = ["Workload"]
+
+_WORKERS: Final[dict[Kind, tuple[type[Worker], str]]] = {
+    "lock": (LockWorker, "lock"),
+    "fair": (LockWorker, "fair_lock"),
+    "fenced": (LockWorker, "fenced_lock"),
+    "spin": (LockWorker, "spin_lock"),
+    "read-write": (ReadWriteWorker, "read_write_lock"),
+    "semaphore": (PermitWorker, "semaphore"),
+    "limiter": (RateWorker, "rate_limiter"),
+    "latch": (LatchWorker, "count_down_latch"),
+}
+"""Who uses what, as clients call it."""
 
 
 class Workload:
@@ -98,17 +106,8 @@ class Workload:
                     machine.start(worker.work(), name=f"worker-{serial + 1}")
 
     def _worker(self, machine: Machine, client: SimulatedClient, who: str) -> Worker:
-        match self.kind:
-            case "read-write":
-                return ReadWriteWorker(self, machine, client, who)
-            case "semaphore":
-                return PermitWorker(self, machine, client, who)
-            case "limiter":
-                return RateWorker(self, machine, client, who)
-            case "latch":
-                return LatchWorker(self, machine, client, who)
-            case kind:
-                return LockWorker(self, machine, client, who, "lock" if kind == "lock" else f"{kind}_lock")
+        worker, kind = _WORKERS[self.kind]
+        return worker(self, machine, client, who, kind)
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""
@@ -137,7 +136,3 @@ class Workload:
     def name(self, luck: random.Random) -> str:
         """Return the name of something."""
         return luck.choice(self._names)
-
-    def own_lease(self, luck: random.Random) -> float | None:
-        """Return a lease for one acquisition; None for one that is renewed."""
-        return None if luck.random() < 0.6 else self.lease * luck.uniform(0.3, 1.0)

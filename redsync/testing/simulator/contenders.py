@@ -1,0 +1,130 @@
+"""Workers that contend for something: what they choose among all that an owner of the fault harness can do with it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from redsync.testing.harness.tasks import Task
+from redsync.testing.simulator.workers import Way, Worker
+
+__all__ = ["LockWorker", "PermitWorker", "RateWorker", "ReadWriteWorker"]
+
+_READERS: Final = 0.65
+"""How many of those who want one of the two locks of a read-write lock want to read."""
+
+
+class LockWorker(Worker):
+    """Takes locks in all the ways there are, and gives them back or not."""
+
+    @property
+    def ways(self) -> list[Way]:
+        """What it does."""
+        return [self._acquire, self._acquire, self._enter, self._enter, self._nest, self._leave_it]
+
+    async def _acquire(self, name: str) -> None:
+        mode, timeout, lease = self._mode(), self._timeout(), self._lease()
+        await self._take(name, timeout, lease=lease, mode=mode, way="acquire", extends=0.2)
+
+    async def _enter(self, name: str) -> None:
+        timeout, lease = self._time_to_enter(), self._lease()
+        await self._take(name, timeout, lease=lease, mode=self._mode())
+
+    async def _nest(self, name: str) -> None:
+        await self._take(name, 3.0, mode=self._mode(), levels=2, waits=self._wait_again)
+
+    def _wait_again(self, luck: random.Random) -> dict[str, Any]:
+        return {"timeout": luck.random(), "lease": self._lease()}
+
+    async def _leave_it(self, name: str) -> None:
+        """Acquire and end: the client gives back what this task has, or the worker does later."""
+        await self._take(name, 1.0, mode=self._mode(), way="leave")
+
+    def _mode(self) -> str:
+        return ""
+
+    async def _give_back_rest(self, name: str) -> None:
+        await self._ways.give_back_rest(name)
+
+    def _tell(self, what: str, name: str, **about: Any) -> None:
+        super()._tell(what, name, owner=str(self._client.runner.owner()), **about)
+
+
+class ReadWriteWorker(LockWorker):
+    """Takes read-write locks: reads, writes, goes on reading after that, or asks too much."""
+
+    @property
+    def ways(self) -> list[Way]:
+        """What it does."""
+        return [*super().ways, self._downgrade, self._downgrade, self._read_inside, self._upgrade, self._ways.look]
+
+    async def _downgrade(self, name: str) -> None:
+        lease = self._lease()
+        task = Task(2.0, self._seconds, lease, way="downgrade", waits=lambda luck: {"timeout": luck.random()})
+        await self._ways.downgrade(name, task)
+
+    async def _read_inside(self, name: str) -> None:
+        await self._ways.read_inside(name, Task(2.0, self._seconds))
+
+    async def _upgrade(self, name: str) -> None:
+        await self._ways.upgrade(name, Task(2.0, self._seconds, waits=self._wait_to_write))
+
+    def _wait_to_write(self, _luck: random.Random) -> dict[str, Any]:
+        return Task(self._timeout(), 0.0, way="acquire").how
+
+    def _mode(self) -> str:
+        return "read" if self._luck.random() < _READERS else "write"
+
+    def _note(self, event: str, **fields: Any) -> None:
+        if event == "refused":
+            assert fields["asked"] == self._world.now(), "it is refused at once"
+        super()._note(event, **fields)
+
+
+class PermitWorker(Worker):
+    """Takes one or several permits of a semaphore.
+
+    What is not given back in any case has a `max_hold`, so that it comes back at last and nobody waits for ever.
+    """
+
+    @property
+    def ways(self) -> list[Way]:
+        """What it does."""
+        often = [*3 * [self._acquire], *3 * [self._enter]]
+        return [*often, *often, self._leave_it, self._ways.look, *([self._resize] if self._workload.resizes else [])]
+
+    async def _acquire(self, name: str) -> None:
+        max_hold = self._workload.lease * self._luck.uniform(0.5, 3.0)
+        timeout, lease, n = self._timeout(), self._lease(), self._wish()
+        await self._take(name, timeout, lease=lease, n=n, max_hold=max_hold, way="acquire", extends=0.2)
+
+    async def _enter(self, name: str) -> None:
+        timeout, lease = self._time_to_enter(), self._lease()
+        await self._take(name, timeout, lease=lease)
+
+    async def _leave_it(self, name: str) -> None:
+        """Acquire and end: permits belong to no task, so the client goes on to have it."""
+        max_hold, n = self._workload.lease * self._luck.random() + 0.1, self._wish()
+        await self._ways.take(name, Task(1.0, 0.0, way="leave", n=n, max_hold=max_hold))
+
+    async def _resize(self, name: str) -> None:
+        await self._ways.resize(name, self._luck.randint(1, self._workload.permits + 2))
+
+
+class RateWorker(Worker):
+    """Asks for the successes of a rate limiter."""
+
+    @property
+    def ways(self) -> list[Way]:
+        """What it does."""
+        return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._ways.look]
+
+    async def _acquire(self, name: str) -> None:
+        timeout, n = self._timeout(), self._wish()
+        await self._take(name, timeout, n=n, way="acquire")
+
+    async def _enter(self, name: str) -> None:
+        await self._take(name, self._time_to_enter())
+
+    async def _ask_when(self, name: str) -> None:
+        await self._ways.ask_when(name, self._wish())
