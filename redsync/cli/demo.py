@@ -33,7 +33,7 @@ from redsync.exceptions import RedsyncError
 from redsync.testing.harness.crew import Crew, RunFailedError
 from redsync.testing.harness.endings import zombies
 from redsync.testing.harness.journal import Follower, Line, now_ns
-from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.ledger import read_ledgers
 from redsync.testing.harness.orders import Order
 
 if TYPE_CHECKING:
@@ -215,13 +215,13 @@ class _Demo:
 
     def _judge(self, left: dict[int, list[bytes]], said: str) -> int:
         options, view = self._options, self._view
-        ledgers = [Ledger(self._directory.path, index, name) for index, name in enumerate(self._names)]
+        ledgers, counters = read_ledgers(self._directory.path, self._names)
         report = Report(
             Findings(
                 self._journals.lines,
                 self._names,
-                [ledger.entries() for ledger in ledgers],
-                [ledger.read_counter() for ledger in ledgers],
+                list(ledgers.values()),
+                list(counters.values()),
                 left,
                 options.seconds,
                 options.nodes,
@@ -230,8 +230,6 @@ class _Demo:
                 [story for fault in self._faults.injected if (story := fault.story)],
             )
         )
-        for ledger in ledgers:
-            ledger.close()
         view.close()
         view.table(report.rows(), report.failures())
         for line in report.evidence():

@@ -6,7 +6,7 @@ from collections import Counter
 from redsync.testing.harness.exclusion import judge_exclusion
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import read
-from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.ledger import read_ledgers
 from redsync.testing.harness.nemesis import Nemesis
 from redsync.testing.harness.vitals import Pulse
 from tests.faults import havoc
@@ -31,11 +31,7 @@ def test_counting_loses_nothing_while_two_nodes_at_a_time_die_or_hang(nodes, adm
     # Whoever has ended has given everything back.
     eventually(lambda: admin.keys() == [])
     lines = [line for life in crew.lives for line in read(life.journal)]
-    ledgers = {name: Ledger(tmp_path, index, name) for index, name in enumerate(NAMES)}
-    entries = {name: ledger.entries() for name, ledger in ledgers.items()}
-    counters = {name: ledger.read_counter() for name, ledger in ledgers.items()}
-    for ledger in ledgers.values():
-        ledger.close()
+    entries, counters = read_ledgers(tmp_path, NAMES)
     assert judge_exclusion(holds_of(lines), entries, counters) == []
     assert min(counters.values()) > 5
     # A minority in trouble is no outage, and it takes no hold away; a machine that stands still may do both.

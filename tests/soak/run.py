@@ -16,7 +16,7 @@ from redsync.testing.harness.endings import judge_complaints, judge_leaks, judge
 from redsync.testing.harness.exclusion import judge_exclusion
 from redsync.testing.harness.holds import Hold, holds_of
 from redsync.testing.harness.journal import Journal, Line
-from redsync.testing.harness.ledger import Entry, Ledger
+from redsync.testing.harness.ledger import Entry, read_ledgers
 from redsync.testing.harness.losses import judge_hearing, judge_losses
 from redsync.testing.harness.nemesis import Fault, Nemesis
 from redsync.testing.harness.orders import Order
@@ -213,11 +213,7 @@ def _order(setting: Setting, urls: Sequence[str], first: int, path: Path) -> Ord
 
 
 def _collect(setting: Setting, crew: Crew, left: Mapping[int, Sequence[str]], late: float) -> Evidence:
-    ledgers = {name: Ledger(setting.directory, index, name) for index, name in enumerate(setting.names)}
-    entries = {name: ledger.entries() for name, ledger in ledgers.items()}
-    counters = {name: ledger.read_counter() for name, ledger in ledgers.items()}
-    for ledger in ledgers.values():
-        ledger.close()
+    entries, counters = read_ledgers(setting.directory, setting.names)
     return Evidence(setting.names, [Witness.of(life) for life in crew.lives], entries, counters, left, late)
 
 

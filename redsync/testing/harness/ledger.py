@@ -10,13 +10,13 @@ Both are files, because a file knows nothing of locks. For each thing that is fo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from redsync.testing.harness.holds import Key
 
-__all__ = ["Entry", "Ledger"]
+__all__ = ["Entry", "Ledger", "read_ledgers"]
 
 _TAIL = 1024
 """Bytes to look at for the latest number: a good dozen of entries."""
@@ -115,3 +115,13 @@ class Ledger:
     @staticmethod
     def _parse(text: bytes) -> Iterator[Entry]:
         return map(Entry.parse, text.splitlines())
+
+
+def read_ledgers(directory: Path, names: Sequence[str]) -> tuple[dict[str, list[Entry]], dict[str, int]]:
+    """Return what owners have written under each lock of a run: the entries by name, and the counters."""
+    ledgers = [Ledger(directory, index, name) for index, name in enumerate(names)]
+    try:
+        return {one.name: one.entries() for one in ledgers}, {one.name: one.read_counter() for one in ledgers}
+    finally:
+        for ledger in ledgers:
+            ledger.close()

@@ -5,7 +5,7 @@ import pytest
 from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import nanoseconds
-from redsync.testing.harness.ledger import Ledger
+from redsync.testing.harness.ledger import read_ledgers
 from redsync.testing.harness.losses import judge_losses
 from redsync.testing.harness.orders import Order
 from redsync.testing.harness.owner import Owner
@@ -41,9 +41,8 @@ class Run:
                 machine.start(self._live(Owner(number, self._order, self._world(machine, f"owner-{number}"))))
             faults(self.sim)
             self.sim.run()
-        ledger = Ledger(directory, 0, name)
-        self.entries, self.counter = ledger.entries(), ledger.read_counter()
-        ledger.close()
+        self.entries, self.counters = read_ledgers(directory, [name])
+        self.counter = self.counters[name]
         self.holds = holds_of(self.lines)
 
     def _world(self, machine, who):
@@ -63,7 +62,7 @@ class Run:
         owner.close()
 
     def broken(self):
-        found = judge_exclusion(self.holds, {self.name: self.entries}, {self.name: self.counter}, PERMITS)
+        found = judge_exclusion(self.holds, self.entries, self.counters, PERMITS)
         return {violation.promise for violation in found}
 
 
