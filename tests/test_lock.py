@@ -122,11 +122,11 @@ WAYS_TO_ACQUIRE = [
     ((True, -1.0), {}),
     ((False, -1), {}),
     ((True, 0), {}),
-    ((True, 0.05), {}),
-    ((True,), {"timeout": 0.05}),
+    ((True, 0.3), {}),
+    ((True,), {"timeout": 0.3}),
     ((), {"blocking": False}),
     ((), {"blocking": False, "timeout": -1}),
-    ((), {"blocking": True, "timeout": 0.05}),
+    ((), {"blocking": True, "timeout": 0.3}),
 ]
 
 
@@ -138,7 +138,7 @@ def test_acquire_returns_true_when_free_or_owned(rlock, args, kwargs):
     rlock.release()
 
 
-BOUNDED = [way for way in WAYS_TO_ACQUIRE if way[0][:1] in {(False,), (0,)} or 0 in way[0] or 0.05 in way[0] or way[1]]
+BOUNDED = [way for way in WAYS_TO_ACQUIRE if way[0][:1] in {(False,), (0,)} or 0 in way[0] or 0.3 in way[0] or way[1]]
 
 
 @pytest.mark.parametrize(("args", "kwargs"), BOUNDED)
