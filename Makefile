@@ -5,7 +5,7 @@ BIN    := .venv/bin
 MINUTES ?= 5
 SEEDS   ?= 2000
 KIND    ?= lock
-WORKERS ?= 2
+WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
