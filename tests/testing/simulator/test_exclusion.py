@@ -56,16 +56,16 @@ def test_checker_finds_release_that_drops_claims_of_others():
     broken = break_script(
         "lock_release", "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
     )
-    hunt(range(50, 1000), scripts=broken)
+    hunt(range(56, 1006), scripts=broken)
 
 
 def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
-    hunt(range(1000), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
+    hunt(range(3, 1003), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
 
 
 def test_checker_finds_nodes_that_trust_records_of_another_process(monkeypatch):
-    assert "is held by" in hunt(range(1030, 1050), scripts=trust_records(monkeypatch))
+    assert "is held by" in hunt(range(1044, 1064), scripts=trust_records(monkeypatch))
 
 
 async def hold(client, seconds):
@@ -82,7 +82,7 @@ def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
         attempt.mark = mark
 
     monkeypatch.setattr(_Attempt, "undo", forget)
-    assert "is held by" in hunt(range(60, 160))
+    assert "is held by" in hunt(range(66, 166))
 
 
 def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
@@ -95,7 +95,7 @@ def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatc
 
     monkeypatch.setattr(_Attempt, "is_fresh", lambda attempt, now: True)
     monkeypatch.setattr(_Attempt, "take_over", believe)
-    assert "is held by" in hunt(range(200, 320))
+    assert "is held by" in hunt(range(211, 331))
 
 
 def test_checker_counts_no_owner_on_crashed_machine():
