@@ -54,6 +54,7 @@ async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
         assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
 
 
+@pytest.mark.sweep
 @states_of_nodes
 @in_loop
 async def test_acquire_that_is_refused_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
@@ -77,6 +78,7 @@ async def test_acquire_that_is_refused_cancelled_at_any_turn_leaves_nothing(node
         await holder.release()
 
 
+@pytest.mark.sweep
 @states_of_nodes
 @in_loop
 async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
@@ -118,6 +120,7 @@ async def test_release_cancelled_at_any_turn_has_given_all_back(nodes, raw, stat
         assert await for_every_turn(operation, ground.is_clean, limit=100) > 1
 
 
+@pytest.mark.sweep
 @states_of_nodes
 @in_loop
 async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):

@@ -151,7 +151,7 @@ def test_waiters_of_other_kinds_do_not_line_up(sim, crowd, get):
 
     for _ in range(IN_FRONT + 50):
         crowd.a.start(wait())
-    sim.run(until=3.0)
+    sim.run(until=1.5)
     sent = crowd.sent("lock_acquire", "fair_lock_acquire")
     asked = {each.args[0].rpartition(b":")[0] for each in sent if each.client == "a"}
     assert len(asked) == IN_FRONT + 50

@@ -1,6 +1,5 @@
 """Runs of the lock by seed: the same seed gives the same trace; seeds that found something once."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -8,16 +7,6 @@ import sys
 import pytest
 
 from redsync.testing.simulator.runs import simulate
-
-
-def digest(seeds: range) -> str:
-    traces = [simulate(seed, traced=True).trace for seed in seeds]
-    assert min(map(len, traces)) > 1000
-    return hashlib.sha256("".join(traces).encode()).hexdigest()
-
-
-def test_same_seed_gives_same_trace_twice_in_one_process():
-    assert digest(range(1004, 1008)) == digest(range(1004, 1008))
 
 
 def test_same_seed_gives_same_trace_under_another_hash_seed():
@@ -34,10 +23,6 @@ def test_same_seed_gives_same_trace_under_another_hash_seed():
     }
     assert len(traces) == 1
     assert traces == {simulate(1003, traced=True).trace.encode()}
-
-
-def test_other_seed_gives_other_trace():
-    assert digest(range(1, 2)) != digest(range(2, 3))
 
 
 @pytest.mark.parametrize("seed", [1013974, 1044192])
