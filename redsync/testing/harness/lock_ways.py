@@ -7,7 +7,7 @@ counter back unless the hold has become too old for that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -218,7 +218,14 @@ class LockWays:
             turn.note("unsure", what="re-entry")
             return
         turn.note("re-entered", **self._held(turn), **self._about(turn))
-        await self._nest(turn, left - 1, levels)
+        try:
+            await self._nest(turn, left - 1, levels)
+        except BaseException:
+            if turn.state.lost is not None:
+                # It is had again only when it was given back as often as it was taken.
+                with suppress(LeaseLostError):
+                    await turn.thing.release()
+            raise
         await turn.thing.release()
         turn.note("left", **self._about(turn))
 

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import redis
 
 from redsync import Client
 from redsync.testing.harness.blocking import Blocking, run
@@ -54,6 +55,22 @@ def test_owner_leaves_lock_and_gives_back_the_rest(actor, redsync_nodes):
         late = Actor(other, "lock")
         assert late.does(late.ways.take("x", Task(0.0, 0.0, way="acquire"))) == ["asks", "busy"]
     assert owner.does(owner.ways.give_back_rest("x")) == ["released"]
+
+
+def test_owner_takes_anew_what_it_had_three_times_when_it_was_lost(actor, redsync_nodes):
+    owner = actor("lock")
+    levels = []
+
+    def forget_at_the_third(_chance):
+        levels.append(len(levels))
+        if len(levels) == 3:
+            for url in redsync_nodes.urls:
+                with redis.Redis.from_url(url) as node:
+                    node.flushall()
+        return 0.0
+
+    assert owner.does(owner.ways.take("x", Task(20.0, forget_at_the_third, levels=3)))[-1] == "lost"
+    assert owner.does(owner.ways.take("x", Task(20.0, 0.0)))[-1] == "released"
 
 
 def test_owner_reads_on_when_it_has_written(actor):
