@@ -75,7 +75,7 @@ def run(nodes, capsys, monkeypatch):
 
     def run(word, *arguments, url):
         urls = [*nodes.urls[:2], url]
-        status = main([word, *(f"--url={each}" for each in urls), "--timeout", "0.1", *arguments])
+        status = main([word, *(f"--url={each}" for each in urls), "--timeout", "0.5", *arguments])
         out, err = capsys.readouterr()
         return status, out, err
 

@@ -52,7 +52,9 @@ def test_processes_work_in_their_time_only(redsync_nodes, tmp_path, flavour):
     holds = [hold for lines in journals for hold in holds_of(lines)]
     assert {hold.worker for hold in holds} == {0, 1, 2, 3}
     assert begin <= min(hold.asked for hold in holds)
-    assert max(hold.asked for hold in holds) < end
+    # A worker looks at the time, then asks: each may be too late once, when it is held up in between.
+    late = [hold.worker for hold in holds if hold.asked >= end]
+    assert len(late) == len(set(late))
     ledger = Ledger(tmp_path, 0, "lock:0")
     assert ledger.read_counter() == len(holds) > 5
     ledger.close()
