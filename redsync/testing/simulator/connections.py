@@ -69,6 +69,7 @@ class Stream:
     """One direction of a connection.
 
     Attributes:
+        arrives: When the latest of what has left arrives.
         held: What can't leave now; None if nothing is held.
         stalled: Nothing will get through any more.
         size: How many bytes have not arrived yet.
@@ -79,8 +80,8 @@ class Stream:
         "_end",
         "_held_since",
         "_host",
-        "_last",
         "_path",
+        "arrives",
         "held",
         "size",
         "stalled",
@@ -91,7 +92,7 @@ class Stream:
         self._path: Final = path
         self._host: Final = host
         self._end: Final = end
-        self._last = self._held_since = 0.0
+        self.arrives = self._held_since = 0.0
         self.held: list[bytes | Mark] | None = None
         self.stalled = False
         self.size = 0
@@ -128,7 +129,7 @@ class Stream:
         arrival = timeline.now + path.shortest + path.spread * luck() ** 6
         if path.delay:
             arrival += path.delay * luck()
-        self._last = arrival = max(arrival, self._last)
+        self.arrives = arrival = max(arrival, self.arrives)
         if path.tears and message.__class__ is bytes and connection.network.wire() < path.tears:
             message = message[: 1 + int(connection.network.wire() * (len(message) - 1))]
             timeline.schedule(arrival, self._host, self._arrive, (message,))

@@ -102,3 +102,29 @@ def test_checker_finds_retries_that_are_never_due(monkeypatch):
         with pytest.raises(SimulationError, match="delivery: node-1 has been owed"):
             sim.check()
         machine.crash()
+
+
+def test_connection_with_a_delayed_reply_now_and_then_may_deliver_late():
+    """Packets arrive one by one, so the connection is not silent for ten seconds."""
+    with Simulation(seed=1, checkers=[Delivery], lease=600.0, restart_guard=0.0) as sim:
+        machine, node = sim.machine("a"), sim.nodes[0]
+        client = machine.client()
+
+        async def visit():
+            locks = [client.get_lock(str(number)) for number in range(20)]
+            for lock in locks:
+                await lock.acquire()
+            path = sim.network.route(machine, node).there
+            for number, lock in enumerate(locks):
+                path.delay = 3.0 * number
+                await lock.release()
+            path.mend()
+
+        machine.start(visit())
+        sim.run()
+        released = f"{node.name} executes for a: lock_release"
+        sim.run(until=sim.now + 20.0)
+        assert 0 < sim.trace.text().count(released) < 20
+        sim.run(until=sim.now + 40.0)
+        assert sim.trace.text().count(released) >= 20
+        machine.crash()

@@ -11,7 +11,9 @@ Until then
 * the client keeps it: in the outbox, as sent and not answered, as refused and to be sent again, or for the node's next
   connection. This holds at every instant, so a command that is lost is found long before its claim expires by itself;
 * when all has been well for as long as the client has owed it, that is for no longer than `bound`: ten seconds by a
-  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect.
+  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect. All
+  is not well while packets are under way over its connection that the network delayed: with a reply now and then it is
+  not silent.
 
 Strays count: what arrives over a connection that was given up has arrived.
 """
@@ -27,6 +29,7 @@ from redsync._drivers.parcels import Parcel
 from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.letters import connection_of
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
@@ -39,6 +42,9 @@ _EVERY = 0.1
 
 _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
+
+_UNDELAYED = 0.1
+"""Seconds for which a packet is under way at most where nothing delays it."""
 
 _PAUSES = 5.0
 """Seconds for some tries to connect, each with its pause, and to send again what was refused."""
@@ -53,6 +59,8 @@ class Delivery(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._owed: Final[dict[tuple[str, int], dict[Parcel, float]]] = {}
+        self._arrived: Final[dict[tuple[str, int], float]] = {}
+        """When the latest delayed packet arrives, or has arrived, over the connection of a client to a node."""
         self._looked = 0.0
 
     @property
@@ -102,13 +110,25 @@ class Delivery(Checker):
             whose = runner.name, node.index
             owed = {parcel: at for parcel, at in self._owed.get(whose, {}).items() if parcel.effect.owed_until > now}
             self._owed[whose] = owed
-            kept = _kept(runner, node.index) if owed else {}
+            if not owed:
+                continue
+            kept, arrived = _kept(runner, node.index), self._watch(whose, runner)
             for parcel, sent_at in owed.items():
                 what = f"#{parcel.number} of {runner.name} ({parcel.command.script.name if parcel.command else ''})"
                 if kept.get(parcel.claim, -1) < parcel.number:
                     yield f"{node.name} is owed {what}, and nobody keeps it any more"
-                elif node.is_well and min(calm, self.sim.now - sent_at) > self.bound:
+                elif node.is_well and min(calm, self.sim.now - max(sent_at, arrived)) > self.bound:
                     yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
+
+    def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
+        """Return when the latest packet arrives that was under way at any look for longer than undelayed ones are."""
+        link = runner.lane.links[whose[1]] if runner.lane is not None else None
+        if link is not None:
+            connection = connection_of(link)
+            arrives = max(connection.there.arrives, connection.back.arrives)
+            if arrives > self.sim.now + _UNDELAYED:
+                self._arrived[whose] = arrives
+        return self._arrived.get(whose, 0.0)
 
 
 def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
