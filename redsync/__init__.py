@@ -20,6 +20,28 @@ if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
+    from redsync._facades.fair_lock import AsyncFairLock, FairLock
+    from redsync._facades.fenced_lock import AsyncFencedLock, FencedLock
+    from redsync._facades.hold import AsyncHold, Hold
+    from redsync._facades.latch import AsyncCountDownLatch, CountDownLatch
+    from redsync._facades.lock import AsyncLock, Lock
+    from redsync._facades.lock_info import Holder, LockInfo
+    from redsync._facades.multi_hold import AsyncMultiHold, MultiHold
+    from redsync._facades.multi_lock import MultiLock
+    from redsync._facades.multi_lock_async import AsyncMultiLock
+    from redsync._facades.mutex import AsyncMutex, Mutex
+    from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
+    from redsync._facades.rate_limiter import AsyncRateLimiter, RateLimiter
+    from redsync._facades.read_write_lock import (
+        AsyncReadLock,
+        AsyncReadWriteLock,
+        AsyncWriteLock,
+        ReadLock,
+        ReadWriteLock,
+        WriteLock,
+    )
+    from redsync._facades.semaphore import AsyncSemaphore, Semaphore
+    from redsync._facades.spin_lock import AsyncSpinLock, SpinLock
     from redsync.client import Client
     from redsync.client_async import AsyncClient
     from redsync.exceptions import (
@@ -35,28 +57,6 @@ if TYPE_CHECKING:
         ReentrantCallError,
         UpgradeError,
     )
-    from redsync.fair_lock import AsyncFairLock, FairLock
-    from redsync.fenced_lock import AsyncFencedLock, FencedLock
-    from redsync.hold import AsyncHold, Hold
-    from redsync.latch import AsyncCountDownLatch, CountDownLatch
-    from redsync.lock import AsyncLock, Lock
-    from redsync.lock_info import Holder, LockInfo
-    from redsync.multi_hold import AsyncMultiHold, MultiHold
-    from redsync.multi_lock import MultiLock
-    from redsync.multi_lock_async import AsyncMultiLock
-    from redsync.mutex import AsyncMutex, Mutex
-    from redsync.permit import AsyncPermit, Permit, PermitHolder
-    from redsync.rate_limiter import AsyncRateLimiter, RateLimiter
-    from redsync.read_write_lock import (
-        AsyncReadLock,
-        AsyncReadWriteLock,
-        AsyncWriteLock,
-        ReadLock,
-        ReadWriteLock,
-        WriteLock,
-    )
-    from redsync.semaphore import AsyncSemaphore, Semaphore
-    from redsync.spin_lock import AsyncSpinLock, SpinLock
 
 __all__ = [
     "AcquireTimeout",
@@ -115,46 +115,46 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "redsync.client_async",
-    "AsyncCountDownLatch": "redsync.latch",
-    "AsyncFairLock": "redsync.fair_lock",
-    "AsyncFencedLock": "redsync.fenced_lock",
-    "AsyncHold": "redsync.hold",
-    "AsyncLock": "redsync.lock",
-    "AsyncMultiHold": "redsync.multi_hold",
-    "AsyncMultiLock": "redsync.multi_lock_async",
-    "AsyncMutex": "redsync.mutex",
-    "AsyncPermit": "redsync.permit",
-    "AsyncRateLimiter": "redsync.rate_limiter",
-    "AsyncReadLock": "redsync.read_write_lock",
-    "AsyncReadWriteLock": "redsync.read_write_lock",
-    "AsyncSemaphore": "redsync.semaphore",
-    "AsyncSpinLock": "redsync.spin_lock",
-    "AsyncWriteLock": "redsync.read_write_lock",
+    "AsyncCountDownLatch": "redsync._facades.latch",
+    "AsyncFairLock": "redsync._facades.fair_lock",
+    "AsyncFencedLock": "redsync._facades.fenced_lock",
+    "AsyncHold": "redsync._facades.hold",
+    "AsyncLock": "redsync._facades.lock",
+    "AsyncMultiHold": "redsync._facades.multi_hold",
+    "AsyncMultiLock": "redsync._facades.multi_lock_async",
+    "AsyncMutex": "redsync._facades.mutex",
+    "AsyncPermit": "redsync._facades.permit",
+    "AsyncRateLimiter": "redsync._facades.rate_limiter",
+    "AsyncReadLock": "redsync._facades.read_write_lock",
+    "AsyncReadWriteLock": "redsync._facades.read_write_lock",
+    "AsyncSemaphore": "redsync._facades.semaphore",
+    "AsyncSpinLock": "redsync._facades.spin_lock",
+    "AsyncWriteLock": "redsync._facades.read_write_lock",
     "Choice": "redsync._core.quorum",
     "Client": "redsync.client",
-    "CountDownLatch": "redsync.latch",
-    "FairLock": "redsync.fair_lock",
-    "FencedLock": "redsync.fenced_lock",
-    "Hold": "redsync.hold",
+    "CountDownLatch": "redsync._facades.latch",
+    "FairLock": "redsync._facades.fair_lock",
+    "FencedLock": "redsync._facades.fenced_lock",
+    "Hold": "redsync._facades.hold",
     "HoldLost": "redsync._core.events",
     "HoldOrphaned": "redsync._core.events",
-    "Holder": "redsync.lock_info",
-    "Lock": "redsync.lock",
-    "LockInfo": "redsync.lock_info",
-    "MultiHold": "redsync.multi_hold",
-    "MultiLock": "redsync.multi_lock",
-    "Mutex": "redsync.mutex",
+    "Holder": "redsync._facades.lock_info",
+    "Lock": "redsync._facades.lock",
+    "LockInfo": "redsync._facades.lock_info",
+    "MultiHold": "redsync._facades.multi_hold",
+    "MultiLock": "redsync._facades.multi_lock",
+    "Mutex": "redsync._facades.mutex",
     "NodeChanged": "redsync._core.events",
     "NodeStatus": "redsync._drivers.nodes",
-    "Permit": "redsync.permit",
-    "PermitHolder": "redsync.permit",
-    "RateLimiter": "redsync.rate_limiter",
-    "ReadLock": "redsync.read_write_lock",
-    "ReadWriteLock": "redsync.read_write_lock",
-    "Semaphore": "redsync.semaphore",
-    "SpinLock": "redsync.spin_lock",
+    "Permit": "redsync._facades.permit",
+    "PermitHolder": "redsync._facades.permit",
+    "RateLimiter": "redsync._facades.rate_limiter",
+    "ReadLock": "redsync._facades.read_write_lock",
+    "ReadWriteLock": "redsync._facades.read_write_lock",
+    "Semaphore": "redsync._facades.semaphore",
+    "SpinLock": "redsync._facades.spin_lock",
     "Vote": "redsync._core.quorum",
-    "WriteLock": "redsync.read_write_lock",
+    "WriteLock": "redsync._facades.read_write_lock",
 }
 
 

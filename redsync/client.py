@@ -20,20 +20,20 @@ from redsync._drivers.threads import ThreadRunner
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
-    from redsync.exclusive import ExclusiveLock
-    from redsync.fair_lock import FairLock
-    from redsync.fenced_lock import FencedLock
-    from redsync.hold import Hold
-    from redsync.latch import CountDownLatch
-    from redsync.lock import Lock
-    from redsync.lock_info import LockInfo
-    from redsync.multi_lock import MultiLock
-    from redsync.mutex import Mutex
-    from redsync.permit import Permit
-    from redsync.rate_limiter import RateLimiter
-    from redsync.read_write_lock import ReadWriteLock
-    from redsync.semaphore import Semaphore
-    from redsync.spin_lock import SpinLock
+    from redsync._facades.exclusive import ExclusiveLock
+    from redsync._facades.fair_lock import FairLock
+    from redsync._facades.fenced_lock import FencedLock
+    from redsync._facades.hold import Hold
+    from redsync._facades.latch import CountDownLatch
+    from redsync._facades.lock import Lock
+    from redsync._facades.lock_info import LockInfo
+    from redsync._facades.multi_lock import MultiLock
+    from redsync._facades.mutex import Mutex
+    from redsync._facades.permit import Permit
+    from redsync._facades.rate_limiter import RateLimiter
+    from redsync._facades.read_write_lock import ReadWriteLock
+    from redsync._facades.semaphore import Semaphore
+    from redsync._facades.spin_lock import SpinLock
 
 __all__ = ["Client"]
 
@@ -348,7 +348,7 @@ class Client(AnyClient[ThreadRunner]):
             TypeError: Not a function or method. Also a coroutine function, because this client is for threads, and a
                 generator function or `@contextmanager`, because its body would run without the lock.
         """
-        from redsync.decorator import locked_decorator
+        from redsync._facades.decorator import locked_decorator
 
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 

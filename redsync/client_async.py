@@ -18,20 +18,20 @@ from redsync._drivers.nodes import Node
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
-    from redsync.exclusive_async import AsyncExclusiveLock
-    from redsync.fair_lock import AsyncFairLock
-    from redsync.fenced_lock import AsyncFencedLock
-    from redsync.hold import AsyncHold
-    from redsync.latch import AsyncCountDownLatch
-    from redsync.lock import AsyncLock
-    from redsync.lock_info import LockInfo
-    from redsync.multi_lock_async import AsyncMultiLock
-    from redsync.mutex import AsyncMutex
-    from redsync.permit import AsyncPermit
-    from redsync.rate_limiter import AsyncRateLimiter
-    from redsync.read_write_lock import AsyncReadWriteLock
-    from redsync.semaphore import AsyncSemaphore
-    from redsync.spin_lock import AsyncSpinLock
+    from redsync._facades.exclusive_async import AsyncExclusiveLock
+    from redsync._facades.fair_lock import AsyncFairLock
+    from redsync._facades.fenced_lock import AsyncFencedLock
+    from redsync._facades.hold import AsyncHold
+    from redsync._facades.latch import AsyncCountDownLatch
+    from redsync._facades.lock import AsyncLock
+    from redsync._facades.lock_info import LockInfo
+    from redsync._facades.multi_lock_async import AsyncMultiLock
+    from redsync._facades.mutex import AsyncMutex
+    from redsync._facades.permit import AsyncPermit
+    from redsync._facades.rate_limiter import AsyncRateLimiter
+    from redsync._facades.read_write_lock import AsyncReadWriteLock
+    from redsync._facades.semaphore import AsyncSemaphore
+    from redsync._facades.spin_lock import AsyncSpinLock
 
 __all__ = ["AsyncClient"]
 
@@ -341,7 +341,7 @@ class AsyncClient(AnyClient[AioRunner]):
             TypeError: Not a coroutine function or method; this client is for asyncio. Also one that is made of a
                 generator function, because its body could run without the lock.
         """
-        from redsync.decorator import async_locked_decorator
+        from redsync._facades.decorator import async_locked_decorator
 
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 

@@ -57,8 +57,10 @@ def test_program_of_tasks_loads_no_driver_for_threads(loaded):
 
 def test_client_loads_no_synchronizer(loaded):
     modules = loaded("from redsync import Client")
-    kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("", "._protocols")}
-    assert (kinds | {"redsync.lock", "redsync.lock_info", "redsync._protocols.lock_survey"}) & modules == set()
+    kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("._facades", "._protocols")}
+    assert (
+        kinds | {"redsync._facades.lock", "redsync._facades.lock_info", "redsync._protocols.lock_survey"}
+    ) & modules == set()
 
 
 @pytest.mark.parametrize("name", ["Lock", *KINDS])
@@ -67,8 +69,12 @@ def test_synchronizer_loads_no_other_kind(name, loaded):
     # Those that wrap a lock, or share its kind of claim.
     shared = {"CountDownLatch": {"fenced_lock"}, "RateLimiter": {"semaphore"}}.get(name, set())
     mine = {KINDS[name]} if name in KINDS else set()
-    assert mine <= {module.removeprefix("redsync.") for module in modules}
-    others = {f"redsync{part}.{module}" for module in {*KINDS.values()} - mine - shared for part in ("", "._protocols")}
+    assert mine <= {module.removeprefix("redsync._facades.") for module in modules}
+    others = {
+        f"redsync{part}.{module}"
+        for module in {*KINDS.values()} - mine - shared
+        for part in ("._facades", "._protocols")
+    }
     assert others & modules == set()
 
 

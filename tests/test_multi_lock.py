@@ -16,7 +16,7 @@ from redsync import (
     NotOwnedError,
     QuorumError,
 )
-from redsync.multi_attempt import Attempt
+from redsync._facades.multi_attempt import Attempt
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, timed
 

@@ -28,7 +28,7 @@ from redsync.exceptions import AcquireTimeout, ClientClosedError, QuorumError
 from redsync.testing.simulator.workers import Way, Worker
 
 if TYPE_CHECKING:
-    from redsync.latch import AsyncCountDownLatch
+    from redsync._facades.latch import AsyncCountDownLatch
     from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.workload import Workload

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from redsync._core.timing import check_timeout
-from redsync.lock import AsyncLock, Lock
-from redsync.wrapping import OnBusy, wrap, wrap_async
+from redsync._facades.lock import AsyncLock, Lock
+from redsync._facades.wrapping import OnBusy, wrap, wrap_async
 
 __all__ = ["async_locked_decorator", "locked_decorator"]
 

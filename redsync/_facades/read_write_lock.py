@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.runner import AnyHost, RunnerT_co, Session
+from redsync._facades.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync._facades.exclusive_async import AsyncExclusiveLock
+from redsync._facades.lock import AsyncLock, Lock, Reentrant
 from redsync._protocols import read_write_lock as protocol
 from redsync._protocols.demands import Demand
-from redsync.exclusive import Exclusive, ExclusiveLock, HoldT
-from redsync.exclusive_async import AsyncExclusiveLock
-from redsync.lock import AsyncLock, Lock, Reentrant
 
 __all__ = ["AsyncReadLock", "AsyncReadWriteLock", "AsyncWriteLock", "ReadLock", "ReadWriteLock", "WriteLock"]
 

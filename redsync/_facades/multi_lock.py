@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from redsync._core.frames import statement
 from redsync._core.runner import Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync.enterable import Enterable, ThreadEnterable
+from redsync._facades.enterable import Enterable, ThreadEnterable
+from redsync._facades.exclusive import Exclusive, ExclusiveLock, Saved
+from redsync._facades.hold import Hold
+from redsync._facades.multi_attempt import Attempt, Course
+from redsync._facades.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Exclusive, ExclusiveLock, Saved
-from redsync.hold import Hold
-from redsync.multi_attempt import Attempt, Course
-from redsync.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
 
 __all__ = ["AnyMultiLock", "MultiLock"]
 

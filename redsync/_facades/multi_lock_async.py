@@ -8,12 +8,12 @@ from functools import partial
 from redsync._core.frames import statement
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
+from redsync._facades.exclusive_async import AsyncExclusiveLock, TaskEnterable
+from redsync._facades.hold import AsyncHold
+from redsync._facades.multi_attempt import Attempt, Course
+from redsync._facades.multi_hold import AsyncMultiHold, do_each_async
+from redsync._facades.multi_lock import AnyMultiLock
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive_async import AsyncExclusiveLock, TaskEnterable
-from redsync.hold import AsyncHold
-from redsync.multi_attempt import Attempt, Course
-from redsync.multi_hold import AsyncMultiHold, do_each_async
-from redsync.multi_lock import AnyMultiLock
 
 __all__ = ["AsyncMultiLock"]
 

@@ -21,12 +21,12 @@ from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
+from redsync._facades.enterable import Enterable, ThreadEnterable
+from redsync._facades.hold import AnyHold, Hold
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import check, release
 from redsync._protocols.tokens import Fence
-from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
-from redsync.hold import AnyHold, Hold
 
 __all__ = [
     "Exclusive",

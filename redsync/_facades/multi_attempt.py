@@ -24,9 +24,9 @@ from redsync._core.effects import Steps, Wait, wait
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.timing import retry_delay
+from redsync._facades.exclusive import Exclusive, HoldT, Saved
 from redsync._protocols.demands import Receipt
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
-from redsync.exclusive import Exclusive, HoldT, Saved
 
 __all__ = ["Attempt", "Course"]
 

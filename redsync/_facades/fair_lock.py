@@ -10,8 +10,8 @@ The decisions are in `redsync._protocols.places`; here is only what callers touc
 
 from __future__ import annotations
 
+from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync.lock import AsyncLock, Lock
 
 __all__ = ["AsyncFairLock", "FairLock"]
 

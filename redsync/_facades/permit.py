@@ -9,10 +9,10 @@ from typing import Self
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner
+from redsync._facades.enterable import ThreadEnterable
+from redsync._facades.exclusive_async import TaskEnterable
+from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols.semaphore import Holding
-from redsync.enterable import ThreadEnterable
-from redsync.exclusive_async import TaskEnterable
-from redsync.hold import AsyncHold, Hold
 
 __all__ = ["AsyncPermit", "Permit", "PermitHolder"]
 

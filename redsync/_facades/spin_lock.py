@@ -16,9 +16,9 @@ from typing import Any
 
 from redsync._core.runner import AnyHost, RunnerT_co
 from redsync._core.timing import retry_delay
+from redsync._facades.exclusive import Exclusive, HoldT
+from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.demands import Demand
-from redsync.exclusive import Exclusive, HoldT
-from redsync.lock import AsyncLock, Lock
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
 

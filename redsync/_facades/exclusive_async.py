@@ -12,10 +12,10 @@ from redsync._core.frames import may_await, statement
 from redsync._core.holds import HoldState
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
-from redsync.enterable import Enterable, concerns_closer, note
+from redsync._facades.enterable import Enterable, concerns_closer, note
+from redsync._facades.exclusive import Exclusive
+from redsync._facades.hold import AsyncHold, Cancelling
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import Exclusive
-from redsync.hold import AsyncHold, Cancelling
 
 __all__ = ["AsyncExclusiveLock", "TaskEnterable"]
 

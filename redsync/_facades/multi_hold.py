@@ -10,10 +10,10 @@ from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.timing import check_timeout
+from redsync._facades.enterable import note
+from redsync._facades.hold import AnyHold, AsyncHold, Cancelling, Entered, Hold
 from redsync._protocols.lease import wait_end
-from redsync.enterable import note
 from redsync.exceptions import RedsyncError
-from redsync.hold import AnyHold, AsyncHold, Cancelling, Entered, Hold
 
 __all__ = ["AnyMultiHold", "AsyncMultiHold", "MultiHold", "do_each", "do_each_async", "raise_first", "release_all"]
 

@@ -15,8 +15,8 @@ from redsync._core.frames import statement
 from redsync._core.interruptions import is_interruption
 from redsync._core.ownership import Owner
 from redsync._core.runner import Runner, RunnerT_co
+from redsync._facades.hold import Entered
 from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
-from redsync.hold import Entered
 
 __all__ = ["Enterable", "ThreadEnterable", "concerns_closer", "note"]
 

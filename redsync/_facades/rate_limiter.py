@@ -22,13 +22,13 @@ from redsync._core.limits import MAX_PERMITS, Limit
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
+from redsync._facades.wrapping import OnBusy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
 from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
-from redsync.wrapping import OnBusy, wrap, wrap_async
 
 __all__ = ["AsyncRateLimiter", "RateLimiter"]
 

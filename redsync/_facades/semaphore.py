@@ -26,15 +26,15 @@ from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
+from redsync._facades.enterable import Enterable, ThreadEnterable
+from redsync._facades.exclusive import HoldT, tell_lost
+from redsync._facades.exclusive_async import TaskEnterable
+from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
 from redsync._protocols import semaphore as protocol
 from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import give_back
-from redsync.enterable import Enterable, ThreadEnterable
 from redsync.exceptions import AcquireTimeout, RedsyncError
-from redsync.exclusive import HoldT, tell_lost
-from redsync.exclusive_async import TaskEnterable
-from redsync.permit import AsyncPermit, Permit, PermitHolder
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
 
