@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Generic, TypeVar
 
-from redsync._core.frames import statement
+from redsync._core.frames import may_await, statement
 from redsync._core.interruptions import is_interruption
 from redsync._core.ownership import Owner
-from redsync._core.runner import Runner, RunnerT_co
-from redsync._facades.hold import Entered
+from redsync._core.runner import AsyncRunner, Runner, RunnerT_co
+from redsync._facades.hold import Cancelling, Entered
 from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
 
-__all__ = ["Enterable", "ThreadEnterable", "concerns_closer", "note"]
+__all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note"]
 
 EnteredT = TypeVar("EnteredT", bound=Entered)
+TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
 
 
 def note(error: BaseException, problem: BaseException) -> None:
@@ -29,7 +31,7 @@ def note(error: BaseException, problem: BaseException) -> None:
         error.add_note(line)
 
 
-def concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
+def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
     """Whether to tell whoever closes a generator what the end of its `with` says: nobody sees a note there.
 
     Not what had been given back before, by the body, or because its task or client has ended.
@@ -104,7 +106,7 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
             self._leave(hold)
         except BaseException as problem:
             if isinstance(problem, RedsyncError) and not is_interruption(problem):
-                if error is None or (isinstance(error, GeneratorExit) and concerns_closer(problem, hold)):
+                if error is None or (isinstance(error, GeneratorExit) and _concerns_closer(problem, hold)):
                     raise
                 note(error, problem)
                 return
@@ -112,3 +114,47 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
             with suppress(RedsyncError):
                 self._leave(hold or self._innermost(statement()))
             raise
+
+
+class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
+    """The end of an `async with` statement."""
+
+    @abstractmethod
+    async def _leave(self, hold: TaskEnteredT | None) -> None:
+        """Release what an `async with` acquired."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the acquisition of `__aenter__`, unless it was released inside.
+
+        Raises:
+            LeaseLostError: It was lost, and the body cancelled for that reason or ended without an error.
+            NotOwnedError: It was released inside by `release()` of the lock.
+            ClientClosedError: The client was closed inside.
+
+        If the body raised for another reason, its own error comes out, and carries a note instead. So does a
+        cancellation from outside, also one that comes together with the loss. If it is that of an async generator that
+        is closed, in whatever task, a loss comes out of `aclose()`. If it is that of a coroutine that is dropped, where
+        nothing can be awaited, the loop does all this in its next turns.
+        """
+        frame, closed = statement(), isinstance(error, GeneratorExit)
+        if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
+            if (dropped := self._entered_in(frame)) is not None:
+                self._runner.leave_to_loop(partial(self._leave_dropped, dropped))
+            return
+        hold = self._innermost(frame)
+        told = hold._close_scope(error) if hold is not None else closed
+        try:
+            await self._leave(hold)
+            if hold is not None and told:
+                # The body had released what was lost, and hidden that.
+                hold._check_loss()
+        except RedsyncError as problem:
+            if error is None or (told and (not closed or _concerns_closer(problem, hold))):
+                raise
+            note(error, problem)
+
+    async def _leave_dropped(self, hold: TaskEnteredT) -> None:
+        hold._close_scope(None)
+        await self._leave(hold)

@@ -8,52 +8,34 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
-from redsync._core.frames import statement
 from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
-from redsync._core.runner import AnyHost, Runner, RunnerT_co, Session
+from redsync._core.runner import AnyHost, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync._facades.enterable import Enterable, ThreadEnterable
-from redsync._facades.hold import AnyHold, Hold
+from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
+from redsync._facades.hold import Hold
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import check, release
 from redsync._protocols.tokens import Fence
-from redsync.exceptions import AcquireTimeout, NotOwnedError, RedsyncError
+from redsync.exceptions import NotOwnedError
 
-__all__ = [
-    "Exclusive",
-    "ExclusiveLock",
-    "HoldT",
-    "Saved",
-    "tell_lost",
-]
+__all__ = ["Exclusive", "ExclusiveLock", "Saved"]
 
-
-HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 
 Saved: TypeAlias = tuple[int, float | None]
 """What an owner gave back to wait for a condition: how many acquisitions, of which lease (None: the usual one)."""
 
 
-def tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
-    """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
-    on_lost(make_hold(state))
-
-
-class Exclusive(Enterable[RunnerT_co, HoldT]):
+class Exclusive(Claimable[RunnerT_co, HoldT]):
     """What one owner at a time holds, over all nodes of a client: all of it that needs no waiting."""
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
-    _HOLD: type[HoldT]
     _fence: Fence | None = None
 
     def __init__(
@@ -66,19 +48,9 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         max_hold: float | None = None,
         on_lost: Callable[[HoldT], object] | None = None,
     ) -> None:
-        self._host = host
+        self._set_up(host, timeout, lease, max_hold, on_lost)
         self._name = name
         self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
-        self._timeout = check_timeout(True, timeout)
-        self._runner = host.runner
-        timing = self._runner.session.timing
-        self._lease = None if lease is None else timing.check_lease(lease)
-        self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
-        self._on_lost = on_lost
-        # Not a bound method: what is held must not keep the object alive that nobody else has any more.
-        self._tell_lost = None if on_lost is None else partial(tell_lost, partial(self._HOLD, host), on_lost)
-        self._crowded = False
-        self._entered = {}
 
     @property
     def name(self) -> str | bytes:
@@ -107,16 +79,8 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         """Return for whom to acquire."""
 
     @abstractmethod
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires."""
-
-    @abstractmethod
     def _state(self) -> HoldState | None:
         """Return the hold that methods of this object are about when this thread or task calls them."""
-
-    @abstractmethod
-    def _may_release(self, hold: HoldT) -> bool:
-        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
 
     # What both flavours run.
 
@@ -139,6 +103,9 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
 
+    def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
+        return self._release_steps(state, count)
+
     def _holder_steps(self) -> Steps[str | None]:
         # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
         from redsync._protocols import lock_survey
@@ -159,15 +126,6 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
             raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
         return state
 
-    def _options(self) -> dict[str, Any]:
-        """Return what the object was made with, besides its name."""
-        return {
-            "timeout": self._timeout,
-            "lease": self._lease,
-            "max_hold": self._max_hold,
-            "on_lost": self._on_lost,
-        }
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._host, self._name), {"options": self._options()}
 
@@ -178,7 +136,7 @@ class Exclusive(Enterable[RunnerT_co, HoldT]):
         return f"<{type(self).__name__} {self._name!r}>"
 
 
-class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
+class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
     """Acquire, release and `with`, for threads."""
 
     _HOLD = Hold
@@ -200,25 +158,6 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
         """
         return self._acquire(check_timeout(blocking, timeout), lease) is not None
 
-    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner, demand = self._runner, self._demand(timeout, lease, count)
-        try:
-            state = runner.run(self._acquire_steps(runner.session, demand, runner.now()))
-        except BaseException:
-            if demand.receipt.state is not None:
-                # Interrupted when the acquire had succeeded: the caller will never know.
-                self._undo(demand.receipt.state, count)
-            raise
-        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
-        # here: an interruption at its begin would find the lock held, and nobody to know.
-        self._crowded = state is None or state.queued
-        return state
-
-    def _undo(self, state: HoldState, count: int) -> None:
-        # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
-        with suppress(RedsyncError):
-            self._runner.give_back(self._release_steps(state, count))
-
     def release(self) -> None:
         """Give one acquisition back.
 
@@ -230,69 +169,6 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
 
     def _give_back(self, holds: int) -> None:
         self._runner.give_back(self._release_steps(self._own(), holds))
-
-    def __enter__(self) -> Hold:
-        """Acquire the lock, waiting for its `timeout` option; for ever by default.
-
-        Raises:
-            AcquireTimeout: Others held it all the time.
-            QuorumError: Too few nodes answered until the timeout.
-        """
-        state = self._acquire(self._timeout)
-        if state is None:
-            raise AcquireTimeout(self._name, self._timeout or 0.0)
-        hold = None
-        try:
-            hold = Hold(self._host, state, self._tell_lost)
-            self._enter(hold, statement())
-        except BaseException:
-            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
-            self._forget(hold)
-            self._undo(state, 1)
-            raise
-        return hold
-
-    def _leave(self, hold: Hold | None) -> None:
-        if hold is None:
-            self.release()
-            return
-        try:
-            if not hold._released and not hold._is_being_released():
-                # The body may have released and acquired again, as a condition does.
-                self.release() if self._may_release(hold) else hold.release()
-        except RedsyncError as error:
-            if not is_interruption(error):
-                self._forget(hold)
-            raise
-        self._forget(hold)
-
-    # What threading.Condition asks of a lock.
-
-    def _is_owned(self) -> bool:
-        state = self._state()
-        if state is not None:
-            # Here, where nobody waits yet: an error of a release would leave the condition a waiter that is none.
-            self._runner.run(check(state, self._runner.now()))
-        return state is not None
-
-    def _release_save(self) -> Saved:
-        saved = self._save()
-        self._give_back(saved[0])
-        return saved
-
-    def _acquire_restore(self, saved: Saved) -> None:
-        count, lease = saved
-        self._restore(self._acquire(None, lease, count))
-
-    def _save(self) -> Saved:
-        """Return what it takes to acquire again what the owner holds now."""
-        state = self._own()
-        return state.count, None if state.renewed else state.lease
-
-    def _restore(self, state: HoldState | None) -> None:
-        """Let what `with` statements of this object gave out stand for the owner's new hold."""
-        for hold in self._entered_of(self._runner.owner()):
-            hold._state = state or hold._state
 
     def locked(self) -> bool:
         """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.
@@ -323,3 +199,32 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadEnterable[Hold]):
             KeyTypeError: The key holds a value of another type.
         """
         return self._runner.run(self._force_steps())
+
+    # What threading.Condition asks of a lock.
+
+    def _is_owned(self) -> bool:
+        state = self._state()
+        if state is not None:
+            # Here, where nobody waits yet: an error of a release would leave the condition a waiter that is none.
+            self._runner.run(check(state, self._runner.now()))
+        return state is not None
+
+    def _release_save(self) -> Saved:
+        saved = self._save()
+        self._give_back(saved[0])
+        return saved
+
+    def _acquire_restore(self, saved: Saved) -> None:
+        count, lease = saved
+        self._restore(self._acquire(None, lease, count))
+
+    def _save(self) -> Saved:
+        """Return what it takes to acquire again what the owner holds now."""
+        state = self._own()
+        return state.count, None if state.renewed else state.lease
+
+    def _restore(self, again: Hold | None) -> None:
+        """Let what `with` statements of this object gave out stand for the owner's new hold."""
+        if again is not None:
+            for hold in self._entered_of(self._runner.owner()):
+                hold._state = again._state

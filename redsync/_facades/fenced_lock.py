@@ -15,7 +15,8 @@ from typing import Any
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.runner import AnyHost, RunnerT_co, Session
-from redsync._facades.exclusive import Exclusive, HoldT
+from redsync._facades.claimable import HoldT
+from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import fenced_lock as protocol
 from redsync._protocols.demands import Demand

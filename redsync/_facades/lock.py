@@ -18,7 +18,8 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import RunnerT_co, Session
-from redsync._facades.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync._facades.claimable import HoldT
+from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._protocols import lock as protocol
 from redsync._protocols.demands import Demand

@@ -24,7 +24,8 @@ from redsync._core.effects import Steps, Wait, wait
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.timing import retry_delay
-from redsync._facades.exclusive import Exclusive, HoldT, Saved
+from redsync._facades.claimable import HoldT
+from redsync._facades.exclusive import Exclusive, Saved
 from redsync._protocols.demands import Receipt
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
 

@@ -259,7 +259,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             do_each(self._releases(attempt.parts()), [])
             raise
         for lock, hold in zip(self._locks, attempt.won(), strict=True):
-            lock._restore(hold._state)
+            lock._restore(hold)
 
     def locked(self) -> bool:
         """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.

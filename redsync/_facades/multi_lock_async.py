@@ -8,7 +8,8 @@ from functools import partial
 from redsync._core.frames import statement
 from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
-from redsync._facades.exclusive_async import AsyncExclusiveLock, TaskEnterable
+from redsync._facades.enterable import TaskEnterable
+from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._facades.hold import AsyncHold
 from redsync._facades.multi_attempt import Attempt, Course
 from redsync._facades.multi_hold import AsyncMultiHold, do_each_async

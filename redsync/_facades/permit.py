@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self
@@ -9,8 +10,7 @@ from typing import Self
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner
-from redsync._facades.enterable import ThreadEnterable
-from redsync._facades.exclusive_async import TaskEnterable
+from redsync._facades.enterable import TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols.semaphore import Holding
 
@@ -58,8 +58,10 @@ class Permit(Hold, ThreadEnterable["Permit"]):
 
     _NOUN = "permit"
 
-    def __init__(self, host: AnyHost[Runner], state: HoldState) -> None:
-        super().__init__(host, state)
+    def __init__(
+        self, host: AnyHost[Runner], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
+    ) -> None:
+        super().__init__(host, state, on_lost)
         self._runner = host.runner
 
     @property
@@ -95,8 +97,10 @@ class AsyncPermit(AsyncHold, TaskEnterable["AsyncPermit"]):
 
     _NOUN = "permit"
 
-    def __init__(self, host: AnyHost[AsyncRunner], state: HoldState) -> None:
-        super().__init__(host, state)
+    def __init__(
+        self, host: AnyHost[AsyncRunner], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
+    ) -> None:
+        super().__init__(host, state, on_lost)
         self._runner = host.runner
 
     @property

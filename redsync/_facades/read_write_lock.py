@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.runner import AnyHost, RunnerT_co, Session
-from redsync._facades.exclusive import Exclusive, ExclusiveLock, HoldT
+from redsync._facades.claimable import HoldT
+from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._facades.lock import AsyncLock, Lock, Reentrant
 from redsync._protocols import read_write_lock as protocol

@@ -16,7 +16,8 @@ from typing import Any
 
 from redsync._core.runner import AnyHost, RunnerT_co
 from redsync._core.timing import retry_delay
-from redsync._facades.exclusive import Exclusive, HoldT
+from redsync._facades.claimable import HoldT
+from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.demands import Demand
 

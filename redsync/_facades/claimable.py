@@ -1,0 +1,206 @@
+"""What is claimed and given back: what locks and semaphores have in common, `with` above all, in both flavours.
+
+An acquire that is interrupted when it has succeeded gives back what it has got: the caller will never know. So does the
+begin of a `with`: without an `__enter__` that returns there is no `__exit__`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from redsync._core.effects import Steps
+from redsync._core.frames import statement
+from redsync._core.holds import HoldState
+from redsync._core.interruptions import is_interruption
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
+from redsync._core.timing import check_timeout
+from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable
+from redsync._facades.hold import AnyHold, AsyncHold, Hold
+from redsync._protocols.demands import Demand
+from redsync.exceptions import AcquireTimeout, RedsyncError
+
+__all__ = ["Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+
+HoldT = TypeVar("HoldT", bound=AnyHold[Any])
+ThreadHoldT = TypeVar("ThreadHoldT", bound=Hold)
+TaskHoldT = TypeVar("TaskHoldT", bound=AsyncHold)
+
+
+def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
+    """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
+    on_lost(make_hold(state))
+
+
+class Claimable(Enterable[RunnerT_co, HoldT]):
+    """What is claimed and given back: all of it that needs no waiting."""
+
+    _HOLD: type[HoldT]
+
+    def _set_up(
+        self,
+        host: AnyHost[RunnerT_co],
+        timeout: float | None,
+        lease: float | None,
+        max_hold: float | None,
+        on_lost: Callable[[HoldT], object] | None,
+    ) -> None:
+        """Check and keep the options."""
+        self._host = host
+        self._runner = host.runner
+        self._timeout = check_timeout(True, timeout)
+        timing = self._runner.session.timing
+        self._lease = None if lease is None else timing.check_lease(lease)
+        self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
+        self._on_lost = on_lost
+        # Not a bound method: what is held must not keep the object alive that nobody else has any more.
+        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
+        self._crowded = False
+        self._entered = {}
+
+    @property
+    @abstractmethod
+    def name(self) -> str | bytes:
+        """The name, as it was given."""
+
+    @abstractmethod
+    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+        """Return what is asked for."""
+
+    @abstractmethod
+    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+        """Return the protocol that acquires."""
+
+    @abstractmethod
+    def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
+        """Return the protocol that gives back what an interrupted acquire has got."""
+
+    @abstractmethod
+    def _may_release(self, hold: HoldT) -> bool:
+        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
+
+    def _options(self) -> dict[str, Any]:
+        """Return what the object was made with, besides its name."""
+        return {
+            "timeout": self._timeout,
+            "lease": self._lease,
+            "max_hold": self._max_hold,
+            "on_lost": self._on_lost,
+        }
+
+
+class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHoldT]):
+    """What is claimed and given back, for threads."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give one acquisition back."""
+
+    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> ThreadHoldT | None:
+        runner, demand = self._runner, self._demand(timeout, lease, count)
+        try:
+            state = runner.run(self._acquire_steps(runner.session, demand, runner.now()))
+            hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
+        except BaseException:
+            if demand.receipt.state is not None:
+                self._undo(demand.receipt.state, count)
+            raise
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
+        # here: an interruption at its begin would find the lock held, and nobody to know.
+        self._crowded = state is None or state.queued
+        return hold
+
+    def _undo(self, state: HoldState, count: int) -> None:
+        # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
+        with suppress(RedsyncError):
+            self._runner.give_back(self._undo_steps(state, count))
+
+    def __enter__(self) -> ThreadHoldT:
+        """Acquire it, waiting for its `timeout` option; for ever by default.
+
+        Raises:
+            AcquireTimeout: Others held it all the time.
+            QuorumError: Too few nodes answered until the timeout.
+            ConfigurationError: The nodes know another number of a semaphore's permits than this program.
+        """
+        hold = self._acquire(self._timeout)
+        if hold is None:
+            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        try:
+            hold._state.entered = True
+            self._enter(hold, statement())
+        except BaseException:
+            self._forget(hold)
+            self._undo(hold._state, 1)
+            raise
+        return hold
+
+    def _leave(self, hold: ThreadHoldT | None) -> None:
+        if hold is None:
+            self.release()
+            return
+        try:
+            if not hold._released and not hold._is_being_released():
+                # The body may have released and acquired again, as a condition does.
+                self.release() if self._may_release(hold) else hold.release()
+        except RedsyncError as error:
+            if not is_interruption(error):
+                self._forget(hold)
+            raise
+        self._forget(hold)
+
+
+class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT]):
+    """What is claimed and given back, for asyncio."""
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Give one acquisition back."""
+
+    async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> TaskHoldT | None:
+        runner, demand = self._runner, self._demand(timeout, lease, count)
+        try:
+            state = await runner.run(self._acquire_steps(runner.session, demand, runner.now()))
+            hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
+        except BaseException:
+            if demand.receipt.state is not None:
+                with suppress(RedsyncError):
+                    await runner.run(self._undo_steps(demand.receipt.state, count))
+            raise
+        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        self._crowded = state is None or state.queued
+        return hold
+
+    async def __aenter__(self) -> TaskHoldT:
+        """Acquire it, waiting for its `timeout` option; for ever by default.
+
+        Unless there is an `on_lost` option, the body is cancelled when the hold is lost.
+
+        Raises:
+            AcquireTimeout: Others held it all the time.
+            QuorumError: Too few nodes answered until the timeout.
+            ConfigurationError: The nodes know another number of a semaphore's permits than this program.
+        """
+        hold = await self._acquire(self._timeout)
+        if hold is None:
+            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
+        hold._state.entered = True
+        if self._on_lost is None:
+            hold._open_scope()
+        self._enter(hold, statement())
+        return hold
+
+    async def _leave(self, hold: TaskHoldT | None) -> None:
+        if hold is None:
+            await self.release()
+            return
+        try:
+            if not hold._released:
+                # The body may have released and acquired again.
+                await (self.release() if self._may_release(hold) else hold.release())
+        finally:
+            self._forget(hold)
