@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all soak simulate check bench docs clean
+.PHONY: help demo test test-all soak simulate check twins bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -41,11 +41,16 @@ simulate: .venv/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock, 
 check: .venv/.dev  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/twins.py --check
 	@$(BIN)/mypy
+	@$(BIN)/mypy --strict tools
 	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache consumer.py
 	@$(BIN)/pyright --project tests/typing --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict  # with --quiet it would overlook warnings
+
+twins: .venv/.dev  ## make the facades for threads out of those for asyncio
+	@$(BIN)/python tools/twins.py
 
 bench: .venv/.test  ## measure against bare sockets; ARGS go to the benchmark
 	@$(BIN)/python -m bench $(ARGS)

@@ -42,6 +42,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
+# Its methods come from those of AsyncClient: change those, then run `make twins`.
 class Client(AnyClient[ThreadRunner]):
     """Makes synchronizers over N independent Redis masters, for threads.
 

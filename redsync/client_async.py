@@ -274,7 +274,10 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> AsyncCountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
-        The options are those of `Client.get_count_down_latch`.
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            timeout: For how many seconds `count_down` goes on while too few nodes answer.
+            keep: For how many seconds after its last use the nodes keep it.
 
         Raises:
             ValueError: A name or a number that can't be.

@@ -136,6 +136,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return f"<{type(self).__name__} {self._name!r}>"
 
 
+# Its methods come from those of AsyncExclusiveLock: change those, then run `make twins`.
 class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
     """Acquire, release and `with`, for threads."""
 
@@ -165,7 +166,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
             NotOwnedError: The owner does not hold it; nothing was changed.
             LeaseLostError: It held it, and lost it before.
         """
-        self._give_back(1)
+        self._runner.give_back(self._release_steps(self._own(), 1))
 
     def _give_back(self, holds: int) -> None:
         self._runner.give_back(self._release_steps(self._own(), holds))

@@ -143,6 +143,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         return f"<{type(self).__name__} of {self._state.name!r} by {self._state.holder}, {condition}>"
 
 
+# Its methods come from those of AsyncHold: change those, then run `make twins`.
 class Hold(AnyHold[Runner]):
     """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
 

@@ -86,6 +86,7 @@ def _make(kind: type[_AnyLatch[Any]], host: AnyHost[Any], name: str | bytes, opt
     return kind(host, name, **options)
 
 
+# Its methods come from those of AsyncCountDownLatch: change those, then run `make twins`.
 class CountDownLatch(_AnyLatch[Runner]):
     """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
 

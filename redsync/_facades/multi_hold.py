@@ -160,6 +160,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         return f"<{type(self).__name__} of {', '.join(map(repr, self.name))}, {condition}>"
 
 
+# Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
 class MultiHold(AnyMultiHold[Hold]):
     """One acquisition of a multi-lock: what `with multi_lock as hold` gives, to look at and to hand on.
 

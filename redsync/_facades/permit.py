@@ -49,6 +49,7 @@ class PermitHolder:
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
 
 
+# Its methods come from those of AsyncPermit: change those, then run `make twins`.
 class Permit(Hold, ThreadEnterable["Permit"]):
     """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
 

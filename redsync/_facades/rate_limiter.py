@@ -116,6 +116,7 @@ class _Limiter(Generic[RunnerT_co]):
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit}>"
 
 
+# Its methods come from those of AsyncRateLimiter: change those, then run `make twins`.
 class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
@@ -255,7 +256,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     async def available(self) -> int:
-        """Return how many successes are allowed now. See `RateLimiter.available`.
+        """Return how many successes are allowed now, by what a quorum of nodes says; an instant later others may be.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -265,10 +266,12 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         return await self._runner.run(self._available_steps())
 
     async def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds one more is allowed, or `n` more. See `RateLimiter.retry_after`.
+        """Return in how many seconds one more is allowed, or `n` more; 0.0 if they are now. Nothing is taken.
+
+        Who waits for that long is refused only if somebody else came meanwhile; those who wait already are counted in.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
             ConfigurationError: The nodes know another rate or window of that name than this program.
             KeyTypeError: The key holds a value of another type.
             ValueError: `n` is not from 1 to `rate`.

@@ -119,6 +119,7 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
+# Its methods come from those of AsyncReadWriteLock: change those, then run `make twins`.
 class ReadWriteLock(_Pair[ReadLock, WriteLock]):
     """A lock that many threads may hold to read, or one to write, over all nodes of a client.
 

@@ -118,6 +118,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit.permits} permits>"
 
 
+# Its methods come from those of AsyncSemaphore: change those, then run `make twins`.
 class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
     """A semaphore over all nodes of a client: at most so many permits at any instant, whatever nodes fail.
 
@@ -220,7 +221,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> AsyncPermit | None:
-        """Take a permit, or `n` at once, all or none; None when there was no room. See `Semaphore.acquire`.
+        """Take a permit, or `n` at once, all or none; None when there was no room. As `threading.Semaphore.acquire`.
 
         Args:
             blocking: Whether to wait while others have them.
@@ -268,7 +269,10 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
 
     async def resize(self, permits: int) -> None:
-        """Change how many permits there are, on a quorum of nodes; see `Semaphore.resize`.
+        """Change how many permits there are, on a quorum of nodes; all clients learn it, whatever they were made with.
+
+        More permits can be had at once. Fewer take effect as permits come back: nobody loses one. Of several resizes
+        at the same time one wins everywhere.
 
         Raises:
             QuorumError: Too few nodes answered; it may come into force nevertheless, if any did.

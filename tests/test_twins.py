@@ -1,0 +1,113 @@
+"""The facades for threads are made out of those for asyncio: words, code, and what is written by hand."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "tools" / "twins.py"
+SPEC = importlib.util.spec_from_file_location("twins", PATH)
+twins = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(twins)
+
+SOURCE = '''
+class AsyncThing:
+    """For tasks."""
+
+    async def acquire(self, n: int = 1) -> AsyncHold:
+        """Take it in this task, as `async with` does.
+
+        Args:
+            n: How many of those that an `async with` has taken, a number that is given to each task, and is told to it
+                as well.
+
+        Raises:
+            ValueError: It is none.
+        """
+        # Nothing else awaits.
+        return AsyncHold(await self._runner.run(self._steps(n)))
+
+    async def release(self) -> None:
+        """Give it back. A release that is cancelled does so all the same, without waiting for the nodes."""
+        await self._runner.run(self._release_steps())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    def _cancel(self) -> None:
+        pass
+'''
+
+TARGET = '''
+class Thing:
+    """For threads."""
+
+    kept = 1
+
+    def acquire(self) -> None:
+        """Old."""
+
+    def by_hand(self) -> None:
+        """Stays."""
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> None: ...
+'''
+
+MADE = '''
+class Thing:
+    """For threads."""
+
+    kept = 1
+
+    def acquire(self, n: int = 1) -> Hold:
+        """Take it in this thread, as `with` does.
+
+        Args:
+            n: How many of those that a `with` has taken, a number that is given to each thread, and is told to it as
+                well.
+
+        Raises:
+            ValueError: It is none.
+        """
+        # Nothing else awaits.
+        return Hold(self._runner.run(self._steps(n)))
+
+    def by_hand(self) -> None:
+        """Stays."""
+
+    def release(self) -> None:
+        """Give it back."""
+        self._runner.give_back(self._release_steps())
+
+    def __enter__(self) -> Self:
+        return self
+'''
+
+THING = twins.Twin("there", "Thing", "here", frozenset({"_cancel"}))
+
+
+def test_methods_are_copied_in_the_words_of_threads():
+    assert twins.copy_methods(THING, SOURCE, TARGET) == MADE
+
+
+def test_method_that_the_twin_lacks_is_told():
+    with pytest.raises(LookupError, match="Thing has no _cancel"):
+        twins.copy_methods(THING._replace(by_hand=frozenset()), SOURCE, TARGET)
+
+
+def test_check_finds_a_copy_that_is_old(monkeypatch, tmp_path, capsys):
+    (tmp_path / "there.py").write_text(SOURCE)
+    (tmp_path / "here.py").write_text(TARGET)
+    monkeypatch.setattr(twins, "PACKAGE", tmp_path)
+    monkeypatch.setattr(twins, "TWINS", [THING])
+    monkeypatch.setattr(twins, "formatted", lambda text, _: text)
+    monkeypatch.setattr("sys.argv", ["twins", "--check"])
+    assert twins.main() == 1
+    assert "make twins" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["twins"])
+    assert twins.main() == 0
+    assert (tmp_path / "here.py").read_text() == MADE
+    monkeypatch.setattr("sys.argv", ["twins", "--check"])
+    assert twins.main() == 0

@@ -1,0 +1,203 @@
+"""Make the facades for threads out of those for asyncio: `python tools/twins.py`; with `--check`, say if they are old.
+
+Each method of a facade is written once, for asyncio. Its twin for threads is the same without `async` and `await`, in
+the words of threads. What a facade has besides (its description, its attributes, and what only threads have) is written
+by hand and stays; so do the methods named here, which differ in what they do.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parents[1] / "redsync"
+
+
+class Twin(NamedTuple):
+    """A class for asyncio, and the one for threads that its methods are copied to.
+
+    Attributes:
+        source: The module of the class for asyncio.
+        name: Its name without `Async`, which is that of its twin.
+        target: The module of the twin.
+        by_hand: Methods that have no copy.
+    """
+
+    source: str
+    name: str
+    target: str
+    by_hand: frozenset[str] = frozenset()
+
+
+TWINS = (
+    Twin("client_async", "Client", "client", frozenset({"_make_runner", "locked", "__aenter__", "__aexit__"})),
+    Twin("_facades/exclusive_async", "ExclusiveLock", "_facades/exclusive"),
+    Twin("_facades/hold", "Hold", "_facades/hold", frozenset({"_open_scope", "_check_loss"})),
+    Twin("_facades/latch", "CountDownLatch", "_facades/latch"),
+    Twin(
+        "_facades/multi_hold",
+        "MultiHold",
+        "_facades/multi_hold",
+        frozenset({"wait_lost", "release", "_check_loss"}),
+    ),
+    Twin("_facades/permit", "Permit", "_facades/permit", frozenset({"__init__", "__aenter__"})),
+    Twin("_facades/rate_limiter", "RateLimiter", "_facades/rate_limiter", frozenset({"__call__"})),
+    Twin("_facades/read_write_lock", "ReadWriteLock", "_facades/read_write_lock"),
+    Twin("_facades/semaphore", "Semaphore", "_facades/semaphore"),
+)
+
+CODE = (
+    (r"\basync (?=def\b)", ""),
+    (r"\bawait ", ""),
+    (r"\b_?Async(?=[A-Z])", lambda match: match[0].replace("Async", "")),
+    (r"__a(enter|exit)__", r"__\1__"),
+    (r"\.run_at_once\(", ".run("),
+)
+"""What is replaced in code, and in the names that docstrings quote."""
+
+WORDS = (
+    (r" A release that is cancelled does so all the same, without waiting for the nodes\.", ""),
+    (r"A release that is cancelled gives it back all the same, without waiting for the nodes\.\n\n", ""),
+    (r" One that is cancelled may have counted or not, as one that failed\.", ""),
+    (r"; nothing to await, it asks nobody\b", ""),
+    (r", awaited\.", "."),
+    (
+        r"in the loop; it must be quick\. Without it the body of an `async with` is cancelled then\.",
+        "in the thread that notices; it must be quick, or the renewals of other holds wait for it.",
+    ),
+    (r"\ban `async with`", "a `with`"),
+    (r"`async with`", "`with`"),
+    (r"\bTasks that\b", "Threads that"),
+    (r"\btask(s?)\b", r"thread\1"),
+)
+"""What is replaced in docstrings besides: patterns, over a text in which each paragraph is one line."""
+
+
+def main() -> int:
+    """Do what the command line says; return the exit status: 1 if a file is old."""
+    check, old = "--check" in sys.argv[1:], False
+    for target in dict.fromkeys(twin.target for twin in TWINS):
+        path = PACKAGE / f"{target}.py"
+        text = made = path.read_text()
+        for twin in TWINS:
+            if twin.target == target:
+                made = copy_methods(twin, (PACKAGE / f"{twin.source}.py").read_text(), made)
+        made = formatted(made, path)
+        if made == text:
+            continue
+        old = True
+        if check:
+            sys.stderr.write(f"{path} is older than its twin: run `make twins`\n")
+        else:
+            path.write_text(made)
+            sys.stdout.write(f"{path} is new\n")
+    return int(check and old)
+
+
+def formatted(text: str, path: Path) -> str:
+    """Return the text in the style of the project."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=PACKAGE.parent).stdout
+
+
+def copy_methods(twin: Twin, source: str, target: str) -> str:
+    """Return the target with its copies of the source's methods renewed.
+
+    Raises:
+        LookupError: The twin lacks a method that it is to have.
+    """
+    mine = methods(target, twin.name)
+    lines = target.split("\n")
+    for name, (begin, end) in sorted(methods(source, f"Async{twin.name}").items(), reverse=True):
+        if name in twin.by_hand:
+            continue
+        copy = threaded("\n".join(source.split("\n")[begin:end]), name)
+        place = plain(name)
+        if place not in mine:
+            raise LookupError(f"{twin.name} has no {place}: write it once, where it is to stand")
+        mine_begin, mine_end = methods("\n".join(lines), twin.name)[place]
+        lines[mine_begin:mine_end] = copy.split("\n")
+    return "\n".join(lines)
+
+
+def methods(text: str, name: str) -> dict[str, tuple[int, int]]:
+    """Return where the methods of a class stand, overloads and decorators included: first line and the line after."""
+    (found,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == name]
+    spans: dict[str, tuple[int, int]] = {}
+    for node in found.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+            begin = spans.get(node.name, (first, 0))[0]
+            spans[node.name] = begin, node.end_lineno or first
+    return spans
+
+
+def plain(name: str) -> str:
+    """Return a method's name for threads."""
+    return re.sub(r"^__a(?=(enter|exit)__$)", "__", name)
+
+
+def threaded(method: str, name: str) -> str:
+    """Return a method for threads."""
+    parts = re.split(r'(""".*?""")', method, maxsplit=1, flags=re.DOTALL)
+    parts[0], parts[2:] = in_code(parts[0], name), [in_code(part, name) for part in parts[2:]]
+    if len(parts) > 1:
+        parts[1] = in_words(parts[1])
+    return "".join(parts)
+
+
+def in_code(text: str, name: str) -> str:
+    """Return code for threads; what gives back never waits for what its own thread has begun."""
+    for pattern, replacement in CODE:
+        text = re.sub(pattern, replacement, text)
+    return text.replace("runner.run(", "runner.give_back(") if name == "release" else text
+
+
+def in_words(docstring: str) -> str:
+    """Return a docstring for threads; paragraphs that change are filled anew."""
+    entries = re.findall(r"\n*[^\n]*(?:\n+|$)", docstring)
+    blocks: list[str] = []
+    for line in entries:
+        indent = len(line) - len(line.lstrip())
+        goes_on = blocks and line.strip() and blocks[-1].strip() and not blocks[-1].endswith("\n\n")
+        hanging = goes_on and (indent > indent_of(blocks[-1]) or indent == indent_of(blocks[-1]) == 8)
+        hanging = hanging and line.strip() != '"""'
+        if hanging and not blocks[-1].rstrip().endswith(":"):
+            blocks[-1] += line
+        else:
+            blocks.append(line)
+    return "".join(map(refilled, blocks))
+
+
+def indent_of(block: str) -> int:
+    """Return how far the first line of a block is from the margin; the docstring's own first line is at 8."""
+    return 8 if block.startswith('"""') else len(block) - len(block.lstrip())
+
+
+def refilled(block: str) -> str:
+    """Return a block for threads, filled anew if that changes it."""
+    lines = block.rstrip("\n").split("\n")
+    flat = " ".join([lines[0], *(line.strip() for line in lines[1:])]) + block[len(block.rstrip("\n")) :]
+    made = flat
+    for pattern, replacement in (*WORDS, *CODE):
+        made = re.sub(pattern, replacement, made)
+    if made == flat:
+        return block
+    if not made.strip():
+        return ""
+    first = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    rest = " " * (indent_of(lines[1]) if len(lines) > 1 else 8)
+    ending = re.search(r"\s*$", made)[0]  # type: ignore[index]
+    filled = textwrap.fill(
+        made.strip(), 120, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return filled + ending
+
+
+if __name__ == "__main__":
+    sys.exit(main())
