@@ -117,7 +117,7 @@ def test_free_lock_is_refused_to_who_would_overtake(lock, client, make_worker, r
         for node in raw:
             keep = round(time.time() * 1000) + 1000
             node.zadd("redsync_queue:{redsync:x}", {"somebody": 1})
-            node.hset("redsync_places:{redsync:x}", "somebody", f"{keep} 1 0 0 redsync:wake:{client.id}:0")
+            node.hset("redsync_places:{redsync:x}", "somebody", f"{keep} 1 0 0 redsync:wake:{client.id}")
     assert make_worker().do(client.get_fair_lock("x").acquire, False) is False
     assert not lock.locked()
     started = time.monotonic()

@@ -73,9 +73,8 @@ class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
 
     Attributes:
-        command: What to send, or a function that makes it at the instant of sending: after everything this owner's
-            lane sent before, and before everything it sends later. None from that function sends nothing.
-        lane: The lane that carries it.
+        command: What to send, or a function that makes it at the instant of sending: after everything that was sent
+            before, and before everything that is sent later. None from that function sends nothing.
         owner: Whose command it is; None for one on behalf of several owners.
         judge: Tells a granting reply from a refusing one.
         timeout: How long the round may wait for nodes, in seconds from sending.
@@ -93,7 +92,6 @@ class Broadcast(NamedTuple):
     """
 
     command: Command | Callable[[], Command | None]
-    lane: int
     owner: Owner | None
     judge: Judge
     timeout: float
@@ -119,7 +117,6 @@ class Tell(NamedTuple):
     """Send a command to all nodes and resume at once; attributes as for `Broadcast`."""
 
     command: Command
-    lane: int
     owner: Owner | None
     owed_to: int = 0
     owed_until: float = 0.0
@@ -133,7 +130,6 @@ class Wait(NamedTuple):
 
     Attributes:
         until: The latest instant, seconds on the driver's clock.
-        lane: The lane whose connections deliver the wake-ups.
         key: What the nodes' messages say; None for a plain sleep.
         enough: How many nodes' signals end the wait at once.
         grace: How long to wait for further signals after the first, in seconds.
@@ -146,7 +142,6 @@ class Wait(NamedTuple):
     """
 
     until: float
-    lane: int = 0
     key: bytes | None = None
     enough: int = 1
     grace: float = 0.0
@@ -156,9 +151,8 @@ class Wait(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Wake everybody in this process who waits for that key on that lane."""
+    """Wake everybody in this process who waits for that key."""
 
-    lane: int
     key: bytes
 
 
@@ -213,6 +207,6 @@ def notify(event: Event) -> Steps[None]:
     yield Notify(event)
 
 
-def signal(lane: int, key: bytes) -> Steps[None]:
+def signal(key: bytes) -> Steps[None]:
     """Wake sleepers of this process."""
-    yield Signal(lane, key)
+    yield Signal(key)

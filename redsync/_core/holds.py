@@ -4,7 +4,7 @@ Invariants:
 
 * A record is in the table from the step in which a quorum granted the claim until the step that begins its last
   release. Whoever sends a renewal looks at `live` at the instant of sending; whoever releases ends `live` before it
-  sends: the two can't overtake each other, because one lane carries both.
+  sends: the two can't overtake each other, because one connection to each node carries both.
 * `valid_until` only ever moves forward, and only while the hold is not lost.
 * `lost` is set once and never taken back. A lost hold stays in the table until its owner has released each of its
   acquisitions, so that each of them is told.

@@ -53,9 +53,9 @@ def encode_prefix(prefix: str) -> bytes:
     return raw
 
 
-def wake_channel(client_id: str, lane: int) -> bytes:
-    """Return the channel over which nodes wake the waiters of one lane of one client."""
-    return f"redsync:wake:{client_id}:{lane}".encode()
+def wake_channel(client_id: str) -> bytes:
+    """Return the channel over which nodes wake the waiters of one client."""
+    return f"redsync:wake:{client_id}".encode()
 
 
 def client_key(client_id: str) -> bytes:

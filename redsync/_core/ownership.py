@@ -16,14 +16,7 @@ from dataclasses import dataclass
 
 from redsync._core.keys import wake_channel
 
-__all__ = ["LANES", "Owner"]
-
-LANES = 1
-"""How many lanes a client has. An owner's serial chooses its lane for good, which keeps its commands in order.
-
-One: the more threads share a lane, the more of their commands and replies share a system call. Sixteen threads with own
-names did 1.2 times what they do with bare sockets of their own over one lane, over four 0.8 times (two cores, five
-loopback nodes, side by side in one run)."""
+__all__ = ["Owner"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,22 +26,19 @@ class Owner:
     Attributes:
         client_id: The client's UUID as text.
         serial: The thread's or task's number within its process, from 1.
-        lane: The index of the lane that carries all of this owner's commands.
         wire: The owner as queues of nodes have it, UTF-8.
         channel: The channel over which nodes wake this owner.
     """
 
     client_id: str
     serial: int
-    lane: int
     wire: bytes
     channel: bytes
 
     @classmethod
     def of(cls, client_id: str, serial: int) -> Owner:
         """Return a new owner with that identity."""
-        lane = serial % LANES
-        return cls(client_id, serial, lane, f"{client_id}:{serial}".encode(), wake_channel(client_id, lane))
+        return cls(client_id, serial, f"{client_id}:{serial}".encode(), wake_channel(client_id))
 
     def claim(self, number: int) -> bytes:
         """Return the owner's claim of that number, as nodes store it."""

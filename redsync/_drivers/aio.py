@@ -280,7 +280,7 @@ class AioRunner:
                 return None
             case Wait():
                 return await self._wait(effect, listening)
-            case Signal(_, key):
+            case Signal(key):
                 self._lane.wakeups.ring(key)
                 return None
             case Notify(event):

@@ -64,7 +64,7 @@ class AioMaintenance:
         )
         self._census: Final = Census(
             nodes,
-            [self.lane],
+            self.lane,
             clock,
             restart_guard=restart_guard,
             processes=processes,
@@ -261,7 +261,7 @@ class AioMaintenance:
             self._census.meet(node, await link.talk(greet(raw=link.raw)))
             link.tag = await link.talk(end_former(node))
             await link.talk(load_scripts())
-            await link.talk(subscribe(wake_channel(self._client_id, 0), raw=link.raw))
+            await link.talk(subscribe(wake_channel(self._client_id), raw=link.raw))
         except BaseException:
             link.shut()
             raise

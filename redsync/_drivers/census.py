@@ -69,7 +69,7 @@ class Census:
     def __init__(
         self,
         nodes: Sequence[Node],
-        lanes: Sequence[Lane],
+        lane: Lane,
         clock: Callable[[], float],
         *,
         restart_guard: float,
@@ -80,7 +80,7 @@ class Census:
         guard: threading.Condition | None = None,
     ) -> None:
         self._nodes: Final = nodes
-        self._lanes: Final = lanes
+        self._lane: Final = lane
         self._clock: Final = clock
         self._restart_guard: Final = restart_guard
         self._guard: Final = threading.Condition() if guard is None else guard
@@ -112,7 +112,7 @@ class Census:
 
     def missing(self) -> list[int]:
         """Return which nodes lack a link."""
-        return sorted({i for lane in self._lanes for i, link in enumerate(lane.links) if link is None})
+        return [i for i, link in enumerate(self._lane.links) if link is None]
 
     def next_try(self, connecting: Collection[int]) -> float:
         """Return when the next node is due for a try, of those that are not `connecting`."""
@@ -135,7 +135,7 @@ class Census:
         """Take note of what came of a try."""
         if error is not None:
             self.put_off(node, error)
-        node.connected = not any(lane.links[node.index] is None for lane in self._lanes)
+        node.connected = self._lane.links[node.index] is not None
         node.tried = True
         self._meeting.discard(node.index)
         self.reported.add(node.index)
@@ -147,10 +147,10 @@ class Census:
         self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
-        """Take note that a lane lost its link to a node."""
+        """Take note that the lane lost its link to a node."""
         with self._guard:
             node.last_error = node.excuse = reason
-            if node.connected:  # The first lane to notice speaks for all.
+            if node.connected:  # else it broke before the try to connect was over, which counts by itself
                 node.connected = False
                 if self._clock() - node.connected_at >= _SETTLED:
                     self._failures[node.index] = 0
@@ -199,7 +199,7 @@ class Census:
             self._meeting.add(node.index)
 
     def _is_present(self, node: Node) -> bool:
-        return node.index in self._meeting or any(lane.links[node.index] is not None for lane in self._lanes)
+        return node.index in self._meeting or self._lane.links[node.index] is not None
 
     def initialize(self, send: Callable[[Parcel], None]) -> Parcel | None:
         """Settle what nodes remember whose birth records do not tell, one step after the other; see `memory`.
@@ -216,8 +216,7 @@ class Census:
             self.initialize_at = float("inf") if question is None else self._not_before
             parcel = None if question is None or now < self._not_before else self._ask(*question, now)
         if news:
-            for lane in self._lanes:
-                lane.reconsider()
+            self._lane.reconsider()
         if parcel is not None:
             send(parcel)
         return parcel
@@ -225,7 +224,7 @@ class Census:
     def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Parcel:
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
         # Who waits for it says for how long.
-        effect = Broadcast(command, 0, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
+        effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
         parcel = Parcel(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
         self._asking, self._taken_for = (step, parcel), [node.birth for node in self._nodes]
         self._answered = set()
@@ -308,11 +307,8 @@ class Census:
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
-        for lane in self._lanes:
-            link = lane.links[node.index]
-            if link is not None and link.suspect:
-                return True
-        return False
+        link = self._lane.links[node.index]
+        return link is not None and link.suspect
 
 
 def _when_all_have_voted(tally: Tally) -> Verdict:

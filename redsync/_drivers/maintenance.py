@@ -4,7 +4,7 @@ It runs the watchdog protocol, and while that sleeps: connects nodes again with 
 replies when no caller does, notices connections that were closed while idle, and tells of nodes whose state changed.
 
 A connect may block for as long as its timeout, and renewals must not wait for it: each is made by a thread of its own
-that lives for just that long, one at a time per node, for all lanes.
+that lives for just that long, one at a time per node.
 
 State here is written by the maintenance thread, except where a comment names the lock.
 """
@@ -22,7 +22,6 @@ from redsync._core.events import Event
 from redsync._core.interruptions import is_interruption
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
-from redsync._core.ownership import LANES
 from redsync._drivers.census import Census
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import PATIENCE
@@ -53,10 +52,10 @@ class Stopped(BaseException):
 
 
 class Maintenance:
-    """The lanes of one client and the thread that keeps them alive.
+    """The lane of one client and the thread that keeps it alive.
 
     Attributes:
-        lanes: The client's lanes, by index.
+        lane: The client's lane.
         on_abandoned: What the thread does when nobody can use the client any more.
     """
 
@@ -79,9 +78,7 @@ class Maintenance:
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._doing: Final = doing
-        self.lanes: Final = [
-            Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing) for _ in range(LANES)
-        ]
+        self.lane: Final = Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
@@ -96,7 +93,7 @@ class Maintenance:
         self._overdue_at: Final[dict[int, float]] = {}
         self._census: Final = Census(
             nodes,
-            self.lanes,
+            self.lane,
             clock,
             restart_guard=restart_guard,
             processes=processes,
@@ -159,8 +156,7 @@ class Maintenance:
                 thread.join(2 * self._connect_timeout)
         self.settle()
         self._disposing = True
-        for lane in self.lanes:
-            lane.dispose()
+        self.lane.dispose()
         self._poller.close()
         self._waker.close()
 
@@ -170,7 +166,7 @@ class Maintenance:
         Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
         """
         deadline = self._clock() + self._node_timeout
-        while not self._disposing and sum(lane.tend() for lane in self.lanes) and self._clock() < deadline:
+        while not self._disposing and self.lane.tend() and self._clock() < deadline:
             time.sleep(0.0005)
 
     def await_interrupted(self, timeout: float) -> None:
@@ -201,14 +197,12 @@ class Maintenance:
         self._waker.wake()
 
     def release_waiters(self) -> None:
-        """Let nobody sleep in a lane any longer."""
-        for lane in self.lanes:
-            lane.close()
+        """Let nobody sleep any longer."""
+        self.lane.close()
 
     def forget(self) -> None:
         """In the child of a fork: give up the copies of the parent's descriptors."""
-        for lane in self.lanes:
-            lane.forget()
+        self.lane.forget()
         self._poller.close()
         self._waker.close()
 
@@ -227,10 +221,10 @@ class Maintenance:
             Stopped: The client is being closed.
         """
         while True:
-            owing = [lane.tend() for lane in self.lanes]
+            owing = self.lane.tend()
             initialize_at = float("inf")
             if self._begun:
-                self._census.initialize(self.lanes[0].send)
+                self._census.initialize(self.lane.send)
                 initialize_at = self._census.initialize_at
             self._doing.what = CALLING
             self._census.tell_changes()
@@ -242,14 +236,14 @@ class Maintenance:
             if self._alarmed or now >= until:
                 self._alarmed = False
                 return
-            tick = self._node_timeout / 2 if any(owing) else TICK
-            soon = min(until, self._next_try(), initialize_at, *(lane.retry_at for lane in self.lanes))
+            tick = self._node_timeout / 2 if owing else TICK
+            soon = min(until, self._next_try(), initialize_at, self.lane.retry_at)
             self._poller.poll(min(max(soon - now, 0.001), tick))
             self._waker.drain()
 
     def _initialize_first(self) -> None:
         """Initialize new nodes in the new client's own thread: its first claims wait for that, but not for long."""
-        lane, census = self.lanes[0], self._census
+        lane, census = self.lane, self._census
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
             parcel = census.initialize(lane.send)
@@ -270,7 +264,7 @@ class Maintenance:
         return self._census.statuses()
 
     def _on_broken(self, node: Node, reason: str) -> None:
-        """A lane lost its link to a node; called from whatever thread noticed."""
+        """The lane lost its link to a node; called from whatever thread noticed."""
         self._census.note_broken(node, reason)
         self._waker.wake()
 
@@ -311,11 +305,11 @@ class Maintenance:
                 self._census.note_overdue(self._nodes[index], "is neither connected nor refused in time")
 
     def _connect(self, node: Node) -> None:
-        """Connect a node on every lane that lacks it; the body of a thread of its own."""
+        """Connect a node; the body of a thread of its own."""
         self._doing.what = BUSY
         error: str | None = None
         try:
-            self._connect_lanes(node)
+            self._connect_lane(node)
         except BaseException as problem:
             # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways. Also if the
             # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
@@ -328,32 +322,24 @@ class Maintenance:
             self._settled.notify_all()
         self._waker.wake()
 
-    def _connect_lanes(self, node: Node) -> None:
-        process = None
-        for number, lane in enumerate(self.lanes):
-            if lane.links[node.index] is not None:
-                continue
-            # redis-py may ask the application for a password.
-            self._doing.what = CALLING
-            try:
-                channel = node.open(self._connect_timeout)
-            finally:
-                self._doing.what = BUSY
-            try:
-                info = channel.talk(greet(raw=channel.raw))
-                if process is None:
-                    process = info.process
-                    self._census.meet(node, info)
-                    channel.talk(load_scripts())
-                elif info.process != process:
-                    raise ConnectionError("was restarted between two connections")
-                tag = channel.talk(end_former(node))
-                channel.talk(subscribe(wake_channel(self._client_id, number), raw=channel.raw))
-                if self._stopping:
-                    raise ConnectionError("connected after the client was closed")
-            except BaseException:
-                channel.close()
-                raise
-            link = make_link(node, channel)
-            link.tag = tag
-            lane.install(link)
+    def _connect_lane(self, node: Node) -> None:
+        # redis-py may ask the application for a password.
+        self._doing.what = CALLING
+        try:
+            channel = node.open(self._connect_timeout)
+        finally:
+            self._doing.what = BUSY
+        try:
+            info = channel.talk(greet(raw=channel.raw))
+            self._census.meet(node, info)
+            channel.talk(load_scripts())
+            tag = channel.talk(end_former(node))
+            channel.talk(subscribe(wake_channel(self._client_id), raw=channel.raw))
+            if self._stopping:
+                raise ConnectionError("connected after the client was closed")
+        except BaseException:
+            channel.close()
+            raise
+        link = make_link(node, channel)
+        link.tag = tag
+        self.lane.install(link)

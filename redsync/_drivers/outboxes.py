@@ -39,7 +39,7 @@ from redsync._drivers.pollers import BOTH
 
 __all__ = ["Outbox"]
 
-_NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), 0, None)
+_NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
 _NO_PARCEL = Parcel(_NOTHING_TOLD, None)
 
 

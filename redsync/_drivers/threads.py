@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("redsync")
 
-_Listening: TypeAlias = set[tuple[Lane, bytes | Retry]]
+_Listening: TypeAlias = set[bytes | Retry]
 """What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
 
 _serials = itertools.count(1)
@@ -142,7 +142,7 @@ class ThreadRunner:
             doing=self._doing,
         )
         self._maintenance.on_abandoned = self._close
-        self._lanes: list[Lane] = self._maintenance.lanes
+        self._lane: Lane = self._maintenance.lane
         self.session = Session(
             len(self.nodes),
             self._timing,
@@ -227,8 +227,8 @@ class ThreadRunner:
                 return self._drive(steps, listening, self._perform)
             finally:
                 self._active.pop()
-                for lane, kept in listening:
-                    lane.wakeups.deafen(kept)
+                for kept in listening:
+                    self._lane.wakeups.deafen(kept)
         finally:
             doing.what = None
 
@@ -362,12 +362,12 @@ class ThreadRunner:
             case Broadcast():
                 return self._broadcast(effect, listening)
             case Tell():
-                self._lanes[effect.lane].send(Parcel(effect, None))
+                self._lane.send(Parcel(effect, None))
                 return None
             case Wait():
                 return self._wait(effect, listening)
-            case Signal(number, key):
-                self._lanes[number].wakeups.ring(key)
+            case Signal(key):
+                self._lane.wakeups.ring(key)
                 return None
             case Notify(event):
                 self._doing.what = CALLING
@@ -380,10 +380,10 @@ class ThreadRunner:
                 assert_never(effect)
 
     def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
-        lane = self._lanes[effect.lane]
+        lane = self._lane
         if effect.listen is not None:
             lane.wakeups.listen(effect.listen, effect.guard)
-            listening.add((lane, effect.listen))
+            listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = self.now()
@@ -398,12 +398,12 @@ class ThreadRunner:
         return tally
 
     def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
-        lane = self._lanes[effect.lane]
-        retry = next((kept for _, kept in listening if isinstance(kept, Retry)), None)
+        lane = self._lane
+        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             # Before it takes its place, which is given up when the run ends.
-            listening.add((lane, retry))
+            listening.add(retry)
         signals = lane.nap(lane.wakeups.naps(effect, retry))
         if self.closed:
             raise ClientClosedError

@@ -139,7 +139,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     def _ring_steps(self) -> Steps[None]:
         first = self._holds[0]._state
-        return signal(first.owner.lane, first.end_key)
+        return signal(first.end_key)
 
     def _listen(self, ring: Callable[[HoldState], None]) -> None:
         for hold in self._holds[1:]:

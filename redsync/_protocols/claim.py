@@ -169,7 +169,6 @@ class _Attempt:
             command, judge = self.fence.ask(command), self.fence.judge
         return Broadcast(
             command,
-            owner.lane,
             owner,
             judge,
             patience,
@@ -309,13 +308,13 @@ class _Attempt:
 
     def sleep(self, tally: Tally, mute: bool) -> Wait:
         """Return the sleep before the next try."""
-        lane, luck = self._demand.owner.lane, self._session.luck()
+        luck = self._session.luck()
         if mute:
             self._failures += 1
             pause = retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
-            return Wait(self.deadline, lane, retry_at=tally.at + pause)
+            return Wait(self.deadline, retry_at=tally.at + pause)
         until = min(self.deadline, tally.at + self._pause(tally, luck))
-        return Wait(until, lane, self.wake_key, self._session.quorum, _GRACE, self.mark)
+        return Wait(until, self.wake_key, self._session.quorum, _GRACE, self.mark)
 
     def _pause(self, tally: Tally, luck: float) -> float:
         """Return how many seconds to sleep after a refusal."""

@@ -63,7 +63,6 @@ def release(
         tally = yield from broadcast(
             Broadcast(
                 Command(state.kind.release, state.keys.all, (state.claim, state.count, state.rest)),
-                state.owner.lane,
                 state.owner,
                 _had,
                 session.timing.round_timeout(state.lease),
@@ -100,7 +99,7 @@ def give_back(session: Session, state: HoldState) -> Steps[None]:
         session.holds.remove(state)
         if state.lost is None:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
-            yield from tell(Tell(command, state.owner.lane, state.owner, state.touched, state.kept_until))
+            yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
         session.holds.remove(state)

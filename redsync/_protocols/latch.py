@@ -181,7 +181,6 @@ class _Caller:
         tally = yield from broadcast(
             Broadcast(
                 self.command(latch.known, waits=waits),
-                self.owner.lane,
                 self.owner,
                 _is_certain,
                 min(self.session.timing.node_timeout, max(patience, _LAST_TRY)),
@@ -196,7 +195,7 @@ class _Caller:
         if tally.won and decide is _is_known:
             latch.settled = lives
             if any(told.life in lives for _, told in _told(tally)):
-                yield from tell(Tell(self.command(latch.known), self.owner.lane, self.owner))
+                yield from tell(Tell(self.command(latch.known), self.owner))
         return tally
 
     def consult(self, now: float, decide: _Decide = _is_known) -> Steps[tuple[LatchState, Tally]]:
@@ -281,17 +280,17 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 now = (yield from wait(_retry(caller, failures, deadline, now))).at
             else:
                 until = min(deadline, now + 0.5 + session.luck())
-                now = (yield from wait(Wait(until, owner.lane, caller.wake_key, session.quorum, _GRACE))).at
+                now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
         # Also where it was open at once: a node that has not heard of that keeps a place.
         leave = Command(LEAVE, latch.keys.all, (caller.place,))
-        yield from tell(Tell(leave, owner.lane, owner, session.all_nodes, now + _PLACE_KEPT))
+        yield from tell(Tell(leave, owner, session.all_nodes, now + _PLACE_KEPT))
 
 
 def _retry(caller: _Caller, failures: int, deadline: float, now: float) -> Wait:
     """Return the sleep before a round is repeated that found no quorum."""
     pause = retry_delay(failures, caller.session.luck(), shortest=0.02, longest=0.25)
-    return Wait(deadline, caller.owner.lane, retry_at=now + pause)
+    return Wait(deadline, retry_at=now + pause)
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, patience: float) -> Steps[None]:
@@ -332,7 +331,7 @@ def _arrive(caller: _Caller, arrivals: Arrivals, n: int, now: float, deadline: f
     arrivals.confirm(state.generation, total)
     if not latch.known.count and any(told.state.count for _, told in _told(tally)):
         # Each node wakes who waits when it knows by itself that the latch is open.
-        yield from tell(Tell(caller.command(latch.known), owner.lane, owner))
+        yield from tell(Tell(caller.command(latch.known), owner))
 
 
 def _insist(

@@ -37,7 +37,7 @@ def abandon(
 ) -> Tell:
     """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
     command = Command(kind.abandon, keys.all, (claim, int(leave)))
-    return Tell(command, owner.lane, owner, owed_to, owed_until)
+    return Tell(command, owner, owed_to, owed_until)
 
 
 def forsake(state: HoldState, *, leave: bool) -> Tell:
@@ -79,7 +79,7 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
     try:
         while not over() and now < min(deadline, state.valid_until):
             until = min(deadline, state.valid_until)
-            sleep = Wait(until, state.owner.lane, state.end_key, unless=over)
+            sleep = Wait(until, state.end_key, unless=over)
             now = (yield from wait(sleep)).at
     finally:
         state.watchers -= 1
@@ -90,4 +90,4 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
 def tell_end(state: HoldState) -> Steps[None]:
     """Wake those who sleep until the hold, or one acquisition of it, ends."""
     if state.watchers:
-        yield from signal(state.owner.lane, state.end_key)
+        yield from signal(state.end_key)

@@ -45,7 +45,7 @@ def line_up(
     # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
     while not crowds.enter(crowd, owner.wire) and now < deadline:
         until = min(deadline, now + _LONGEST_SLEEP)
-        now = (yield from wait(Wait(until, owner.lane, _turn_key(owner.wire, demand), unless=in_front))).at
+        now = (yield from wait(Wait(until, _turn_key(owner.wire, demand), unless=in_front))).at
     return now, in_front() or crowd in crowds.mute
 
 
@@ -53,10 +53,10 @@ def call_forward(demand: Demand, follower: bytes) -> Steps[None]:
     """Wake one that is in front now."""
     key = _turn_key(follower, demand)
     try:
-        yield from signal(demand.owner.lane, key)
+        yield from signal(key)
     except BaseException:
         # The interruption may have come first.
-        yield from signal(demand.owner.lane, key)
+        yield from signal(key)
         raise
 
 

@@ -79,7 +79,7 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
         failures += 1
         pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
         until = min(deadline, state.valid_until)
-        now = (yield from wait(Wait(until, demand.owner.lane, retry_at=now + pause))).at
+        now = (yield from wait(Wait(until, retry_at=now + pause))).at
     return now
 
 
@@ -89,9 +89,7 @@ def _ask_again(session: Session, demand: Demand, state: HoldState, now: float, l
     timeout = session.timing.round_timeout(lease)
     command = Command(demand.kind.acquire, (demand.keys.lock,), args)
     try:
-        tally = yield from broadcast(
-            Broadcast(command, demand.owner.lane, demand.owner, _is_existing, timeout, thorough=True)
-        )
+        tally = yield from broadcast(Broadcast(command, demand.owner, _is_existing, timeout, thorough=True))
         state.note_sent(tally.sent, tally.at + lease)
     except BaseException:
         state.note_sent(session.all_nodes, now + timeout + lease)

@@ -91,7 +91,6 @@ def look(
         yield from broadcast(
             Broadcast(
                 Command(INSPECT, (keys.lock, keys.queue, keys.token), ()),
-                owner.lane,
                 owner,
                 lambda reply: Look.read(reply).owner is not None,
                 session.timing.node_timeout,
@@ -154,7 +153,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
         command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
         timeout = session.timing.node_timeout
-        tally = yield from broadcast(Broadcast(command, owner.lane, owner, _not_foreign, timeout))
+        tally = yield from broadcast(Broadcast(command, owner, _not_foreign, timeout))
         if not tally.won:
             raise type_error(name, tally) or no_quorum(name, tally)
         held = held or 1 in tally.replies

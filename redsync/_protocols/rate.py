@@ -47,7 +47,7 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
         # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
         # that for one who was served: so this is owed to it for as long as that.
         owed_to = state.touched if queued else 0
-        yield from tell(Tell(rest, demand.owner.lane, demand.owner, owed_to, state.kept_until))
+        yield from tell(Tell(rest, demand.owner, owed_to, state.kept_until))
     return True
 
 

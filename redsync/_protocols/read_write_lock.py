@@ -91,7 +91,6 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     tally = yield from broadcast(
         Broadcast(
             Command(LOOK, (keys.lock,), (kind.mode, 1)),
-            owner.lane,
             owner,
             _is_held,
             session.timing.node_timeout,
@@ -136,6 +135,4 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
 
 def _ask_all(session: Session, command: Command, owner: Owner, judge: Judge) -> Steps[Tally]:
     timeout = session.timing.node_timeout
-    return (
-        yield from broadcast(Broadcast(command, owner.lane, owner, judge, timeout, decide=has_answers, lingers=True))
-    )
+    return (yield from broadcast(Broadcast(command, owner, judge, timeout, decide=has_answers, lingers=True)))

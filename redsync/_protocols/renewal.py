@@ -10,9 +10,9 @@
   renewed at once, on all nodes, and again with growing pauses until more nodes keep it. One that has a lease of its own
   is filled up for what is left of it.
 
-The commands of many holds on one lane travel as one script call. The call is made at the instant of sending and takes
-in only what is live at that instant; a release ends `live` before it is sent. As one lane keeps the order, a renewal
-can not revive what was released.
+The commands of many holds of one kind travel as one script call. The call is made at the instant of sending and takes
+in only what is live at that instant; a release ends `live` before it is sent. As all commands go out in one order, a
+renewal can not revive what was released.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _of_permits(
 def renew(
     session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float] = lambda state: state.lease
 ) -> Steps[tuple[list[HoldState], Tally]]:
-    """Renew holds of one lane and kind with one command, and settle each of them: renewed, to be retried, or lost.
+    """Renew holds of one kind with one command, and settle each of them: renewed, to be retried, or lost.
 
     Returns the holds that a quorum confirmed, and the tally.
     """
@@ -167,7 +167,7 @@ def renew(
 
 
 def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
-    """Bring holds of one lane and kind to the nodes that lack them; whether that worked, each of them knows then.
+    """Bring holds of one kind to the nodes that lack them; whether that worked, each of them knows then.
 
     Nobody waits for it, so all nodes are waited for.
     """
@@ -208,7 +208,7 @@ def _ask(
         state.note_sent(session.all_nodes, state.valid_until + timeout + lease_of(state))
     owner = holds[0].owner
     shared = None if len(holds) > 1 else owner
-    return (yield from broadcast(Broadcast(renewal.command, owner.lane, shared, renewal.judge, timeout, decide=decide)))
+    return (yield from broadcast(Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide)))
 
 
 def _settle(session: Session, renewal: _Renewal, i: int, tally: Tally) -> Steps[bool]:

@@ -93,7 +93,7 @@ def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps
     if demand.bid is not None and demand.bid.contested and state is not None:
         # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
         args = (limit.version, limit.permits, 1, *limit.window)
-        yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner.lane, demand.owner))
+        yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner))
     return state
 
 
@@ -268,9 +268,7 @@ def _look(
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = Command(INSPECT, pool.keys.all, (holders, memory, start))
     timeout = session.timing.node_timeout * (_PATIENCE if holders < 0 else 1)
-    tally = yield from broadcast(
-        Broadcast(command, owner.lane, owner, judge, timeout, guard, decide=decide, lingers=True)
-    )
+    tally = yield from broadcast(Broadcast(command, owner, judge, timeout, guard, decide=decide, lingers=True))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
@@ -289,7 +287,7 @@ def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Loo
     newest = _newest(looks, pool.limit)
     if newest.version > 0 and any(look.version < newest.version for look in looks):
         command = Command(RESIZE, pool.keys.all, (newest.version, newest.permits, 0))
-        yield from tell(Tell(command, owner.lane, owner))
+        yield from tell(Tell(command, owner))
     return looks, tally, newest.permits
 
 
@@ -378,7 +376,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
     args: tuple[Arg, ...] = (version, permits, 0)
     timeout = session.timing.node_timeout
     command = Command(RESIZE, pool.keys.all, args)
-    tally = yield from broadcast(Broadcast(command, owner.lane, owner, is_newer, timeout, thorough=True))
+    tally = yield from broadcast(Broadcast(command, owner, is_newer, timeout, thorough=True))
     for choice, reply in zip(tally.choices, tally.replies, strict=True):
         if choice is Choice.GRANTED and not is_void(reply[0], now_ms):
             pool.limit.learn(*reply)

@@ -99,7 +99,7 @@ class Fence:
     def level(self, owner: Owner, claim: bytes, token: int, patience: float) -> Steps[Tally]:
         """Raise a quorum of nodes that keep the claim to a token; return the round in which that was tried."""
         command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
-        written = yield from broadcast(Broadcast(command, owner.lane, owner, _stands, patience))
+        written = yield from broadcast(Broadcast(command, owner, _stands, patience))
         if written.won:
             self.latest = max(token, self.latest)
         elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:

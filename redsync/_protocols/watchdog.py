@@ -88,17 +88,17 @@ def _bare(session: Session, now: float) -> list[HoldState]:
 
 
 def _batches(holds: Iterable[HoldState]) -> list[list[HoldState]]:
-    """Return the holds by lane and kind, in lists that are not too long for one command."""
-    groups: dict[tuple[int, Script], list[HoldState]] = {}
+    """Return the holds by kind, in lists that are not too long for one command."""
+    groups: dict[Script, list[HoldState]] = {}
     for state in holds:
-        groups.setdefault((state.owner.lane, state.kind.renew), []).append(state)
+        groups.setdefault(state.kind.renew, []).append(state)
     return [group[i : i + _BATCH] for group in groups.values() for i in range(0, len(group), _BATCH)]
 
 
 def _announce(session: Session, now: float) -> Steps[None]:
     """Put the client's record on the nodes; one that can't be reached gets it when it is back."""
     command = Command(ANNOUNCE, (session.record_key,), (session.record, milliseconds(_ANNOUNCED_FOR)))
-    yield from tell(Tell(command, 0, None, session.all_nodes, now + _ANNOUNCED_FOR))
+    yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
 
 
 def farewell(session: Session) -> Steps[None]:
@@ -118,4 +118,4 @@ def _leave(session: Session) -> Steps[None]:
     for state in session.holds:
         yield from give_back(session, state)
     if session.record:
-        yield from tell(Tell(Command(WITHDRAW, (session.record_key,), ()), 0, None))
+        yield from tell(Tell(Command(WITHDRAW, (session.record_key,), ()), None))

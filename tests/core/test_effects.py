@@ -25,9 +25,9 @@ from redsync._core.scripts import Script
 
 OWNER = Owner.of("c", 1)
 COMMAND = Command(Script.load("lock_release"), (b"k", b"q", b"p"), (OWNER.wire, 0, b"channel"))
-BROADCAST = Broadcast(COMMAND, 1, OWNER, bool, 0.25)
-TELL = Tell(COMMAND, 1, OWNER, 0b11, 7.0)
-WAIT = Wait(12.5, 1, b"key")
+BROADCAST = Broadcast(COMMAND, OWNER, bool, 0.25)
+TELL = Tell(COMMAND, OWNER, 0b11, 7.0)
+WAIT = Wait(12.5, b"key")
 EVENT = NodeChanged("a", "up", "")
 TALLY = Tally(["a"], bool)
 WAKEUP = Wakeup(3.0, 2)
@@ -53,7 +53,7 @@ def run(steps, *replies):
         (lambda: tell(TELL), TELL, None),
         (lambda: wait(WAIT), WAIT, WAKEUP),
         (lambda: notify(EVENT), Notify(EVENT), None),
-        (lambda: signal(2, b"key"), Signal(2, b"key"), None),
+        (lambda: signal(b"key"), Signal(b"key"), None),
     ],
 )
 def test_trap_yields_one_effect_and_returns_the_reply(steps, effect, reply):
@@ -76,7 +76,7 @@ def test_wait_asserts_a_wakeup(reply):
 
 
 @pytest.mark.parametrize(
-    "steps", [lambda: broadcast(BROADCAST), lambda: tell(TELL), lambda: wait(WAIT), lambda: signal(2, b"key")]
+    "steps", [lambda: broadcast(BROADCAST), lambda: tell(TELL), lambda: wait(WAIT), lambda: signal(b"key")]
 )
 def test_trap_lets_an_interruption_through(steps):
     trap = steps()
@@ -88,8 +88,8 @@ def test_trap_lets_an_interruption_through(steps):
 
 
 def test_effects_are_values():
-    assert Wait(12.5, 1, b"key") == WAIT
-    assert Tell(COMMAND, 1, OWNER, 0b11, 7.0) == TELL
+    assert Wait(12.5, b"key") == WAIT
+    assert Tell(COMMAND, OWNER, 0b11, 7.0) == TELL
     assert BROADCAST._replace(guard=30.0) != BROADCAST
     for effect, field in [(WAIT, "until"), (TELL, "owed_to"), (BROADCAST, "guard"), (WAKEUP, "at")]:
         with pytest.raises(AttributeError):
@@ -99,7 +99,7 @@ def test_effects_are_values():
 def test_effects_ask_for_nothing_special_by_default():
     assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (0.0, 0, None, None)
     assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
-    assert Tell(COMMAND, 0, OWNER).owed_to == 0
+    assert Tell(COMMAND, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
     assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "nothing is handed over"
 

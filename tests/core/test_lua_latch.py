@@ -10,7 +10,7 @@ from tests.core.conftest import guard_of, process_of
 
 KEYS = LatchKeys.of(b"redsync:", b"x")
 A, B = b"client-a", b"client-b"
-ADA, BOB = b"redsync:wake:a:0 client-a:1", b"redsync:wake:b:0 client-b:1"
+ADA, BOB = b"redsync:wake:a client-a:1", b"redsync:wake:b client-b:1"
 KEEP = 60_000
 
 
@@ -72,11 +72,11 @@ def test_all_who_wait_are_woken_when_it_opens(latch):
     latch.tell(7, 2, who=ADA)
     latch.tell(7, 2, A, 1, who=BOB)
     assert latch.waiters() == [ADA, BOB]
-    with latch.node.listening(b"redsync:wake:a:0", b"redsync:wake:b:0") as heard:
+    with latch.node.listening(b"redsync:wake:a", b"redsync:wake:b") as heard:
         latch.tell(7, 2, B, 1)
         assert latch.node.messages(heard) == [
-            (b"redsync:wake:a:0", b"0 client-a:1 " + KEYS.latch),
-            (b"redsync:wake:b:0", b"0 client-b:1 " + KEYS.latch),
+            (b"redsync:wake:a", b"0 client-a:1 " + KEYS.latch),
+            (b"redsync:wake:b", b"0 client-b:1 " + KEYS.latch),
         ]
         latch.tell(7, 2, B, 1)
         assert latch.node.messages(heard) == []
@@ -88,7 +88,7 @@ def test_all_who_wait_are_woken_when_it_opens(latch):
 @pytest.mark.parametrize("size", [0, 2])
 def test_who_waits_is_woken_when_it_is_deleted_or_set_anew(latch, size):
     latch.tell(7, 2, who=ADA)
-    with latch.node.listening(b"redsync:wake:a:0") as heard:
+    with latch.node.listening(b"redsync:wake:a") as heard:
         latch.tell(8, size)
         assert len(latch.node.messages(heard)) == 1
     assert latch.waiters() == []

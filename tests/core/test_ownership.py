@@ -1,4 +1,4 @@
-"""Owners: who is who, and on which lane."""
+"""Owners: who is who."""
 
 import pickle
 from dataclasses import FrozenInstanceError
@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from redsync._core.keys import wake_channel
-from redsync._core.ownership import LANES, Owner
+from redsync._core.ownership import Owner
 
 
 def test_owner_is_written_as_redisson_does():
@@ -16,18 +16,8 @@ def test_owner_is_written_as_redisson_does():
     assert (owner.client_id, owner.serial) == ("285475da-9152-4c83-822a-67ee2f116a79", 52)
 
 
-@pytest.mark.parametrize("serial", [1, 2, 3, 4, 5, 10**12])
-def test_owner_listens_on_its_lane_for_good(serial):
-    lanes = {Owner.of("c", serial).lane for _ in range(3)}
-    assert len(lanes) == 1
-    owner = Owner.of("c", serial)
-    assert 0 <= owner.lane < LANES
-    assert owner.channel == wake_channel("c", owner.lane)
-
-
-def test_owners_are_spread_evenly_over_the_lanes():
-    lanes = [Owner.of("c", serial).lane for serial in range(1, 10 * LANES + 1)]
-    assert [lanes.count(lane) for lane in range(LANES)] == [10] * LANES
+def test_owner_is_woken_over_its_clients_channel():
+    assert Owner.of("c", 7).channel == wake_channel("c")
 
 
 def test_owners_are_told_apart_by_identity():
@@ -46,7 +36,7 @@ def test_wire_forms_of_different_owners_differ():
 def test_owner_does_not_change():
     owner = Owner.of("c", 1)
     with pytest.raises(FrozenInstanceError):
-        owner.lane = 0
+        owner.serial = 0
     with pytest.raises((AttributeError, TypeError)):
         owner.other = 0
     assert str(pickle.loads(pickle.dumps(owner))) == "c:1"

@@ -27,7 +27,7 @@ class Performer:
 
 
 def sleeping(key=b"key"):
-    return wait(Wait(1.0, 0, key))
+    return wait(Wait(1.0, key))
 
 
 def test_replies_go_in_and_the_result_comes_out():
@@ -35,7 +35,7 @@ def test_replies_go_in_and_the_result_comes_out():
         perform = Performer()
 
         def steps():
-            yield from signal(0, b"begin")
+            yield from signal(b"begin")
             wake = yield from sleeping()
             return wake.at
 
@@ -43,7 +43,7 @@ def test_replies_go_in_and_the_result_comes_out():
         await asyncio.sleep(0)
         perform.gate.set_result(Wakeup(7.0, 0))
         assert await task == 7.0
-        assert perform.performed == [Signal(0, b"begin"), Wait(1.0, 0, b"key")]
+        assert perform.performed == [Signal(b"begin"), Wait(1.0, b"key")]
 
     asyncio.run(main())
 
@@ -51,7 +51,7 @@ def test_replies_go_in_and_the_result_comes_out():
 def test_protocol_without_effects_needs_no_turn():
     def steps():
         return "result"
-        yield from signal(0, b"never")
+        yield from signal(b"never")
 
     coroutine = drive(steps(), Performer())
     with pytest.raises(StopIteration) as info:
@@ -61,7 +61,7 @@ def test_protocol_without_effects_needs_no_turn():
 
 def test_error_of_the_protocol_comes_out():
     def steps():
-        yield from signal(0, b"begin")
+        yield from signal(b"begin")
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
@@ -70,14 +70,14 @@ def test_error_of_the_protocol_comes_out():
 
 def test_error_of_the_performer_is_thrown_in():
     async def perform(effect):
-        if effect == Signal(0, b"fails"):
+        if effect == Signal(b"fails"):
             raise OSError("no")
 
     def steps():
         try:
-            yield from signal(0, b"fails")
+            yield from signal(b"fails")
         except OSError as error:
-            yield from signal(0, b"cleans up")
+            yield from signal(b"cleans up")
             return str(error)
 
     assert asyncio.run(drive(steps(), perform)) == "no"
@@ -93,7 +93,7 @@ def test_cancellation_is_thrown_in_and_the_clean_up_performed_to_its_end(cancell
                 yield from sleeping()
             finally:
                 for name in (b"first", b"second", b"third"):
-                    yield from signal(0, name)
+                    yield from signal(name)
 
         task = asyncio.create_task(drive(steps(), perform))
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ def test_cancellation_while_a_clean_up_sleeps_is_thrown_in_too():
                     yield from sleeping(b"again")
                 finally:
                     seen.append("twice")
-                    yield from signal(0, b"end")
+                    yield from signal(b"end")
 
         task = asyncio.create_task(drive(steps(), perform))
         for _ in range(2):
@@ -131,7 +131,7 @@ def test_cancellation_while_a_clean_up_sleeps_is_thrown_in_too():
         with pytest.raises(asyncio.CancelledError):
             await task
         assert seen == ["once", "twice"]
-        assert perform.performed[-1] == Signal(0, b"end")
+        assert perform.performed[-1] == Signal(b"end")
 
     asyncio.run(main())
 
@@ -187,7 +187,7 @@ def test_error_that_came_out_is_not_kept_alive_by_the_driver():
         raise Mine
 
     def steps():
-        yield from signal(0, b"fails")
+        yield from signal(b"fails")
 
     async def main():
         try:
@@ -210,7 +210,7 @@ def test_coroutine_that_is_dropped_performs_its_clean_up_through_all_delegations
         try:
             yield from sleeping()
         except BaseException:
-            yield from signal(0, b"clean-up")
+            yield from signal(b"clean-up")
             raise
 
     def steps():
@@ -224,7 +224,7 @@ def test_coroutine_that_is_dropped_performs_its_clean_up_through_all_delegations
     driving = drive(steps(), perform)
     driving.send(None)
     driving.close()
-    assert performed == [Wait(1.0, 0, b"key"), Signal(0, b"clean-up")]
+    assert performed == [Wait(1.0, b"key"), Signal(b"clean-up")]
 
 
 class Suspended:

@@ -121,7 +121,7 @@ class Rig:
     def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=60.0, **options):
         """Send a command without waiting for it; return its parcel."""
         command = Command(script, (key,), words(args))
-        effect = Broadcast(command, 0, owner, judge, timeout, decide=decide, **options)
+        effect = Broadcast(command, owner, judge, timeout, decide=decide, **options)
         parcel = Parcel(effect, effect.tally([node.address for node in self.nodes]))
         parcel.tally.sent_at = clock()
         self.lane.send(parcel)
@@ -141,7 +141,7 @@ class Rig:
 
     def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
         command = Command(script, (key,), words(args))
-        self.lane.send(Parcel(Tell(command, 0, owner, owed_to, owed_until), None))
+        self.lane.send(Parcel(Tell(command, owner, owed_to, owed_until), None))
 
     def settle(self, within=PATIENCE):
         """Tend the lane until no node owes anything."""
@@ -218,7 +218,7 @@ def stand_by(owner, script):
     """Ask again and again and listen all the while; return how much the functions that run this have at hand."""
     sizes = []
     for _ in range(50):
-        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), 0, owner, bool, 1.0, listen=b"wake"))
+        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, listen=b"wake"))
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))

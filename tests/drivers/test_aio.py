@@ -131,9 +131,9 @@ async def test_commands_of_an_owner_keep_their_order_among_those_of_others(make_
         for i in range(n):
             command = Command(append, (b"list " + owner.wire,), (b"%d" % i,))
             if i % 3:
-                yield from tell(Tell(command, owner.lane, owner))
+                yield from tell(Tell(command, owner))
             else:
-                tally = yield from broadcast(Broadcast(command, owner.lane, owner, lambda reply: True, 5.0))
+                tally = yield from broadcast(Broadcast(command, owner, lambda reply: True, 5.0))
                 assert tally.won
 
     async def one(runner, n):
@@ -418,7 +418,7 @@ async def test_steps_are_atomic_over_many_tasks(make_client):
         for _ in range(n):
             before = counter[0]
             counter[0] = before + 1
-            yield from wait(Wait(clock(), 0))
+            yield from wait(Wait(clock()))
 
     async with make_client() as client:
         async with client.get_lock("warm"):
@@ -431,7 +431,7 @@ async def test_steps_are_atomic_over_many_tasks(make_client):
 @in_loop
 async def test_plain_sleep_ends_at_its_instant(make_client, loop):
     def nap(until):
-        return (yield from wait(Wait(until, 0)))
+        return (yield from wait(Wait(until)))
 
     async with make_client() as client:
         for seconds in (0.0, 0.0005, 0.001, 0.01, 0.05):

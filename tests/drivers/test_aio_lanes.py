@@ -45,7 +45,7 @@ class AioRig:
 
     def parcel(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
         command = Command(script, (key,), args)
-        effect = Broadcast(command, 0, self.owner, lambda reply: True, timeout, decide=decide, **options)
+        effect = Broadcast(command, self.owner, lambda reply: True, timeout, decide=decide, **options)
         tally = effect.tally([node.address for node in self.nodes])
         tally.sent_at = clock()
         return Parcel(effect, tally)
@@ -60,7 +60,7 @@ class AioRig:
         return parcel.tally
 
     def tell(self, script, *args, owed_to=0, owed_until=0.0):
-        self.lane.send(Parcel(Tell(Command(script, (b"list",), args), 0, self.owner, owed_to, owed_until), None))
+        self.lane.send(Parcel(Tell(Command(script, (b"list",), args), self.owner, owed_to, owed_until), None))
 
     async def settle(self):
         while await self.lane.tend():  # noqa: ASYNC110  (nothing tells of the last reply)

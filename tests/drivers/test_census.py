@@ -24,7 +24,7 @@ class Net:
         self.nodes = make_nodes(URLS, redis.Redis)
         self.census = Census(
             self.nodes,
-            [self],
+            self,
             lambda: self.now,
             restart_guard=0.0,
             processes=Processes(),

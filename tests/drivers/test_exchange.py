@@ -81,7 +81,7 @@ class Rig:
 
     def ask(self):
         """Send a command that grants at the answer 1."""
-        effect = Broadcast(Command(self.script, (b"k",), ()), 0, Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
+        effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
         parcel = Parcel(effect, Tally(["a"], effect.judge))
         self.exchange._outbox.send(parcel)
         return parcel
@@ -228,7 +228,7 @@ def test_error_is_shown_without_what_commands_a_terminal(rig):
 
 def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(rig):
     """A proxy lost an answer: from then on each would go to the command behind its own."""
-    ours = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply[0] == 1), 1.0)
+    ours = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply[0] == 1), 1.0)
     parcels = [Parcel(ours, Tally(["a"], ours.judge)) for _ in range(3)]
     for parcel in parcels:
         rig.exchange._outbox.send(parcel)
@@ -254,7 +254,7 @@ def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(r
 )
 def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
     rig = Rig(make_script("ask", "return 1"))
-    effect = Broadcast(Command(rig.script, (b"k",), ()), 0, None, of_ours(lambda reply: reply.is_known), 1.0)
+    effect = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply.is_known), 1.0)
     parcel = Parcel(effect, Tally(["a"], effect.judge))
     rig.exchange._outbox.send(parcel)
     rig.hear(answer)
@@ -273,8 +273,8 @@ def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_tha
     """The node had forgotten the script of the claim, and was busy when it was to undo that."""
     owner = Owner.of("rig", 1)
     args = (b"claim",)
-    ask = Broadcast(Command(rig.script, (b"k",), args), 0, owner, of_ours(lambda reply: reply == 1), 1.0)
-    undo = Tell(Command(rig.script, (b"k",), (*args, 0)), 0, owner, owed_to=1, owed_until=1000.0)
+    ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)
+    undo = Tell(Command(rig.script, (b"k",), (*args, 0)), owner, owed_to=1, owed_until=1000.0)
     rig.exchange._outbox.send(Parcel(ask, Tally(["a"], ask.judge)))
     rig.exchange._outbox.send(Parcel(undo, None))
     claimed, undone = rig.link.sent

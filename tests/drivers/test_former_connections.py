@@ -181,7 +181,7 @@ def kills(admin):
 def test_client_remembers_the_number_of_each_connection_and_ends_it(nodes, raw):
     with Client(nodes.urls, restart_guard=0) as client:
         wait_until(lambda: all(status.state == "up" for status in client.nodes()))
-        lane = client._runner._maintenance.lanes[0]
+        lane = client._runner._maintenance.lane
         process, number = lane.links[0].tag
         assert process == raw[0].info("server")["run_id"]
         assert number in ids(raw[0])

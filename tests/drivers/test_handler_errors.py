@@ -114,7 +114,7 @@ def test_error_in_acquire_and_release_comes_out(come_out, client):
 def test_error_in_a_sleep_comes_out(come_out, client):
     def sleep():
         for _ in range(5):
-            yield from wait(Wait(clock() + 0.001, 0))
+            yield from wait(Wait(clock() + 0.001))
 
     come_out(lambda point: (lambda: client.runner.run(sleep()), nothing))
 
@@ -129,4 +129,4 @@ def test_error_that_looks_like_the_end_of_a_protocol_is_none(client):
 
 
 def asleep():
-    yield from wait(Wait(clock(), 0))
+    yield from wait(Wait(clock()))

@@ -773,10 +773,10 @@ class Crowd:
 
     def _round(self, command, owner, everybody):
         tally = Tally([node.address for node in self.rig.nodes], bool, everybody)
-        return Parcel(Broadcast(command, 0, owner, bool, 30.0, decide=everybody), tally)
+        return Parcel(Broadcast(command, owner, bool, 30.0, decide=everybody), tally)
 
     def _told(self, key, word, owner):
-        return Parcel(Tell(self._command(key, word), 0, owner, 0b111, LATER), None)
+        return Parcel(Tell(self._command(key, word), owner, 0b111, LATER), None)
 
     def flush(self):
         self.rig.lane.send(self.mine)
@@ -997,7 +997,7 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
 
     before = rig.send(rig.echo, rig.owner(), 1)
     tally = Tally([node.address for node in rig.nodes], bool)
-    failing = Parcel(Broadcast(of_ours(fail), 0, None, bool, 30.0), tally)
+    failing = Parcel(Broadcast(of_ours(fail), None, bool, 30.0), tally)
     rig.lane._outbox._flushing = True
     rig.lane.send(failing)
     behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)

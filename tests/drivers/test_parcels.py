@@ -14,7 +14,7 @@ ANNA, BERT = Owner.of("client", 1), Owner.of("client", 2)
 
 
 def parcel(number=1, owner=ANNA, key=b"key", **options):
-    made = Parcel(Tell(Command(SCRIPT, (key,), (b"word", 7)), 0, owner, **options), None)
+    made = Parcel(Tell(Command(SCRIPT, (key,), (b"word", 7)), owner, **options), None)
     assert made.make(number)
     return made
 
@@ -30,21 +30,21 @@ def test_parcel_is_made_into_one_command():
 
 
 def test_parcel_with_nothing_to_say_is_not_made():
-    made = Parcel(Broadcast(lambda: None, 0, None, bool, 1.0), None)
+    made = Parcel(Broadcast(lambda: None, None, bool, 1.0), None)
     assert not made.make(1)
     assert made.data == b""
 
 
 def test_parcel_takes_its_words_at_the_instant_of_making():
     words = [b"early"]
-    made = Parcel(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), 0, None, bool, 1.0), None)
+    made = Parcel(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), None, bool, 1.0), None)
     words[0] = b"late"
     assert made.make(1)
     assert words_of(made.data)[-1] == b"late"
 
 
 def test_parcel_is_guarded_only_if_it_asks_for_a_new_claim():
-    ask = Broadcast(Command(SCRIPT, (b"key",), ()), 0, ANNA, bool, 1.0, guard=30.0)
+    ask = Broadcast(Command(SCRIPT, (b"key",), ()), ANNA, bool, 1.0, guard=30.0)
     assert Parcel(ask, None).guard == 30.0
     assert Parcel(ask._replace(guard=0.0), None).guard == 0.0
     assert parcel().guard == 0.0

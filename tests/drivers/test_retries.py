@@ -13,7 +13,7 @@ ANNA = Owner.of("client", 1)
 
 
 def parcel(number, claim=b"anna", *, until=1000.0):
-    made = Parcel(Tell(Command(UNDO, (b"key",), (claim, number)), 0, ANNA, 1, until), None)
+    made = Parcel(Tell(Command(UNDO, (b"key",), (claim, number)), ANNA, 1, until), None)
     assert made.make(number)
     return made
 

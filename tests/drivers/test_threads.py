@@ -43,7 +43,7 @@ def test_steps_are_atomic_over_many_threads(runner):
             for _ in range(20):
                 pass
             counter[0] = before + 1
-            yield from signal(0, b"nobody")
+            yield from signal(b"nobody")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: runner.run(count(500)), range(8)))
@@ -54,7 +54,7 @@ def test_effects_are_performed_without_the_monitor(runner, eventually):
     """A protocol that sleeps holds nobody else up."""
 
     def sleep():
-        yield from wait(Wait(clock() + 60, 0, b"sleeper", unless=lambda: False))
+        yield from wait(Wait(clock() + 60, b"sleeper", unless=lambda: False))
         return clock()
 
     with ThreadPoolExecutor(1) as pool:
@@ -66,7 +66,7 @@ def test_effects_are_performed_without_the_monitor(runner, eventually):
 
 
 def ring(key):
-    yield from signal(0, key)
+    yield from signal(key)
 
 
 def test_waiter_takes_no_more_memory_with_each_look(runner, make_script):
@@ -77,11 +77,11 @@ def test_waiter_takes_no_more_memory_with_each_look(runner, make_script):
 
 def test_errors_and_results_of_a_protocol_come_out(runner):
     def fail():
-        yield from signal(0, b"nobody")
+        yield from signal(b"nobody")
         raise KeyError("mine")
 
     def succeed():
-        yield from signal(0, b"nobody")
+        yield from signal(b"nobody")
         return "mine"
 
     with pytest.raises(KeyError, match="mine"):
@@ -115,9 +115,9 @@ def test_signals_are_never_lost_between_look_and_sleep(runner):
     def play(me):
         for number in range(me, rounds, 2):
             while turn[0] != number:
-                yield from wait(Wait(clock() + 30, 0, b"turn", unless=lambda number=number: turn[0] == number))
+                yield from wait(Wait(clock() + 30, b"turn", unless=lambda number=number: turn[0] == number))
             turn[0] += 1
-            yield from signal(0, b"turn")
+            yield from signal(b"turn")
 
     started_at = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
@@ -141,12 +141,12 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 
     def work():
         try:
-            yield from wait(Wait(clock() + 30, owner.lane, b"key", unless=unless))
+            yield from wait(Wait(clock() + 30, b"key", unless=unless))
         except boom as error:
             seen.append(error)
-            yield from tell(Tell(Command(append, (b"list",), (b"told",)), owner.lane, owner))
+            yield from tell(Tell(Command(append, (b"list",), (b"told",)), owner))
             command = Command(append, (b"list",), (b"asked",))
-            tally = yield from broadcast(Broadcast(command, owner.lane, owner, lambda reply: True, 2.0))
+            tally = yield from broadcast(Broadcast(command, owner, lambda reply: True, 2.0))
             seen.append(tally.won)
             raise
 

@@ -23,7 +23,7 @@ def test_acquire_asks_for_a_new_claim(toy):
     assert effect.command.script.name == "lock_acquire"
     assert effect.command.keys == (toy.keys.lock,)
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0)
-    assert (effect.owner, effect.lane, effect.timeout) == (toy.owner, toy.owner.lane, 0.25)
+    assert (effect.owner, effect.timeout) == (toy.owner, 0.25)
     assert effect.late, "who grants after the verdict keeps the claim too"
 
 
@@ -190,7 +190,7 @@ def test_busy_lock_is_none_at_once_without_blocking(toy):
     (undo,) = toy.told
     assert undo.command.keys == toy.keys.all
     assert undo.command.args == (toy.owner.claim(1), 0)
-    assert (undo.owner, undo.lane, undo.owed_to) == (toy.owner, toy.owner.lane, ALL)
+    assert (undo.owner, undo.owed_to) == (toy.owner, ALL)
     assert undo.owed_until >= toy.now + LEASE
     assert len(toy.session.holds) == 0
 
@@ -300,7 +300,7 @@ def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
         assert toy.alarms == 0
         undo = toy.told[-1]
         assert undo.command.args[0] == toy.commands[-1].args[0], "what was asked for last"
-        assert (undo.owner, undo.lane) == (toy.owner, toy.owner.lane)
+        assert undo.owner == toy.owner
         assert undo.owed_until >= toy.now + LEASE, "as long as a node may keep the claim"
         if isinstance(toy.effects[-2], Broadcast):
             assert undo.owed_to == ALL, "the interrupted round may have been sent to any node"

@@ -56,7 +56,7 @@ def test_fill_up_renews_on_all_nodes(toy):
     assert toy.commands[-1].keys == (toy.keys.lock,)
     assert toy.commands[-1].args == (toy.owner.claim(1), 3, 30_000)
     effect = toy.asked[-1]
-    assert (effect.lane, effect.owner, effect.guard, effect.timeout) == (toy.owner.lane, toy.owner, 0.0, 0.25)
+    assert (effect.owner, effect.guard, effect.timeout) == (toy.owner, 0.0, 0.25)
     assert state.touched == ALL
     assert state.kept_until >= now + LEASE
     assert state.valid_until == pytest.approx(now + LEASE - DRIFT), "it is a renewal"

@@ -28,7 +28,7 @@ def test_release_gives_back_the_last_hold(toy):
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
     assert toy.commands[-1].keys == toy.keys.all
     assert toy.commands[-1].args == (toy.owner.claim(1), 0, b"redisson_lock__channel:{redsync:x}")
-    assert (toy.asked[-1].owner, toy.asked[-1].lane) == (toy.owner, toy.owner.lane)
+    assert toy.asked[-1].owner == toy.owner
     assert len(toy.session.holds) == 0
     assert not state.live
     assert state.count == 0
@@ -210,7 +210,7 @@ def test_release_wakes_who_sleeps_until_the_end(toy):
     watch(toy, state)
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
     assert toy.effects[-1].key == state.end_key
-    assert toy.effects[-1].lane == toy.owner.lane
+    assert toy.effects[-1].key == state.end_key
 
 
 def test_release_of_one_of_several_holds_lets_sleepers_look_again(toy):
@@ -237,7 +237,7 @@ def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, ho
     (told,) = toy.told
     assert told.command.keys == toy.keys.all
     assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
-    assert (told.lane, told.owner, told.owed_to) == (toy.owner.lane, toy.owner, ALL)
+    assert (told.owner, told.owed_to) == (toy.owner, ALL)
     assert told.owed_until == pytest.approx(1000.0 + LEASE)
     assert len(toy.session.holds) == 0
     assert not state.live

@@ -39,7 +39,7 @@ def test_abandon_is_for_the_owners_lane_and_all_keys(toy, kind, leave):
     assert effect.command.script is kind.abandon
     assert effect.command.keys == toy.keys.all
     assert effect.command.args == (toy.owner.claim(1), int(leave))
-    assert (effect.lane, effect.owner, effect.owed_to, effect.owed_until) == (toy.owner.lane, toy.owner, 0b101, 7.0)
+    assert (effect.owner, effect.owed_to, effect.owed_until) == (toy.owner, 0b101, 7.0)
 
 
 @pytest.mark.parametrize("leave", [False, True])
@@ -55,7 +55,7 @@ def test_tell_end_signals_only_if_somebody_sleeps(toy):
     toy.play(tell_end(state))
     toy.start(sleep(toy, state))
     toy.play(tell_end(state), "signal")
-    assert (toy.effects[-1].lane, toy.effects[-1].key) == (toy.owner.lane, state.end_key)
+    assert toy.effects[-1].key == state.end_key
 
 
 # Losing.
@@ -103,7 +103,6 @@ def test_wait_end_sleeps_until_the_validity_is_over_and_tells_the_loss(toy):
     toy.play(sleep(toy, state, None), ("wait for end", toy.slept()), *LOSS)
     assert toy.waits[0].until == end
     assert toy.waits[0].key == state.end_key
-    assert toy.waits[0].lane == state.owner.lane
     assert state.lost
     assert state.watchers == 0
 

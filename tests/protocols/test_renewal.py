@@ -32,7 +32,7 @@ def test_renew_asks_for_the_claim_as_it_is_now(toy):
     assert toy.commands[-1].keys == (b"redsync:x",)
     assert toy.commands[-1].args == (toy.owner.claim(1), 3, 30_000)
     effect = toy.asked[-1]
-    assert (effect.lane, effect.owner, effect.guard) == (toy.owner.lane, toy.owner, 0.0)
+    assert (effect.owner, effect.guard) == (toy.owner, 0.0)
     assert effect.timeout == 0.25
 
 

@@ -5,10 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from redsync._core import ownership
 from redsync._core.events import HoldLost
-from redsync._core.ownership import LANES
 from redsync._protocols.lease import lose
+from redsync._protocols.mutex import MUTEX
 
 OURS, HEALED, THEIRS = 2, 1, 0
 ALL = 0b11111
@@ -116,18 +115,12 @@ def test_watchdog_ends_a_hold_when_max_hold_is_over(toy):
     assert "max_hold" in state.lost
 
 
-def test_watchdog_batches_what_is_due_by_lane(toy):
-    owners = [toy.owner, *[toy.new_owner() for _ in range(2 * LANES - 1)]]
-    states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate(owners)]
+def test_watchdog_batches_what_is_due(toy):
+    states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate([toy.owner, toy.new_owner()])]
     toy.now = 1010.5
-    steps = toy.run_watchdog()
-    assert steps == [*["ask lock_renew"] * LANES, "wait"]
-    renewals = toy.asked[len(states) :]
-    assert sorted(effect.lane for effect in renewals) == list(range(LANES))
-    for effect, command in zip(renewals, toy.commands[len(states) :], strict=True):
-        expected = [state for state in states if state.owner.lane == effect.lane]
-        assert command.keys == tuple(state.keys.lock for state in expected)
-        assert effect.owner is None, "it is on behalf of several owners"
+    assert toy.run_watchdog() == ["ask lock_renew", "wait"]
+    assert toy.commands[-1].keys == tuple(state.keys.lock for state in states)
+    assert toy.asked[-1].owner is None, "it is on behalf of several owners"
 
 
 def test_watchdog_sends_no_more_than_200_claims_in_a_command(toy):
@@ -186,10 +179,8 @@ def test_watchdog_takes_up_what_was_acquired_while_it_slept(toy):
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
-def test_watchdog_leaves_alone_what_is_released_while_it_works(make_toy, monkeypatch):
-    monkeypatch.setattr(ownership, "LANES", 2)
-    toy = make_toy()
-    states = [take(toy, "a"), take(toy, "b", owner=toy.new_owner())]
+def test_watchdog_leaves_alone_what_is_released_while_it_works(toy):
+    states = [take(toy, "a"), take(toy, "b", owner=toy.new_owner(), kind=MUTEX)]
     toy.now = 1010.5
 
     def answer(described, effect):
@@ -202,7 +193,7 @@ def test_watchdog_leaves_alone_what_is_released_while_it_works(make_toy, monkeyp
 
     with pytest.raises(Stop):
         toy.drive(toy.watchdog(), answer)
-    assert toy.commands[-1] is None, "the second lane's command had nothing left to say"
+    assert toy.commands[-1] is None, "the second kind's command had nothing left to say"
     assert list(toy.session.holds) == states
     assert toy.events == []
 

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from redsync._core import ownership
 from redsync._core.events import HoldOrphaned
 from redsync._core.presence import ClientRecord
 from redsync._protocols.lease import lose, wait_end
@@ -98,9 +97,7 @@ def test_renewal_that_finds_a_bare_majority_is_followed_by_filling_up(toy):
     assert toy.waits[1].until <= toy.tallies[1].at, "at once"
 
 
-def test_filling_up_is_batched_by_lane_and_kind(make_toy, monkeypatch):
-    monkeypatch.setattr(ownership, "LANES", 2)
-    toy = make_toy()
+def test_filling_up_is_batched_by_kind(toy):
     bare = toy.answers(NEW, NEW, NEW, "down", "down")
     owners = [toy.new_owner(), toy.new_owner()]
     for kind in ("lock", "mutex"):
@@ -110,11 +107,11 @@ def test_filling_up_is_batched_by_lane_and_kind(make_toy, monkeypatch):
                 toy.acquire((f"ask {kind}_acquire", bare), name=f"{kind} {i}", owner=owner, **options)
     toy.now = 1000.5
     toy.commands.clear()
-    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS]] * 3, *[[HEALED, HEALED]] * 2))
-    batches = zip(toy.commands, toy.asked[-4:], strict=True)
-    assert sorted((command.script.name, effect.lane, len(command.keys)) for command, effect in batches) == sorted(
-        (name, owner.lane, 2) for name in ("lock_renew", "mutex_renew") for owner in owners
-    )
+    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS, OURS, OURS]] * 3, *[[HEALED] * 4] * 2))
+    assert sorted((command.script.name, len(command.keys)) for command in toy.commands) == [
+        ("lock_renew", 4),
+        ("mutex_renew", 4),
+    ]
 
 
 def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
@@ -219,7 +216,7 @@ def test_announcement_outlasts_two_that_get_lost_and_is_owed_to_absent_nodes_unt
     (told,) = toy.told
     assert told.command.keys == (b"redsync:client:toy",)
     assert told.command.args == (RECORD, 65_000)
-    assert (told.lane, told.owner) == (0, None)
+    assert told.owner is None
     assert (told.owed_to, told.owed_until) == (ALL, 1065.0)
 
 
@@ -268,7 +265,7 @@ def test_farewell_gives_back_what_every_owner_holds(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
     assert [tell.command.args for tell in toy.told] == [(state.claim, 0, toy.keys.channel) for state in states]
-    assert [tell.lane for tell in toy.told] == [state.owner.lane for state in states]
+    assert [tell.owner for tell in toy.told] == [state.owner for state in states]
     assert all(tell.owed_to == ALL for tell in toy.told)
     assert len(toy.session.holds) == 0
     assert not any(state.live for state in states)

@@ -98,7 +98,7 @@ class Rig:
 
     def broadcast(self, owner, what, timeout=TIMEOUT, **options):
         """Send a command to all nodes and wait for all, as the runner does; return its tally."""
-        effect = Broadcast(self._command(what), 0, owner, bool, timeout, **{"decide": everybody, **options})
+        effect = Broadcast(self._command(what), owner, bool, timeout, **{"decide": everybody, **options})
         parcel = self._note(what, Parcel(effect, effect.tally([node.address for node in self.nodes])))
         parcel.tally.sent_at = sent_at = self.world.clock()
         self.lane.send(parcel)
@@ -109,7 +109,7 @@ class Rig:
         return parcel.tally
 
     def tell(self, owner, what, owed_to=0, owed_until=1e9):
-        self.lane.send(self._note(what, Parcel(Tell(self._command(what), 0, owner, owed_to, owed_until), None)))
+        self.lane.send(self._note(what, Parcel(Tell(self._command(what), owner, owed_to, owed_until), None)))
 
     def _command(self, what):
         return Command(SCRIPT, (b"key",), (b"claim", what))

@@ -68,7 +68,7 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
         maintenance._census.meet(node, await link.talk(greet(raw=link.raw)))
         link.tag = await link.talk(end_former(node))
         await link.talk(load_scripts())
-        await link.talk(subscribe(wake_channel(maintenance._client_id, 0), raw=link.raw))
+        await link.talk(subscribe(wake_channel(maintenance._client_id), raw=link.raw))
         maintenance.lane.install(link)
 
     monkeypatch.setattr(AioMaintenance, "_connect_lane", connect_and_forget)
@@ -137,7 +137,7 @@ def finds(sim, text):
 
 def test_request_is_left_that_nothing_under_way_answers(sim, runner):
     pending = runner.lane.links[0].pending
-    pending.append(Parcel(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), 0, None), None))
+    pending.append(Parcel(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
     finds(sim, "leftovers: a has left 1 requests waiting for replies of node-1")
     sim.nodes[0].hang()
     sim.check()

@@ -77,7 +77,7 @@ RELEASE = Script.load("lock_release")
 
 
 def request(number, claim=b"a:1:1", key=b"x", *, owner=OWNER, owed=0):
-    parcel = Parcel(Tell(Command(RELEASE, (key,), (claim, 0)), 0, owner, owed, math.inf), None)
+    parcel = Parcel(Tell(Command(RELEASE, (key,), (claim, 0)), owner, owed, math.inf), None)
     parcel.number = number
     return parcel
 

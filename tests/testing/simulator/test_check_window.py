@@ -91,7 +91,7 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
         won = yield from acquire(session, demand, pool, now)
         if won:
             release = Command(demand.kind.release, demand.keys.all, (demand.receipt.state.claim, 0, b""))
-            yield from tell(Tell(release, demand.owner.lane, demand.owner))
+            yield from tell(Tell(release, demand.owner))
         return won
 
     monkeypatch.setattr(rate, "acquire", give_back)

@@ -187,7 +187,7 @@ def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
     sim.run(until=sim.now + 2.0)
     assert runner.lane.links[0] is not None
     assert former.open is not ends
-    assert sim.nodes[0].listeners(wake_channel(runner.client_id, 0)) == (1 if ends else 2)
+    assert sim.nodes[0].listeners(wake_channel(runner.client_id)) == (1 if ends else 2)
 
 
 async def hold_while(client, fault):
