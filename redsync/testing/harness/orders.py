@@ -32,6 +32,7 @@ class Order:
         look: Seconds between two looks at a hold.
         limit: How many permits a semaphore has, and how many successes a rate limiter allows.
         per: In what time, in seconds.
+        keep: For how many seconds nodes keep a latch after its last use.
     """
 
     urls: Sequence[str]
@@ -52,6 +53,7 @@ class Order:
     look: float = 0.05
     limit: int = 3
     per: float = 1.0
+    keep: float = 86400.0
 
     def line(self) -> bytes:
         """Return the order as one line."""

@@ -1,7 +1,7 @@
 """Who does something: one thread or one task, that takes things and gives them back again and again.
 
 What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`,
-`permit_ways` and `rate_ways`.
+`permit_ways`, `rate_ways` and `latch_ways`.
 Trouble is noted and survived, as a real program would have to: too few nodes, a timeout, a lost hold. Anything else is
 a bug, and comes out.
 
@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 from redsync.testing.harness.journal import nanoseconds, now_ns
+from redsync.testing.harness.latch_ways import LatchWays
 from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.lock_ways import LockWays
 from redsync.testing.harness.orders import Order
@@ -41,6 +42,7 @@ _WAYS: Final[dict[str, type[LockWays]]] = {
     "read_write_lock": ReadWriteWays,
     "semaphore": PermitWays,
     "rate_limiter": RateWays,
+    "count_down_latch": LatchWays,
 }
 
 
