@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from redsync.exceptions import AcquireTimeout
+from redsync.testing.harness.journal import nanoseconds
 from redsync.testing.harness.lock_ways import LockWays, Turn
 from redsync.testing.harness.tasks import Task
 
@@ -15,16 +16,38 @@ __all__ = ["LatchWays"]
 class LatchWays(LockWays):
     """What an owner does with latches."""
 
-    async def set(self, name: str, n: int) -> None:
-        """Set it, if it is open."""
+    async def fight(self, name: str, task: Task) -> None:
+        """Look or wait; in a process that does not only watch, set it and count it down as well."""
+        draw = self._chance.random()
+        if draw < 0.2:
+            await self.look(name)
+        elif draw < 0.6 or task.way == "watch":
+            await self.wait(name, task.timeout)
+        elif draw < 0.9:
+            await self.insist(name, self._chance.randint(1, 2), 1.0, tries=2)
+        else:
+            await self.set(name, self._chance.randint(1, self._order.limit))
+
+    async def last(self, name: str, timeout: float) -> None:
+        """Count down what is left until it is open; others may set it meanwhile."""
+        until = self._now() + nanoseconds(timeout)
+        while not await self.wait(name, 0.1):
+            if self._now() > until:
+                raise AcquireTimeout(name, timeout)
+            if left := await self.look(name):
+                await self.count_down(name, left, timeout)
+
+    async def set(self, name: str, n: int) -> bool:
+        """Set it, if it is open; return whether it is certain that this has set it."""
         turn = self._call(name, "set", n=n)
         with self._survive(turn):
             # That others set it all the time says nothing of whether it is open: "busy" would.
             with suppress(AcquireTimeout):
                 if await turn.thing.try_set_count(n):
                     turn.note("set", n=n)
-                    return
+                    return True
             turn.note("not set")
+        return False
 
     async def delete(self, name: str) -> None:
         """Let it be as if never set."""

@@ -28,15 +28,15 @@ from redsync.testing.harness.orders import Order
 from redsync.testing.harness.permit_ways import PermitWays
 from redsync.testing.harness.rate_ways import RateWays
 from redsync.testing.harness.read_write_ways import ReadWriteWays
-from redsync.testing.harness.tasks import WORK, Task
+from redsync.testing.harness.tasks import WORK
 
 __all__ = ["Owner", "World"]
 
 Note: TypeAlias = Callable[..., None]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
-_LAST: Final = Task(30.0, 0.0)
-"""How each thing is taken when the faults are over."""
+_PATIENCE: Final = 30.0
+"""Seconds to wait for each thing when the faults are over."""
 
 _WAYS: Final[dict[str, type[LockWays]]] = {
     "read_write_lock": ReadWriteWays,
@@ -103,12 +103,12 @@ class Owner:
     async def finish(self) -> None:
         """Take everything once more, now that nothing is in trouble."""
         for name in self.order.names:
-            turn = self.ways(name.partition(":")[0]).turn(name, _LAST)
+            note = partial(self._note, "last", name=name, asked=self.world.now())
             try:
-                async with turn.thing:
-                    self._note("last", name=name, asked=turn.asked, got=True)
+                await self.ways(name.partition(":")[0]).last(name, _PATIENCE)
+                note(got=True)
             except (AcquireTimeout, QuorumError, LeaseLostError) as error:
-                self._note("last", name=name, asked=turn.asked, got=False, why=repr(error))
+                note(got=False, why=repr(error))
 
     def close(self) -> None:
         """Close the ledgers."""
