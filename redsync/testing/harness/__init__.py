@@ -8,6 +8,7 @@ faults they inject and in what they show. All else is here:
 - `process`: a process with several owners, told what to do by an `Order`; `crew`: such processes, started and killed.
 - `journal`: one line for each thing that an owner did; `holds`: what these lines amount to; `ledger`: what owners
   read and write under their holds, so that a broken lock is seen without trusting any clock.
-- `exclusion`, `losses`, `endings`, `spans`: pure functions that find broken promises; `verdicts` is what they share.
+- `exclusion`, `latches`, `losses`, `endings`, `spans`: pure functions that find broken promises; `verdicts` is what
+  they share.
 - `nemesis`: carries planned faults out.
 """
