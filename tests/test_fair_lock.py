@@ -77,7 +77,6 @@ def test_order_holds_while_a_minority_of_nodes_fails(lock, line_up, nodes):
     assert served == list(range(5))
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_place_of_who_gives_up_is_left(client, make_worker, line_up, eventually, raw):
     served = []
     lock = client.get_fair_lock("x")
@@ -110,7 +109,6 @@ def test_waiter_whose_client_is_closed_holds_up_nobody(lock, make_client, make_w
     assert waiter.result(20)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_free_lock_is_refused_to_who_would_overtake(lock, client, make_worker, raw, eventually):
     """A waiter that everybody takes for alive, but that never takes its turn: its place ends by itself."""
     with lock:

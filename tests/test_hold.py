@@ -71,7 +71,6 @@ def test_on_lost_is_not_called_for_acquisitions_that_were_released(client, raw):
     assert len(calls) == 1
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_on_lost_that_raises_breaks_nothing(make_client, raw, caplog):
     events = []
 
@@ -96,7 +95,6 @@ def test_on_lost_that_raises_breaks_nothing(make_client, raw, caplog):
         lost.release()
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_majority_that_forgets_is_told_before_the_lease_ends(make_client, raw, caplog, eventually):
     client = make_client(lease=3.0)
     lost = []
@@ -122,7 +120,6 @@ def test_minority_that_forgets_is_healed(make_client, raw, caplog, eventually):
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_hold_survives_a_rolling_restart_of_all_nodes(make_client, nodes, raw, eventually):
     client = make_client(lease=0.9)
     with client.get_lock("x") as hold:

@@ -98,7 +98,6 @@ def test_timeout_is_kept(latch, timeout, raw, eventually):
     eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 0)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_latch_is_not_opened_by_nodes_that_die_hang_or_come_back_empty(latch, nodes, make_client, other, raw):
     latch.try_set_count(2)
     latch.count_down()
@@ -133,7 +132,6 @@ def test_count_down_waits_for_a_quorum_and_counts_once(client, nodes, other, raw
     assert latch.count() == 2
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_count_down_that_failed_may_be_repeated(client, nodes):
     latch = client.get_count_down_latch("x", timeout=0.4)
     latch.try_set_count(3)

@@ -167,7 +167,6 @@ def records(raw):
     return [set(node.keys("redsync:client:*")) for node in raw]
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_inspect_shows_the_process_of_a_holder_elsewhere(client, start_program):
     began = time.time()
     process = start_program(
@@ -182,7 +181,6 @@ def test_inspect_shows_the_process_of_a_holder_elsewhere(client, start_program):
     assert began - 1 <= holder.since <= time.time()
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_inspect_names_a_package_that_runs_as_a_program(client, start_program):
     start_program(
         """
@@ -196,7 +194,6 @@ def test_inspect_names_a_package_that_runs_as_a_program(client, start_program):
     assert client.inspect("x").holders[0].program == "some_package"
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_inspect_shows_the_child_of_a_fork_as_a_process_of_its_own(client, start_program, eventually):
     process = start_program(
         """
@@ -227,7 +224,6 @@ def test_record_is_on_all_nodes_while_the_client_lives_and_gone_when_it_is_close
     eventually(lambda: records(raw) == [set()] * 5)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_record_of_a_killed_process_outlasts_it_for_a_while(client, start_program, raw):
     """So that people can see whose claim it is that has to expire."""
     process = start_program(

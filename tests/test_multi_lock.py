@@ -150,7 +150,6 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
     eventually(lambda: raw.count("redsync:c") == 5)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worker, raw, eventually):
     """Each of eight threads of two clients takes three of four locks at a time, in an order of its own."""
     seed = random.randrange(2**32)
@@ -203,7 +202,6 @@ def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(clien
         waiter.do(multi.release)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, make_worker, nodes, far_nodes):
     one = make_client(spelled(nodes, "127.0.0.1")), make_client(spelled(far_nodes, "localhost"))
     two = make_client(spelled(nodes, "localhost")), make_client(spelled(far_nodes, "127.0.0.1"))
@@ -224,7 +222,6 @@ def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, m
     assert orders == [[False, True]] * 4, "each began with another one"
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_locks_of_one_name_are_had_at_once_or_not_at_all_without_waiting(client, far, other):
     locks = [client.get_lock("x"), far.get_lock("x")]
     multi = client.get_multi_lock(*locks)
@@ -301,7 +298,6 @@ def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventu
     eventually(lambda: raw.keys() == keys("d"))
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(client, other, make_worker, raw, eventually):
     a, b = client.get_lock("a"), client.get_lock("b")
     third = make_worker()
@@ -344,7 +340,6 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
     assert timeouts[3:] == [0.0] * 3 + [None] * 3
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"), client.get_lock("c"))
     far_nodes.kill(0)

@@ -98,7 +98,6 @@ def test_with_after_a_loss_releases_only_its_own_hold(mutex, other, raw, eventua
 WARNED = ("redsync.watchdog", "WARNING")
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other, caplog, eventually):
     mutex, theirs = client.get_mutex("x"), client.get_mutex("x")
     mutex.acquire()

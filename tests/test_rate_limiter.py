@@ -50,7 +50,6 @@ def test_as_many_succeed_as_the_rate_allows_and_no_more(daily, make_client):
     assert daily.available() == elsewhere.available() == 0
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_who_waits_succeeds_when_the_window_has_passed(limiter):
     instants = []
     for _ in range(10):
@@ -69,7 +68,6 @@ def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
     assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_first_come_is_first_served(limiter, make_client, make_worker, raw, eventually):
     limiter.acquire(n=3)
     served = []
@@ -90,7 +88,6 @@ def test_first_come_is_first_served(limiter, make_client, make_worker, raw, even
     assert served == [0, 1, 2]
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_waiters_sleep_until_their_turn(client, make_worker, raw):
     limiter = client.get_rate_limiter("x", 2, 0.5)
     limiter.acquire(n=2)
@@ -113,7 +110,6 @@ def test_retry_after_is_zero_while_one_is_free(limiter):
     assert limiter.available() == 1, "nothing is taken by looking"
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_who_waits_for_retry_after_succeeds(limiter):
     for n in (1, 2, 3, 1, 3):
         while (left := limiter.retry_after(n)) > 0:
@@ -234,7 +230,6 @@ def test_limiter_is_pickled(daily):
 # All at once.
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_no_window_has_more_successes_than_the_rate_among_threads(make_client, make_worker):
     clients = [make_client() for _ in range(3)]
     guard, instants = threading.Lock(), []

@@ -181,7 +181,6 @@ def test_readers_are_not_starved_by_writers_that_wait(lock, make_worker, waiters
     assert order == ["write", "read", "write", "write"]
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters, *, promptly):
     def give_up():
         with read:
@@ -201,7 +200,6 @@ def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other,
 # Leases, and losing.
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_claims_are_renewed_each_for_itself(make_client, other, raw):
     client = make_client(lease=SHORT)
     lock = client.get_read_write_lock("x")
@@ -217,7 +215,6 @@ def test_claims_are_renewed_each_for_itself(make_client, other, raw):
         other.do(lock.read_lock.release)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_dead_reader_frees_the_writer_within_its_lease_although_another_renews(make_client, make_worker, eventually):
     client = make_client(lease=SHORT)
     lock = client.get_read_write_lock("x")
@@ -274,7 +271,6 @@ def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
 # Nodes that fail.
 
 
-@pytest.mark.asyncio_in_sweeps
 @pytest.mark.parametrize(("mode", "wanted"), [("read_lock", "write_lock"), ("write_lock", "read_lock")])
 def test_node_that_restarts_empty_lets_nobody_in_beside_the_holder(make_client, nodes, other, mode, wanted):
     """Three of five keep the claim; with a guard the two that forgot it do not vote, and renewals heal them."""

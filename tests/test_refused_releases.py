@@ -28,7 +28,6 @@ def admins(nodes):
         yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in MAJORITY]
 
 
-@pytest.mark.asyncio_in_sweeps
 @pytest.mark.parametrize("trouble", [read_only, busy])
 @pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "read_lock", "write_lock", "semaphore"])
 def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
@@ -58,7 +57,6 @@ def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_clie
     assert not any(admin.exists("redsync:x") for admin in admins)
 
 
-@pytest.mark.asyncio_in_sweeps
 @pytest.mark.parametrize(
     "kind",
     [

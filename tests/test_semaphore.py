@@ -138,7 +138,6 @@ def test_release_inside_of_the_only_permit_is_told_at_the_end(semaphore):
 # Leases and loss.
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_permit_is_renewed_until_it_is_released(make_client):
     semaphore = make_client(lease=0.6).get_semaphore("x", 1)
     permit = semaphore.acquire()
@@ -368,7 +367,6 @@ def test_semaphore_is_pickled_without_its_permits(semaphore):
 # Many at once.
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_there_are_never_more_inside_than_permits(make_client, make_worker):
     clients = [make_client() for _ in range(4)]
     guard, inside, most, served = threading.Lock(), [0], [0], []

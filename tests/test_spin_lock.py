@@ -62,7 +62,6 @@ def test_waiting_leaves_no_place_on_any_node(client, lock, other, raw, eventuall
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-@pytest.mark.asyncio_in_sweeps
 def test_backoff_is_called_with_the_number_of_tries_and_kept(client, lock, other):
     backoff = Backoff(0.05)
     other.do(lock.acquire)

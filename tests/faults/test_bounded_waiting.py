@@ -4,7 +4,7 @@ import pytest
 
 from redsync import QuorumError
 
-pytestmark = pytest.mark.usefixtures("both_flavours")
+pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 
 LATE = 0.3
 """Seconds."""
