@@ -212,18 +212,6 @@ def test_client_takes_its_settings_by_name_only(nodes):
         Client(nodes.urls, "prefix:")
 
 
-def test_node_timeout_bounds_the_wait_for_a_hung_majority(make_client, nodes, promptly):
-    lock = make_client(node_timeout=0.1).get_lock("x")
-    for i in range(3):
-        nodes.pause(i)
-
-    def try_in_vain():
-        with pytest.raises(QuorumError):
-            lock.acquire(False)
-
-    assert promptly(try_in_vain, 1.0) >= 0.1
-
-
 # Nodes that may have lost their memory
 
 
@@ -345,16 +333,6 @@ def test_client_tells_of_a_dead_node_until_it_is_back(make_client, nodes, eventu
         (NodeChanged, address, "up"),
     ]
     assert events[0].reason
-
-
-def test_nodes_tell_of_a_hung_node_until_it_answers(make_client, nodes, eventually):
-    client = make_client(node_timeout=0.1)
-    nodes.pause(4)
-    with client.get_lock("x"):
-        eventually(lambda: states(client) == ["up", "up", "up", "up", "suspect"])
-        assert "owes" in client.nodes()[4].last_error
-    nodes.resume(4)
-    eventually(lambda: states(client) == ["up"] * 5)
 
 
 def test_client_is_made_without_a_majority_and_works_when_it_is_there(make_client, nodes, eventually):

@@ -44,7 +44,7 @@ NOT_RUN = {
 }
 SWEEPS = {
     "python": {"docs/testing.md", "docs/howto/testing-your-code.md", "docs/howto/long-jobs.md", "docs/safety.md"},
-    "bash": {"docs/cli/index.md", "docs/cli/inspect.md", "docs/operate/runbooks.md"},
+    "bash": {"docs/cli/index.md", "docs/cli/inspect.md", "docs/cli/lock.md", "docs/operate/runbooks.md"},
 }
 MARK = "\N{RECORD SEPARATOR}"
 MARKING = {"python": f"print({MARK!r}, {{}}, flush=True)", "bash": "printf '\\036 %d\\n' {}"}
