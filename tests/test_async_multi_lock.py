@@ -3,11 +3,13 @@
 import asyncio
 import types
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from redsync import HoldLost, LeaseLostError, QuorumError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
+from tests.support.sweeps import swept
 from tests.test_async_cancel import for_every_turn, give_back, ground_of, states_of_nodes
 from tests.test_async_with import goes_on, lose
 
@@ -18,110 +20,78 @@ def multi_of(client):
     return client.get_multi_lock(client.get_mutex("y"), client.get_lock("x"), client.get_fair_lock("z"))
 
 
-# Cancelled at every turn, and again at every later one.
+# Cancelled at any turn, and again at any later one.
 
 
-@states_of_nodes
-@in_loop
-async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            try:
-                assert await multi.acquire()
-            except asyncio.CancelledError:
-                assert not any(lock.hold_count() for lock in multi._locks)
-                raise
-            finally:
-                await give_back(multi)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
+async def acquire(multi, begun):
+    begun.set()
+    try:
+        assert await multi.acquire()
+    except asyncio.CancelledError:
+        assert not any(lock.hold_count() for lock in multi._locks)
+        raise
+    finally:
+        await give_back(multi)
 
 
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_acquire_that_is_refused_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        holder = ground.other.get_lock("z")
-        assert await holder.acquire()
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            try:
-                with suppress(QuorumError):  # where the machine is busy
-                    assert await multi.acquire(timeout=0.004) is False
-            finally:
-                assert not any(lock.hold_count() for lock in multi._locks)
-
-        async def check():
-            await ground.is_clean(held=[b"redsync:z"])
-
-        assert await for_every_turn(operation, check, limit=100) > 10
-        await holder.release()
+async def acquire_in_vain(multi, begun):
+    begun.set()
+    try:
+        with suppress(QuorumError):  # where the machine is busy
+            assert await multi.acquire(timeout=0.004) is False
+    finally:
+        assert not any(lock.hold_count() for lock in multi._locks)
 
 
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            assert await lock.acquire()
-            begun.set()
-            try:
-                assert await multi.acquire()
-            except asyncio.CancelledError:
-                assert [each.hold_count() for each in multi._locks] == [1, 0, 0]
-                raise
-            finally:
-                try:
-                    await give_back(multi)
-                finally:
-                    await give_back(lock)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
+async def acquire_beside_a_hold(multi, begun):
+    lock = multi._locks[0]
+    assert await lock.acquire()
+    begun.set()
+    try:
+        assert await multi.acquire()
+    except asyncio.CancelledError:
+        assert [each.hold_count() for each in multi._locks] == [1, 0, 0]
+        raise
+    finally:
+        try:
+            await give_back(multi)
+        finally:
+            await give_back(lock)
 
 
-@states_of_nodes
-@in_loop
-async def test_release_cancelled_at_any_turn_has_given_all_back(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            assert await multi.acquire()
-            begun.set()
-            try:
-                await multi.release()
-            finally:
-                assert not any(lock.hold_count() for lock in multi._locks)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 1
+async def release(multi, begun):
+    assert await multi.acquire()
+    begun.set()
+    try:
+        await multi.release()
+    finally:
+        assert not any(lock.hold_count() for lock in multi._locks)
 
 
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            async with multi as hold:
-                hold.check()
-                await turns(3)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=60) > 10
+async def enter_and_leave(multi, begun):
+    begun.set()
+    try:
+        async with multi as hold:
+            hold.check()
+            await turns(3)
+    finally:
         assert not multi._entered
         assert not any(lock._entered for lock in multi._locks)
+
+
+@pytest.mark.parametrize(
+    "operation", [acquire, release, *swept(acquire_in_vain, acquire_beside_a_hold, enter_and_leave)]
+)
+@states_of_nodes
+@in_loop
+async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation):
+    async with ground_of(nodes, raw, state) as ground:
+        multi, holder = multi_of(ground.client), ground.other.get_lock("z")
+        if operation is acquire_in_vain:
+            assert await holder.acquire()
+        check = partial(ground.is_clean, held=[b"redsync:z"] if holder.owned() else [])
+        assert await for_every_turn(partial(operation, multi), check, limit=100) > 1
+        await give_back(holder)
 
 
 @in_loop
