@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
-from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
+from redsync import HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, each_entered
 from tests.test_async_with import goes_on, lose
@@ -79,26 +79,6 @@ async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, 
         await goes_on()
 
 
-@in_loop
-async def test_context_manager_in_a_generator_that_is_closed_has_given_back(nodes, raw):
-    async with client_of(nodes) as client:
-
-        @asynccontextmanager
-        async def guarded():
-            async with client.get_lock("x"):
-                yield
-
-        async def stream():
-            async with guarded(), AsyncExitStack() as stack:
-                await stack.enter_async_context(client.get_lock("y"))
-                yield 1
-
-        async with aclosing(stream()) as closing:
-            assert await anext(closing) == 1
-            assert len({key for _, key in claims(raw)}) == 2
-        assert not claims(raw)
-
-
 @each_entered
 @in_loop
 async def test_generator_that_another_task_ends_has_given_back(nodes, raw, kind):
@@ -132,49 +112,6 @@ async def test_generator_that_nobody_has_any_more_gives_back(nodes, raw):
         gc.collect()
         await becomes_free(nodes)
         assert not is_held(client)
-
-
-@in_loop
-async def test_generators_that_are_closed_in_the_wrong_order_give_back_each_its_own(nodes):
-    async with client_of(nodes) as client:
-        semaphore, holds = client.get_semaphore("x", 3), []
-
-        async def stream():
-            async with semaphore as permit:
-                holds.append(permit)
-                yield 1
-
-        first, second = stream(), stream()
-        await anext(first)
-        await anext(second)
-        async with semaphore as own:
-            await first.aclose()
-            with comes_out(NotOwnedError):
-                holds[0].check()
-            holds[1].check()
-            own.check()
-            await asyncio.create_task(second.aclose())
-            own.check()
-            assert await semaphore.available() == 2
-        assert await semaphore.available() == 3
-
-
-@in_loop
-async def test_generator_that_another_task_closes_leaves_the_closers_own_hold(nodes, raw):
-    async with client_of(nodes) as client:
-        lock = client.get_read_write_lock("x").read_lock
-
-        async def close(stream):
-            async with lock as own:
-                await stream.aclose()
-                own.check()
-                assert lock.hold_count() == 1
-
-        stream = rows(lock)
-        await anext(stream)
-        await asyncio.create_task(close(stream))
-        assert lock.hold_count() == 0
-        assert not claims(raw)
 
 
 def test_generators_that_are_left_when_the_loop_ends_say_nothing(nodes, raw):

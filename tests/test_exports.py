@@ -9,60 +9,15 @@ import pytest
 
 import redsync
 
-EXPORTS = [
-    "AcquireTimeout",
-    "AsyncClient",
-    "AsyncCountDownLatch",
-    "AsyncFairLock",
-    "AsyncFencedLock",
-    "AsyncHold",
-    "AsyncLock",
-    "AsyncMultiHold",
-    "AsyncMultiLock",
-    "AsyncMutex",
-    "AsyncPermit",
-    "AsyncRateLimiter",
-    "AsyncReadLock",
-    "AsyncReadWriteLock",
-    "AsyncSemaphore",
-    "AsyncSpinLock",
-    "AsyncWriteLock",
-    "Choice",
-    "Client",
-    "ClientClosedError",
-    "ConfigurationError",
-    "CountDownLatch",
-    "FairLock",
-    "FencedLock",
-    "Hold",
-    "HoldLost",
-    "HoldOrphaned",
-    "Holder",
-    "KeyTypeError",
-    "LeaseLostError",
-    "Lock",
-    "LockInfo",
-    "MultiHold",
-    "MultiLock",
-    "Mutex",
-    "NodeChanged",
-    "NodeStatus",
-    "NotOwnedError",
-    "OverReleaseError",
-    "Permit",
-    "PermitHolder",
-    "QuorumError",
-    "RateLimiter",
-    "ReadLock",
-    "ReadWriteLock",
-    "RedsyncError",
-    "ReentrantCallError",
-    "Semaphore",
-    "SpinLock",
-    "UpgradeError",
-    "Vote",
-    "WriteLock",
-]
+NAMES = """
+    AcquireTimeout AsyncClient AsyncCountDownLatch AsyncFairLock AsyncFencedLock AsyncHold AsyncLock AsyncMultiHold
+    AsyncMultiLock AsyncMutex AsyncPermit AsyncRateLimiter AsyncReadLock AsyncReadWriteLock AsyncSemaphore
+    AsyncSpinLock AsyncWriteLock Choice Client ClientClosedError ConfigurationError CountDownLatch FairLock
+    FencedLock Hold HoldLost HoldOrphaned Holder KeyTypeError LeaseLostError Lock LockInfo MultiHold MultiLock Mutex
+    NodeChanged NodeStatus NotOwnedError OverReleaseError Permit PermitHolder QuorumError RateLimiter ReadLock
+    ReadWriteLock RedsyncError ReentrantCallError Semaphore SpinLock UpgradeError Vote WriteLock
+"""
+EXPORTS = NAMES.split()
 
 
 def test_exports_are_these():
