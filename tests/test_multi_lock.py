@@ -1,7 +1,6 @@
 """The multi-lock as its users meet it: several locks as one, on real nodes, for threads and for asyncio."""
 
 import itertools
-import random
 import time
 
 import pytest
@@ -140,33 +139,6 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
     other.do(b.release)
     assert waiter.result(20) is True
     eventually(lambda: raw.count("redsync:c") == 5)
-
-
-def test_multi_locks_in_any_order_never_deadlock(client, make_client, make_worker, raw, eventually):
-    """Each of eight threads of two clients takes three of four locks at a time, in an order of its own."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    clients = [client, make_client()]
-    makers = ["get_lock", "get_fair_lock", "get_spin_lock", "get_mutex"]
-    inside = dict.fromkeys("abcd", 0)
-
-    def work(number):
-        dice = random.Random(seed + number)
-        mine = clients[number % 2]
-        for _ in range(3):
-            names = dice.sample("abcd", 3)
-            with mine.get_multi_lock(*[getattr(mine, makers["abcd".index(name)])(name) for name in names]):
-                for name in names:
-                    inside[name] += 1
-                    assert inside[name] == 1
-                time.sleep(0.001)
-                for name in names:
-                    inside[name] -= 1
-        return True
-
-    workers = [make_worker().start(work, number) for number in range(8)]
-    assert all(worker.result(60) for worker in workers)
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 # Locks of one name on different nodes

@@ -68,26 +68,6 @@ def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
     assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
 
 
-def test_first_come_is_first_served(limiter, make_client, make_worker, raw, eventually):
-    limiter.acquire(n=3)
-    served = []
-
-    def wait(number):
-        assert make_client().get_rate_limiter("x", 3, 0.4).acquire(n=3)
-        served.append(number)
-
-    def in_line(number):
-        return all(node.zcard("redsync_queue:{redsync:x}") > number for node in raw)
-
-    waiting = []
-    for number in range(3):
-        waiting.append(make_worker().start(wait, number))
-        eventually(partial(in_line, number))
-    for each in waiting:
-        each.result(20)
-    assert served == [0, 1, 2]
-
-
 # Looking.
 
 

@@ -204,28 +204,6 @@ def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw, *
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
-def test_first_come_is_first_served(semaphore, make_client, make_worker, client, eventually):
-    permit = semaphore.acquire(n=3)
-    served, begun = [], []
-
-    def wait(number):
-        mine = make_client().get_semaphore("x", 3)
-        begun.append(number)
-        with mine:
-            served.append(number)
-            time.sleep(0.02)
-
-    waiting = []
-    for number in range(4):
-        waiting.append(make_worker().start(wait, number))
-        eventually(lambda: len(client.inspect("x").waiters) == len(waiting))
-    semaphore.release()
-    for each in waiting:
-        each.result(20)
-    assert served == [0, 1, 2, 3]
-    permit.release()
-
-
 def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, client, eventually):
     singles = [semaphore.acquire() for _ in range(3)]
     many = make_worker().start(elsewhere.acquire, n=3)
@@ -235,12 +213,6 @@ def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, 
         assert semaphore.acquire(False) is None, "it would have to wait for ever"
     singles[2].release()
     assert many.result(20)
-
-
-def test_who_gives_up_leaves_no_place(semaphore, elsewhere, raw, eventually):
-    semaphore.acquire(n=3)
-    assert elsewhere.acquire(timeout=0.2) is None
-    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
 # The limit.
@@ -271,12 +243,6 @@ def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
     semaphore.resize(4)
     assert waiting.result(20)
-
-
-def test_more_at_once_than_a_shrink_has_left_is_an_error(semaphore, elsewhere):
-    elsewhere.resize(2)
-    with pytest.raises(ConfigurationError, match="was resized to 2 permits: 3 at once can't be had"):
-        semaphore.acquire(n=3)
 
 
 # Looks.

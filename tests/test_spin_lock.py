@@ -58,14 +58,6 @@ def test_backoff_is_called_with_the_number_of_tries_and_kept(client, lock, other
     other.do(lock.release)
 
 
-def test_backoff_of_zero_tries_at_once(client, lock, other):
-    backoff = Backoff(0)
-    other.do(lock.acquire)
-    assert client.get_spin_lock("x", backoff=backoff).acquire(timeout=0.3) is False
-    assert len(backoff.tries) > 5
-    other.do(lock.release)
-
-
 def test_backoff_is_not_asked_when_the_lock_is_free_or_not_waited_for(client, lock, other):
     backoff = Backoff(0.01)
     with client.get_spin_lock("x", backoff=backoff) as hold:
