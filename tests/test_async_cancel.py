@@ -142,8 +142,8 @@ async def for_every_turn(operation, check, *, limit=100_000):
                 error.add_note(f"cancelled after {k} turns, again after {j}")
                 raise
             second = second or not j
-            j += luck.randrange(1, 2 + j // 4)
-        k += luck.randrange(1, 2 + k // 10)
+            j += luck.randrange(1, 2 + j // 2)
+        k += luck.randrange(1, 2 + k // 5)
     return trials
 
 
