@@ -8,6 +8,7 @@ import pytest
 from redsync import (
     AcquireTimeout,
     AsyncClient,
+    Client,
     ClientClosedError,
     ConfigurationError,
     KeyTypeError,
@@ -104,7 +105,11 @@ def test_same_name_is_another_lock_under_another_prefix_or_on_other_nodes(client
 def test_multi_lock_is_refused_when_made_of_something_else(client, lock, multi, nodes, flavour):
     with lock as hold:
         pass
-    theirs = AsyncClient(nodes.urls).get_lock("x") if flavour == "threads" else None
+    if flavour == "threads":
+        theirs = AsyncClient(nodes.urls).get_lock("x")
+    else:
+        with Client(nodes.urls, restart_guard=0.0) as plain:
+            theirs = plain.get_lock("x")
     for thing in (None, "x", ["lock"], client, hold, theirs):
         with pytest.raises(TypeError, match=f"a multi-lock for {flavour} is made of locks for {flavour}"):
             client.get_multi_lock(lock, thing)
