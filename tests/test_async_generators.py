@@ -311,8 +311,9 @@ async def test_coroutine_that_is_dropped_without_a_loop_says_nothing(nodes, monk
             coroutine.close()
 
 
+@each_entered
 @in_loop
-async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_back_all_the_same(nodes):
+async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_back_all_the_same(nodes, kind):
     """That can't be told from a generator whose end may await, see `frames`."""
 
     async def work(lock):
@@ -323,12 +324,12 @@ async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_bac
         return inside
 
     async with client_of(nodes) as client:
-        coroutine = work(client.get_lock("x"))
+        coroutine = work(KINDS[kind](client))
         await begin(coroutine)
         with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
             coroutine.close()
         coroutine.close()
-        await becomes_free(nodes)
+        await becomes_free(nodes, kind)
         assert not is_held(client)
 
 

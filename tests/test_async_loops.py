@@ -527,8 +527,8 @@ FORKS = """
     import asyncio, gc, os, signal, sys, traceback
     from redsync import AsyncClient
 
-    client = AsyncClient(sys.argv[1:], lease=60, restart_guard=0)
-    unused = AsyncClient(sys.argv[1:], lease=60, restart_guard=0)
+    client = AsyncClient(sys.argv[1:], lease=60, node_timeout=20, restart_guard=0)
+    unused = AsyncClient(sys.argv[1:], lease=60, node_timeout=20, restart_guard=0)
 
     def in_child(main):
         # In a loop of its own, though the parent's is running, as multiprocessing does it.

@@ -426,7 +426,7 @@ FORKS = """
     import os, sys
     from redsync import Client, NotOwnedError
 
-    client = Client(sys.argv[1:], restart_guard=0, lease=0.9)
+    client = Client(sys.argv[1:], restart_guard=0, lease=2.0, node_timeout=20.0)
     lock, mutex = client.get_lock("x"), client.get_mutex("y")
 
     def in_child(function):
@@ -457,7 +457,7 @@ FORKS = """
             in_child(lambda: [each.acquire(False), refused(each.release)])
         in_child(hold_of_its_own)
         in_child(lambda: [client.close()])
-        hold.wait_lost(1.0)  # for longer than the lease
+        hold.wait_lost(2.2)  # for longer than the lease
         hold.extend()
         held.extend()
         print("still held:", hold.owner.startswith(parent), lock.owned(), mutex.owned())

@@ -70,6 +70,7 @@ def keys_of_latch(raw):
     return [{key for key in keys if b"setting" not in key} for keys in every]
 
 
+@pytest.mark.asyncio_too
 def test_deleted_latch_is_as_if_never_set_and_releases_who_waits(latch, other, eventually, raw):
     latch.delete()
     latch.try_set_count(5)

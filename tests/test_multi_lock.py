@@ -76,7 +76,7 @@ def keys(*names):
 
 def test_multi_lock_is_made_of_one_lock_at_least(client):
     with client.get_multi_lock(client.get_lock("x")) as hold:
-        assert hold.name == ("x",)
+        assert (hold.name, hold.fencing_token) == (("x",), None)
         assert client.get_lock("x").owned()
     with pytest.raises(ValueError, match="at least one lock"):
         client.get_multi_lock()
@@ -220,6 +220,7 @@ def test_locks_of_one_name_are_held_again_after_a_wait_of_their_condition(client
     assert worker.do(lambda: [lock.hold_count() for lock in locks]) == [2, 2]
 
 
+@pytest.mark.asyncio_too
 def test_lock_that_is_given_twice_by_different_addresses_is_refused(client, make_client, nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("x"), make_client(spelled(nodes, "localhost")).get_mutex("x"))
     for timeout in (-1, 0):
@@ -547,6 +548,7 @@ def test_wait_lost_leaves_no_callback_behind(multi, client):
         assert not any(state.watchers for state in states)
 
 
+@pytest.mark.asyncio_too
 def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost(
     make_client, make_worker, other, client, eventually
 ):

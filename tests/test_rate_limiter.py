@@ -71,6 +71,7 @@ def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
 # Looking.
 
 
+@pytest.mark.asyncio_too
 def test_retry_after_is_zero_while_one_is_free(limiter):
     assert limiter.retry_after() == 0.0
     limiter.acquire(n=2)

@@ -232,6 +232,13 @@ def test_node_that_restarts_empty_lets_nobody_in_beside_the_holder(make_client, 
     getattr(lock, mode).release()
 
 
+def test_no_quorum_is_an_error(make_client):
+    lock = make_client([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]).get_read_write_lock("x")
+    for look in (lock.write_lock.locked, lock.read_lock.force_release):
+        with pytest.raises(QuorumError, match="'x'"):
+            look()
+
+
 # The objects.
 
 

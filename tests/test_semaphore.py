@@ -121,6 +121,7 @@ def test_with_takes_permits_and_gives_them_back(semaphore):
     assert semaphore.available() == 3
 
 
+@pytest.mark.asyncio_too
 def test_with_waits_for_its_timeout(client, semaphore):
     semaphore.acquire(n=3)
     impatient = client.get_semaphore("x", 3, timeout=0.3)
@@ -128,6 +129,7 @@ def test_with_waits_for_its_timeout(client, semaphore):
         pytest.fail("the body ran without a permit")
 
 
+@pytest.mark.asyncio_too
 def test_release_inside_of_the_only_permit_is_told_at_the_end(semaphore):
     with pytest.raises(NotOwnedError), semaphore:
         semaphore.release()
@@ -226,6 +228,7 @@ def test_programs_that_disagree_are_told(client, semaphore, elsewhere):
     assert elsewhere.acquire(False)
 
 
+@pytest.mark.asyncio_too
 def test_resize_is_learnt_by_all(client, semaphore, elsewhere):
     held = semaphore.acquire(n=3)
     elsewhere.resize(5)
@@ -266,6 +269,7 @@ def test_without_a_quorum_there_is_no_permit(make_client, nodes):
 # At the edge.
 
 
+@pytest.mark.asyncio_too
 def test_numbers_that_can_not_be_are_refused(client, semaphore):
     for permits in (0, -1, 10_001, 1.5, "3", None, True):
         for call in (lambda permits=permits: client.get_semaphore("x", permits), partial(semaphore.resize, permits)):
