@@ -24,14 +24,6 @@ def test_lost_hold_still_says_so_when_its_release_failed(lock, raw):
         assert hold.remaining() == 0.0
 
 
-def test_hold_is_released_by_one_of_many_threads(lock, make_worker):
-    with lock as hold:
-        results = [make_worker().start(timed, hold.release) for _ in range(6)]
-        outcomes = [result.result(20)[0] for result in results]
-    assert outcomes.count(None) == 1
-    assert sum(isinstance(outcome, NotOwnedError) for outcome in outcomes) == 5
-
-
 def test_inner_hold_leaves_the_outer_one_valid(lock):
     with lock as outer:
         with lock as inner:
