@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from redsync import HoldLost, LeaseLostError, NotOwnedError
+from redsync import HoldLost, LeaseLostError
 from tests.support.locks import PATIENCE, SHORT, claims, flush, lose, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
