@@ -200,7 +200,7 @@ def lose_connections(client, guarded, eventually):
     eventually(lambda: [node.state for node in client.nodes()] == ["up"] * 3)
 
 
-def use_commands(guarded, one):
+def use_commands(guarded, one, eventually):
     one.get_count_down_latch("shown").try_set_count(1)
     with one.get_lock("shown"):
         for command in (["ls"], ["show", "shown"], ["doctor", "--json"], ["bench", "--seconds", "0.05"]):
@@ -213,7 +213,9 @@ def use_commands(guarded, one):
         admin.script_flush()
     lock = one.get_lock("broken")
     lock.acquire(timeout=20)
+    eventually(lambda: all(admin.exists("redsync:broken") for admin in guarded.admins))
     status, said = guarded.command("show", "broken", "--json")
+    assert status == 0, said
     owner = json.loads(said)["nodes"][0]["holders"][0]["owner"]
     status, said = guarded.command("break", "broken", "--owner", owner, "--yes")
     assert (status, said) == (0, "taken away on 3 of 3 nodes\n")
@@ -232,7 +234,7 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
         use_read_write_lock(one, two, eventually)
         use_semaphore(one, two, guarded, eventually)
         use_others(one, two, guarded, eventually)
-        use_commands(guarded, one)
+        use_commands(guarded, one, eventually)
         lose_connections(one, guarded, eventually)
     asyncio.run(use_async(guarded.urls()))
     executed = guarded.executed()
