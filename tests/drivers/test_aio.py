@@ -13,6 +13,7 @@ from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tel
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import stand_by
+from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -141,9 +142,9 @@ async def test_commands_of_an_owner_keep_their_order_among_those_of_others(make_
         await runner.run(work(owner, n))
         return owner
 
-    async with make_client() as client:
-        async with client.get_lock("warm"):
-            pass
+    # Every node gets every command: none is connected too late, or suspect.
+    async with make_client(node_timeout=PATIENCE) as client:
+        await until(lambda: {node.state for node in client.nodes()} == {"up"})
         owners = await asyncio.gather(*(one(client.runner, 60) for _ in range(20)))
         await until(lambda: not client.runner._maintenance.lane._is_owed_replies())
         for owner in owners:
