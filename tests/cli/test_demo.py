@@ -91,7 +91,7 @@ def eventually(condition, within=10.0):
 
 @linux
 def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
-    process = start("demo", "--seconds", "4", "--seed", "7", PYTHONWARNINGS="error")
+    process = start("demo", "--seconds", "4", "--seed", "7", "--processes", "2", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert err == ""
@@ -114,7 +114,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
     ):
         assert shown in out
     assert re.search(r"down \(killed\)", out)
-    assert out.splitlines()[-1].startswith("16 workers in 4 processes took 3 locks on 5 nodes")
+    assert out.splitlines()[-1].startswith("8 workers in 2 processes took 3 locks on 5 nodes")
     assert list(tmp_path.iterdir()) == []
     assert processes_of(process, tmp_path) == []
 

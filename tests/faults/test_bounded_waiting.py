@@ -28,11 +28,6 @@ def case(kind, fault, how_many):
     return pytest.param(kind, fault, how_many, marks=() if always else pytest.mark.sweep)
 
 
-@pytest.fixture
-def nodes(redsync_nodes):
-    return redsync_nodes
-
-
 CASES = [case(kind, *trouble) for kind in KINDS for trouble in TROUBLES]
 
 

@@ -172,6 +172,7 @@ def take(client, lease, within=60.0):
         except QuorumError:
             pass  # Too slow an answer: the next one may be quicker.
         assert asked_at < deadline, f"nobody got the lock within {within} s"
+        time.sleep(0.001)
     claim = Claim(asked_at, clock(), lock._state().valid_until)
     settle(client)
     client.runner.session.holds.clear()
@@ -200,10 +201,10 @@ def overlaps(claims):
 # Rates.
 
 LEASE, DRIFT = 0.3, 0.1
-FAST, SLOW, MIXED = [1.08] * 5, [0.92] * 5, [1.08, 1.08, 1.0, 0.92, 0.92]
+FAST, MIXED = [1.08] * 5, [1.08, 1.08, 1.0, 0.92, 0.92]
 
 
-@pytest.mark.parametrize("rates", [FAST, SLOW, MIXED], ids=["fast", "slow", "mixed"])
+@pytest.mark.parametrize("rates", [FAST, MIXED], ids=["fast", "mixed"])
 def test_rates_within_drift_factor_never_let_two_believe(rates, clocks, make_client):
     clocks.run_at(rates)
     clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
@@ -364,11 +365,11 @@ def test_backward_jump_of_minority_keeps_nobody_out(clocks, make_client, admin, 
 
 def test_backward_jump_of_majority_frees_the_lock_of_a_dead_holder_later(clocks, make_client):
     """By as much as the clocks jumped, and no zombie stays for ever."""
-    first = take(make_client(), 2.0)
+    first = take(make_client(), 0.6)
     clocks.shift(MAJORITY, -0.3)
     second = take(make_client(), LEASE)
     assert overlaps([first, second]) == []
-    assert 2.3 - 0.003 < waits([first, second])[0] < 2.3 + SLACK
+    assert 0.9 - 0.003 < waits([first, second])[0] < 0.9 + SLACK
 
 
 def test_backward_jump_changes_nothing_for_holders_that_live(clocks, make_client, admin, eventually, await_renewal):

@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 
+import pytest
+
 from redsync.testing.harness.exclusion import judge_exclusion
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import read
@@ -19,6 +21,7 @@ STANDSTILL = 0.2
 """Seconds for which a machine stands still that excuse a hold that was lost, or a quorum that was not reached."""
 
 
+@pytest.mark.sweep  # the same as tests/cli/test_demo.py, with more processes and more faults
 def test_counting_loses_nothing_while_two_nodes_at_a_time_die_or_hang(nodes, admin, eventually, seed, tmp_path):
     options = {"work": "counting", "seed": str(seed)}
     with havoc.crew_of(nodes, tmp_path, NAMES, flavours=["threads"] * PROCESSES, owners=THREADS, **options) as crew:
