@@ -19,10 +19,10 @@ from tests.support.nursery import Born
 
 PATIENCE = 30
 
-RELUCTANT = "trap '' TERM INT; echo ready; while :; do sleep 0.02; done"
+RELUCTANT = "trap '' TERM INT; echo ready; sleep 3600 & while :; do wait; done"
 """A shell program that ends by SIGKILL only."""
 
-ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; while :; do sleep 0.02; done"
+ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; sleep 3600 & while :; do wait; done"
 """The same, and tells of SIGHUP: who forwards that has begun to watch over it."""
 
 SESSION = [

@@ -42,7 +42,8 @@ def test_second_interrupt_while_waiting_does_not_disturb_the_first(lock_command,
         for _ in range(5):
             process.send_signal(signal.SIGINT)
         _, err = process.finish()
-        assert process.returncode == 130
+        # One that comes when Python has given its handlers up, at its exit, ends us as it ends anybody.
+        assert process.returncode in {130, -signal.SIGINT}
         assert "Traceback" not in err
         eventually(lambda: not client.inspect("x").waiters)
 
