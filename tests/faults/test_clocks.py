@@ -209,10 +209,10 @@ def overlaps(claims):
 # Rates.
 
 LEASE, DRIFT = 0.3, 0.1
-FAST, MIXED = [1.08] * 5, [1.08, 1.08, 1.0, 0.92, 0.92]
+FAST, SLOW = [1.08] * 5, [0.92] * 5
 
 
-@pytest.mark.parametrize("rates", [FAST, MIXED], ids=["fast", "mixed"])
+@pytest.mark.parametrize("rates", [FAST, SLOW], ids=["fast", "slow"])
 def test_rates_within_drift_factor_never_let_two_believe(rates, clocks, make_client):
     clocks.run_at(rates)
     clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
