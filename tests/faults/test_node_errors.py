@@ -24,7 +24,7 @@ LONG = 120.0
 
 @pytest.fixture
 def client(make_client, all_nodes_met):
-    client = make_client(lease=LONG)
+    client = make_client(lease=LONG, node_timeout=2.0)
     with client.get_lock("x"):  # everything is connected
         pass
     return client
@@ -267,7 +267,7 @@ def test_foreign_key_on_minority_goes_unnoticed_and_is_kept(client, admin):
 
 @pytest.fixture
 def proxied(proxies):
-    with Client([proxy.url for proxy in proxies], lease=LONG, restart_guard=0) as client:
+    with Client([proxy.url for proxy in proxies], lease=LONG, node_timeout=2.0, restart_guard=0) as client:
         with client.get_lock("x"):
             pass
         yield client

@@ -52,7 +52,10 @@ class Nursery:
 
 
 class Born(subprocess.Popen):
-    """A process from a nursery: no child of ours, so another tells us how it ended. Without a nursery one as usual."""
+    """A process from a nursery: no child of ours, so another tells us how it ended. Without a nursery one as usual.
+
+    What `Popen` has of its own to start a process and to wait for it is replaced; its pipes and the rest stay.
+    """
 
     def __init__(self, nursery, words, **options):
         self._nursery, self._told = nursery, -1
