@@ -12,59 +12,15 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import isawaitable
 
-from redsync import (
-    AsyncClient,
-    AsyncCountDownLatch,
-    AsyncFairLock,
-    AsyncFencedLock,
-    AsyncHold,
-    AsyncLock,
-    AsyncMultiHold,
-    AsyncMultiLock,
-    AsyncMutex,
-    AsyncPermit,
-    AsyncRateLimiter,
-    AsyncReadLock,
-    AsyncReadWriteLock,
-    AsyncSemaphore,
-    AsyncSpinLock,
-    AsyncWriteLock,
-    Client,
-    CountDownLatch,
-    FairLock,
-    FencedLock,
-    Hold,
-    Lock,
-    MultiHold,
-    MultiLock,
-    Mutex,
-    Permit,
-    RateLimiter,
-    ReadLock,
-    ReadWriteLock,
-    Semaphore,
-    SpinLock,
-    WriteLock,
-)
+import redsync
+from redsync import AsyncClient
 
 TWINS = {
-    AsyncClient: Client,
-    AsyncCountDownLatch: CountDownLatch,
-    AsyncFairLock: FairLock,
-    AsyncFencedLock: FencedLock,
-    AsyncHold: Hold,
-    AsyncLock: Lock,
-    AsyncMultiHold: MultiHold,
-    AsyncMultiLock: MultiLock,
-    AsyncMutex: Mutex,
-    AsyncPermit: Permit,
-    AsyncRateLimiter: RateLimiter,
-    AsyncSemaphore: Semaphore,
-    AsyncReadLock: ReadLock,
-    AsyncReadWriteLock: ReadWriteLock,
-    AsyncSpinLock: SpinLock,
-    AsyncWriteLock: WriteLock,
+    getattr(redsync, name): getattr(redsync, name.removeprefix("Async"))
+    for name in redsync.__all__
+    if name.startswith("Async")
 }
+"""Classes for threads, by those for asyncio."""
 
 
 class Stage:

@@ -30,8 +30,6 @@ if server := SERVERS[0] if SERVERS else pinned_server():
     os.environ["REDSYNC_SERVER"] = str(server)
 
 
-FLAVOURS = ["threads", "asyncio"]
-
 # What a shell without job control starts in the background ignores the first two, what nohup(1) starts the third, and
 # children inherit that: they are tested.
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
@@ -62,10 +60,9 @@ def pytest_generate_tests(metafunc):
     if SERVERS and "server_path" in metafunc.fixturenames:
         metafunc.parametrize("server_path", SERVERS, scope="session")
     if "both_flavours" in metafunc.fixturenames:
-        alone = metafunc.definition.get_closest_marker("threads_only")
-        later = metafunc.definition.get_closest_marker("asyncio_in_sweeps")
-        flavours = [*FLAVOURS[:1], pytest.param(FLAVOURS[1], marks=pytest.mark.sweep)] if later else FLAVOURS
-        metafunc.parametrize("flavour", flavours[:1] if alone else flavours, indirect=True)
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        asyncio = pytest.param("asyncio", marks=() if "asyncio_too" in marks else pytest.mark.sweep)
+        metafunc.parametrize("flavour", ["threads"] if "threads_only" in marks else ["threads", asyncio], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +91,10 @@ def flavour(request) -> str:
 
 @pytest.fixture
 def both_flavours(flavour):
-    """Run a test for threads and for asyncio; with the mark `threads_only`, why it can't be said in its reason."""
+    """Run a test for threads and, in sweeps, for asyncio; see the marks `asyncio_too` and `threads_only`.
+
+    Facades of both flavours are the same lines over the same protocols: what drivers do otherwise has its own tests.
+    """
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +15,7 @@ import redis
 
 from redsync import AsyncClient, Client, LeaseLostError, RedsyncError
 from redsync._core.scripts import Script
+from redsync.cli import main
 from redsync.testing import LocalNodes
 
 ROOT = Path(__file__).parents[1]
@@ -73,18 +74,16 @@ class Guarded:
     def command(self, *arguments, user="app"):
         """Run a command of the command line; return its status and what it wrote."""
         urls = [word for url in self.urls(user) for word in ("--url", url)]
-        place = arguments.index("--") if "--" in arguments else len(arguments)
-        done = subprocess.run(
-            [sys.executable, "-m", "redsync.cli", *arguments[:place], *urls, *arguments[place:]],
-            cwd=ROOT,
-            env={**os.environ, "REDSYNC_RESTART_GUARD": "0.001"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = main([*arguments, *urls])
+        return status, said.getvalue()
+
+    def lock_command(self, *arguments):
+        """Run `redsync lock`, which starts a program, in a process of its own."""
+        urls = [word for url in self.urls() for word in ("--url", url)]
+        command = [sys.executable, "-m", "redsync.cli", "lock", *urls, *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +95,9 @@ def servers(server_path):
 
 
 @pytest.fixture
-def guarded(servers):
+def guarded(servers, monkeypatch):
     servers.reset()
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0.001")
     guarded = Guarded(servers)
     yield guarded
     for admin in guarded.admins:
@@ -200,7 +200,7 @@ def lose_connections(client, guarded, eventually):
     eventually(lambda: [node.state for node in client.nodes()] == ["up"] * 3)
 
 
-def use_commands(guarded, one):
+def use_commands(guarded, one, eventually):
     one.get_count_down_latch("shown").try_set_count(1)
     with one.get_lock("shown"):
         for command in (["ls"], ["show", "shown"], ["doctor", "--json"], ["bench", "--seconds", "0.05"]):
@@ -213,13 +213,16 @@ def use_commands(guarded, one):
         admin.script_flush()
     lock = one.get_lock("broken")
     lock.acquire(timeout=20)
+    eventually(lambda: all(admin.exists("redsync:broken") for admin in guarded.admins))
     status, said = guarded.command("show", "broken", "--json")
+    assert status == 0, said
     owner = json.loads(said)["nodes"][0]["holders"][0]["owner"]
     status, said = guarded.command("break", "broken", "--owner", owner, "--yes")
     assert (status, said) == (0, "taken away on 3 of 3 nodes\n")
     with pytest.raises(LeaseLostError):
         lock.release()
-    assert guarded.command("lock", "job", "-w", "20", "--", "echo", "done") == (0, "done\n")
+    done = guarded.lock_command("job", "-w", "20", "--", "echo", "done")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually):
@@ -231,7 +234,7 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
         use_read_write_lock(one, two, eventually)
         use_semaphore(one, two, guarded, eventually)
         use_others(one, two, guarded, eventually)
-        use_commands(guarded, one)
+        use_commands(guarded, one, eventually)
         lose_connections(one, guarded, eventually)
     asyncio.run(use_async(guarded.urls()))
     executed = guarded.executed()

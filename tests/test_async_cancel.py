@@ -1,11 +1,10 @@
-"""Cancelled at every turn of the loop, and cancelled again at every later one: what is left of it.
+"""Cancelled at any turn of the loop, and cancelled again at any later one: what is left of it.
 
 Whatever was cancelled leaves the lock either owned and releasable, or gone from every node; no place in any queue, no
 task, and nothing that anybody would complain about. The lease is a minute: what is gone was given back.
 """
 
 import asyncio
-import itertools
 import random
 from contextlib import asynccontextmanager, suppress
 
@@ -26,9 +25,7 @@ from tests.aio_support import (
     uvloop_in_sweeps,
 )
 from tests.support.locks import PATIENCE
-
-EVERY = 40
-"""So many first turns are tried one by one; from then on some are left out, ever more of them, by the seed."""
+from tests.support.sweeps import swept
 
 sweep = pytest.mark.sweep
 states_of_nodes = pytest.mark.parametrize(
@@ -128,26 +125,25 @@ async def cancel_at(operation, k, j):
 
 
 async def for_every_turn(operation, check, *, limit=100_000):
-    """Cancel it at every turn until its completion, at most at `limit`, and again at every later turn."""
+    """Cancel it at any turn until its completion, at most at `limit`, and again at any later turn.
+
+    The first turns are tried one by one; from then on some are left out, ever more of them, by the seed.
+    """
     luck = random.Random(new_seed())
-    k, trials = 0, 0
-    while k <= limit:
-        for j in itertools.count():
+    k, trials, first = 0, 0, True
+    while first and k <= limit:
+        j, second = 0, True
+        while first and second:
             trials += 1
-            where = f"cancelled after {k} turns, again after {j}"
             try:
                 first, second = await cancel_at(operation, k, j)
                 await check()
             except BaseException as error:
-                error.add_note(where)
+                error.add_note(f"cancelled after {k} turns, again after {j}")
                 raise
-            if not (first and second) and j:
-                break
-            if not first:
-                break
-        if not first:
-            return trials
-        k += 1 if k < EVERY else luck.randrange(1, 2 + k // 20)
+            second = second or not j
+            j += luck.randrange(1, 2 + j // 2)
+        k += luck.randrange(1, 2 + k // 5)
     return trials
 
 
@@ -167,25 +163,115 @@ def kinds(client):
     return {"lock": client.get_lock, "mutex": client.get_mutex}
 
 
-@lock_or_mutex
+# What is cancelled, and leaves nothing.
+
+
+async def acquire(lock, begun, _):
+    begun.set()
+    try:
+        assert await lock.acquire()
+    except asyncio.CancelledError:
+        assert not lock.owned()
+        raise
+    finally:
+        await give_back(lock)
+
+
+async def acquire_again(lock, begun, _):
+    assert await lock.acquire()
+    begun.set()
+    try:
+        assert await lock.acquire()
+    except asyncio.CancelledError:
+        assert lock.hold_count() == 1
+        raise
+    finally:
+        assert lock.owned()
+        await give_back(lock)
+
+
+async def release(lock, begun, _):
+    assert await lock.acquire()
+    begun.set()
+    try:
+        await lock.release()
+    finally:
+        assert not lock.owned()
+
+
+async def release_a_hold_of_another_task(lock, begun, _):
+    holds, held, done = [], asyncio.Event(), asyncio.Event()
+
+    async def own():
+        async with lock as hold:
+            holds.append(hold)
+            held.set()
+            await done.wait()
+
+    owner = asyncio.create_task(own())
+    await held.wait()
+    begun.set()
+    try:
+        await holds[0].release()
+    finally:
+        assert holds[0].remaining() == 0.0
+        done.set()
+        assert not owner.done()
+        with pytest.raises(NotOwnedError):
+            holds[0].check()
+
+
+async def extend(lock, begun, _):
+    async with lock as hold:
+        begun.set()
+        try:
+            await hold.extend(70)
+        finally:
+            hold.check()
+            assert lock.owned()
+
+
+async def enter_and_leave(lock, begun, client):
+    begun.set()
+    mutex = client.get_mutex("y")
+    try:
+        async with lock, mutex, lock:
+            assert lock.hold_count() == 2
+            await turns(3)
+    finally:
+        assert not lock._entered
+        assert not mutex._entered
+
+
+async def call(_, begun, client):
+    begun.set()
+    await client.locked("x")(turns)(1)
+
+
+async def look(lock, begun, client):
+    begun.set()
+    await lock.locked()
+    await client.inspect("x")
+
+
+OPERATIONS = [acquire, acquire_again, release, release_a_hold_of_another_task, extend, enter_and_leave, call, look]
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [*((each, "lock") for each in OPERATIONS), *swept((acquire, "mutex"), (release, "mutex"))],
+)
 @states_of_nodes
 @uvloop_in_sweeps
 @in_loop
-async def test_acquire_of_a_free_lock_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, kind, loop):
+async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation, kind, *, loop):
     async with ground_of(nodes, raw, state) as ground:
         lock = kinds(ground.client)[kind]("x")
+        trials = await for_every_turn(lambda begun: operation(lock, begun, ground.client), ground.is_clean)
+        assert trials > 1
 
-        async def operation(begun):
-            begun.set()
-            try:
-                assert await lock.acquire()
-            except asyncio.CancelledError:
-                assert not lock.owned()
-                raise
-            finally:
-                await give_back(lock)
 
-        assert await for_every_turn(operation, ground.is_clean) > 1
+# What leaves others as they were.
 
 
 @lock_or_mutex
@@ -280,7 +366,7 @@ async def test_waiter_cancelled_while_it_is_handed_the_lock_lets_the_next_one_ha
             await until(lambda: claims(raw) == [])
             return took
 
-        for k in range(30):
+        for k in (*range(12), 16, 22, 30):
             for _ in range(5):  # A machine that stands still makes some of them late.
                 if await hand_over(k) < 0.45:
                     break
@@ -311,114 +397,6 @@ async def ground_release(holder):
 
 @states_of_nodes
 @in_loop
-async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-
-        async def operation(begun):
-            assert await lock.acquire()
-            begun.set()
-            try:
-                assert await lock.acquire()
-            except asyncio.CancelledError:
-                assert lock.hold_count() == 1
-                raise
-            finally:
-                assert lock.owned()
-                await give_back(lock)
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-
-
-@lock_or_mutex
-@states_of_nodes
-@uvloop_in_sweeps
-@in_loop
-async def test_release_cancelled_at_any_turn_has_given_the_lock_back(nodes, raw, state, kind, loop):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = kinds(ground.client)[kind]("x")
-
-        async def operation(begun):
-            assert await lock.acquire()
-            begun.set()
-            try:
-                await lock.release()
-            finally:
-                assert not lock.owned()
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-
-
-@states_of_nodes
-@in_loop
-async def test_release_of_a_hold_cancelled_at_any_turn_has_given_it_back(nodes, raw, state):
-    """Also from another task than its owner's."""
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-
-        async def operation(begun):
-            held, done = asyncio.Event(), asyncio.Event()
-
-            async def own():
-                async with lock as hold:
-                    holds.append(hold)
-                    held.set()
-                    await done.wait()
-
-            holds = []
-            owner = asyncio.create_task(own())
-            await held.wait()
-            begun.set()
-            try:
-                await holds[0].release()
-            finally:
-                assert holds[0].remaining() == 0.0
-                done.set()
-                assert not owner.done()
-                with pytest.raises(NotOwnedError):
-                    holds[0].check()
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-
-
-@states_of_nodes
-@uvloop_in_sweeps
-@in_loop
-async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, loop):
-    async with ground_of(nodes, raw, state) as ground:
-        lock, mutex = ground.client.get_lock("x"), ground.client.get_mutex("y")
-
-        async def operation(begun):
-            begun.set()
-            async with lock, mutex, lock:
-                assert lock.hold_count() == 2
-                await turns(3)
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-        assert not lock._entered
-        assert not mutex._entered
-
-
-@states_of_nodes
-@in_loop
-async def test_extend_cancelled_at_any_turn_leaves_the_hold(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-
-        async def operation(begun):
-            async with lock as hold:
-                begun.set()
-                try:
-                    await hold.extend(70)
-                finally:
-                    hold.check()
-                    assert lock.owned()
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-
-
-@states_of_nodes
-@in_loop
 async def test_force_release_cancelled_at_any_turn_leaves_it_held_or_gone(nodes, raw, state):
     async with ground_of(nodes, raw, state) as ground:
         lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
@@ -438,21 +416,6 @@ async def test_force_release_cancelled_at_any_turn_leaves_it_held_or_gone(nodes,
         await holder.release()
 
 
-@pytest.mark.parametrize("look", ["locked", "inspect"])
-@in_loop
-async def test_look_cancelled_at_any_turn_leaves_nothing(nodes, raw, look):
-    async with ground_of(nodes, raw, "healthy") as ground:
-
-        async def operation(begun):
-            begun.set()
-            if look == "locked":
-                await ground.client.get_lock("x").locked()
-            else:
-                await ground.client.inspect("x")
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
-
-
 @in_loop
 async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
     async with ground_of(nodes, raw, "healthy") as ground, ground.client.get_lock("x") as hold:
@@ -468,21 +431,6 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
 
         assert await for_every_turn(operation, check) > 1
         await hold.release()
-
-
-@in_loop
-async def test_decorated_function_cancelled_at_any_turn_leaves_nothing(nodes, raw):
-    async with ground_of(nodes, raw, "healthy") as ground:
-
-        @ground.client.locked("x")
-        async def work(begun):
-            await turns(1)
-
-        async def operation(begun):
-            begun.set()
-            await work(begun)
-
-        assert await for_every_turn(operation, ground.is_clean) > 1
 
 
 # A client's beginning and end.
@@ -571,7 +519,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
 async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
     """As at the end of a loop, with holders, waiters and those who are just asking; at several turns."""
     luck = random.Random(new_seed())
-    for _ in range(12):
+    for _ in range(6):
         client = client_of(nodes)
 
         async def work(client, number):

@@ -8,14 +8,12 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
-from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
+from redsync import HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
-from tests.support.kinds import KINDS
+from tests.support.kinds import KINDS, each_entered
 from tests.test_async_with import goes_on, lose
 
 ENDLESS = 30
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 async def rows(lock):
@@ -65,125 +63,55 @@ async def sleep_in(lock):
 # Closed as it should be.
 
 
-@every_kind
+@each_entered
 @uvloop_in_sweeps
 @in_loop
 async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, kind, loop):
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
-        for _ in range(3):
-            async with aclosing(rows(lock)) as stream:
-                async for i in stream:
-                    if i == 2:
-                        break
-            assert await is_free(nodes, kind)
-            assert not is_held(client)
-            assert not lock._entered
-        await goes_on()
-
-
-@in_loop
-async def test_context_manager_in_a_generator_that_is_closed_has_given_back(nodes, raw):
-    async with client_of(nodes) as client:
-
-        @asynccontextmanager
-        async def guarded():
-            async with client.get_lock("x"):
-                yield
-
-        async def stream():
-            async with guarded(), AsyncExitStack() as stack:
-                await stack.enter_async_context(client.get_lock("y"))
-                yield 1
-
-        async with aclosing(stream()) as closing:
-            assert await anext(closing) == 1
-            assert len({key for _, key in claims(raw)}) == 2
-        assert not claims(raw)
-
-
-@every_kind
-@in_loop
-async def test_generator_that_another_task_closes_has_given_back(nodes, raw, kind):
-    async with client_of(nodes) as client:
-        lock = KINDS[kind](client)
-        stream = rows(lock)
-        await anext(stream)
-        await asyncio.create_task(stream.aclose())
+        async with aclosing(rows(lock)) as stream:
+            async for i in stream:
+                if i == 2:
+                    break
         assert await is_free(nodes, kind)
+        assert not is_held(client)
         assert not lock._entered
         await goes_on()
 
 
-@every_kind
+@each_entered
 @in_loop
 async def test_generator_that_another_task_ends_has_given_back(nodes, raw, kind):
-    """As the fixtures of some test frameworks: one task goes up to the `yield`, another goes on from there."""
+    """By closing it, or as fixtures of some test frameworks: one task goes up to the `yield`, another on from it."""
     async with client_of(nodes) as client:
+        lock = KINDS[kind](client)
 
         async def fixture():
-            async with KINDS[kind](client):
+            async with lock:
                 yield 1
 
-        stream = fixture()
-        await anext(stream)
-        assert await asyncio.create_task(anext(stream, "end")) == "end"
-        assert await is_free(nodes, kind)
+        for end in (lambda stream: stream.aclose(), lambda stream: anext(stream, None)):
+            stream = fixture()
+            await anext(stream)
+            await asyncio.create_task(_awaiting(end(stream)))
+            assert await is_free(nodes, kind)
+            assert not lock._entered
+            await goes_on()
 
 
-@every_kind
+async def _awaiting(awaitable):
+    return await awaitable
+
+
 @in_loop
-async def test_generator_that_nobody_has_any_more_gives_back(nodes, raw, kind):
+async def test_generator_that_nobody_has_any_more_gives_back(nodes, raw):
     """The loop closes it, in a task of its own."""
     async with client_of(nodes) as client:
-        async for _ in rows(KINDS[kind](client)):
+        async for _ in rows(client.get_lock("x")):
             break
         gc.collect()
-        await becomes_free(nodes, kind)
+        await becomes_free(nodes)
         assert not is_held(client)
-
-
-@in_loop
-async def test_generators_that_are_closed_in_the_wrong_order_give_back_each_its_own(nodes):
-    async with client_of(nodes) as client:
-        semaphore, holds = client.get_semaphore("x", 3), []
-
-        async def stream():
-            async with semaphore as permit:
-                holds.append(permit)
-                yield 1
-
-        first, second = stream(), stream()
-        await anext(first)
-        await anext(second)
-        async with semaphore as own:
-            await first.aclose()
-            with comes_out(NotOwnedError):
-                holds[0].check()
-            holds[1].check()
-            own.check()
-            await asyncio.create_task(second.aclose())
-            own.check()
-            assert await semaphore.available() == 2
-        assert await semaphore.available() == 3
-
-
-@in_loop
-async def test_generator_that_another_task_closes_leaves_the_closers_own_hold(nodes, raw):
-    async with client_of(nodes) as client:
-        lock = client.get_read_write_lock("x").read_lock
-
-        async def close(stream):
-            async with lock as own:
-                await stream.aclose()
-                own.check()
-                assert lock.hold_count() == 1
-
-        stream = rows(lock)
-        await anext(stream)
-        await asyncio.create_task(close(stream))
-        assert lock.hold_count() == 0
-        assert not claims(raw)
 
 
 def test_generators_that_are_left_when_the_loop_ends_say_nothing(nodes, raw):
@@ -215,14 +143,10 @@ async def test_generator_of_a_task_that_ended_says_no_more_than_that(nodes, raw)
     events = []
     async with client_of(nodes, listeners=[events.append]) as client:
         stream = rows(client.get_lock("x"))
-        await asyncio.create_task(_first(stream))
+        await asyncio.create_task(_awaiting(anext(stream)))
         await until(lambda: [event for event in events if isinstance(event, HoldOrphaned)])
         await stream.aclose()
         assert not claims(raw)
-
-
-async def _first(stream):
-    return await anext(stream)
 
 
 # The loss.
@@ -264,7 +188,7 @@ async def test_what_a_generator_released_itself_is_no_problem_where_that_is_clos
 # Dropped: coroutines that are closed, in which nothing may be awaited.
 
 
-@every_kind
+@each_entered
 @in_loop
 async def test_coroutine_that_is_dropped_gives_back_in_the_next_turns(nodes, raw, kind):
     async with client_of(nodes) as client:
@@ -387,7 +311,7 @@ async def test_coroutine_that_is_dropped_without_a_loop_says_nothing(nodes, monk
             coroutine.close()
 
 
-@every_kind
+@each_entered
 @in_loop
 async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_back_all_the_same(nodes, kind):
     """That can't be told from a generator whose end may await, see `frames`."""

@@ -3,12 +3,15 @@
 import asyncio
 import types
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
-from redsync import Client, HoldLost, LeaseLostError, QuorumError
+from redsync import HoldLost, LeaseLostError, QuorumError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
+from tests.support.sweeps import swept
 from tests.test_async_cancel import for_every_turn, give_back, ground_of, states_of_nodes
+from tests.test_async_with import goes_on, lose
 
 ENDLESS = 30
 
@@ -17,125 +20,78 @@ def multi_of(client):
     return client.get_multi_lock(client.get_mutex("y"), client.get_lock("x"), client.get_fair_lock("z"))
 
 
-def lose(client, name):
-    """Let the hold of that name be lost, as the watchdog would, at this instant."""
-    (state,) = (state for state in client.runner.session.holds if state.name == name)
-    state.valid_until = 0.0
-    state.renew_at = 0.0
-    client.runner.session.holds.watch(state)
+# Cancelled at any turn, and again at any later one.
 
 
-async def goes_on():
-    """Show that the running task can await as ever, with no cancellation left."""
-    assert asyncio.current_task().cancelling() == 0
-    await asyncio.sleep(0.001)
-    await turns(3)
+async def acquire(multi, begun):
+    begun.set()
+    try:
+        assert await multi.acquire()
+    except asyncio.CancelledError:
+        assert not any(lock.hold_count() for lock in multi._locks)
+        raise
+    finally:
+        await give_back(multi)
 
 
-# Cancelled at every turn, and again at every later one.
+async def acquire_in_vain(multi, begun):
+    begun.set()
+    try:
+        with suppress(QuorumError):  # where the machine is busy
+            assert await multi.acquire(timeout=0.004) is False
+    finally:
+        assert not any(lock.hold_count() for lock in multi._locks)
 
 
-@states_of_nodes
-@in_loop
-async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            try:
-                assert await multi.acquire()
-            except asyncio.CancelledError:
-                assert not any(lock.hold_count() for lock in multi._locks)
-                raise
-            finally:
-                await give_back(multi)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
+async def acquire_beside_a_hold(multi, begun):
+    lock = multi._locks[0]
+    assert await lock.acquire()
+    begun.set()
+    try:
+        assert await multi.acquire()
+    except asyncio.CancelledError:
+        assert [each.hold_count() for each in multi._locks] == [1, 0, 0]
+        raise
+    finally:
+        try:
+            await give_back(multi)
+        finally:
+            await give_back(lock)
 
 
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_acquire_that_is_refused_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        holder = ground.other.get_lock("z")
-        assert await holder.acquire()
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            try:
-                with suppress(QuorumError):  # where the machine is busy
-                    assert await multi.acquire(timeout=0.004) is False
-            finally:
-                assert not any(lock.hold_count() for lock in multi._locks)
-
-        async def check():
-            await ground.is_clean(held=[b"redsync:z"])
-
-        assert await for_every_turn(operation, check, limit=100) > 10
-        await holder.release()
+async def release(multi, begun):
+    assert await multi.acquire()
+    begun.set()
+    try:
+        await multi.release()
+    finally:
+        assert not any(lock.hold_count() for lock in multi._locks)
 
 
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_reentry_cancelled_at_any_turn_leaves_the_outer_hold(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock = ground.client.get_lock("x")
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            assert await lock.acquire()
-            begun.set()
-            try:
-                assert await multi.acquire()
-            except asyncio.CancelledError:
-                assert [each.hold_count() for each in multi._locks] == [1, 0, 0]
-                raise
-            finally:
-                try:
-                    await give_back(multi)
-                finally:
-                    await give_back(lock)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 10
-
-
-@states_of_nodes
-@in_loop
-async def test_release_cancelled_at_any_turn_has_given_all_back(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            assert await multi.acquire()
-            begun.set()
-            try:
-                await multi.release()
-            finally:
-                assert not any(lock.hold_count() for lock in multi._locks)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=100) > 1
-
-
-@pytest.mark.sweep
-@states_of_nodes
-@in_loop
-async def test_async_with_cancelled_at_any_turn_leaves_nothing(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        multi = multi_of(ground.client)
-
-        async def operation(begun):
-            begun.set()
-            async with multi as hold:
-                hold.check()
-                await turns(3)
-
-        assert await for_every_turn(operation, ground.is_clean, limit=60) > 10
+async def enter_and_leave(multi, begun):
+    begun.set()
+    try:
+        async with multi as hold:
+            hold.check()
+            await turns(3)
+    finally:
         assert not multi._entered
         assert not any(lock._entered for lock in multi._locks)
+
+
+@pytest.mark.parametrize(
+    "operation", [acquire, release, *swept(acquire_in_vain, acquire_beside_a_hold, enter_and_leave)]
+)
+@states_of_nodes
+@in_loop
+async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation):
+    async with ground_of(nodes, raw, state) as ground:
+        multi, holder = multi_of(ground.client), ground.other.get_lock("z")
+        if operation is acquire_in_vain:
+            assert await holder.acquire()
+        check = partial(ground.is_clean, held=[b"redsync:z"] if holder.owned() else [])
+        assert await for_every_turn(partial(operation, multi), check, limit=100) > 1
+        await give_back(holder)
 
 
 @in_loop
@@ -182,29 +138,28 @@ async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
 # The body.
 
 
-@pytest.mark.parametrize("names", ["x", "y", "z", "xz", "zyx"])
 @in_loop
-async def test_body_is_cancelled_once_when_some_are_lost(nodes, raw, names):
-    cancelled = []
+async def test_body_is_cancelled_once_when_some_are_lost(nodes, raw):
     async with client_of(nodes) as client:
         multi = multi_of(client)
-        with comes_out(LeaseLostError) as info:
-            async with multi as hold:
-                for name in names:
-                    lose(client, name)
-                try:
-                    await asyncio.sleep(ENDLESS)
-                except asyncio.CancelledError:
-                    cancelled.append(hold.lost)
-                    await asyncio.sleep(0.01)
-                    await turns(5)
-                    cancelled.append("cleaned up")
-                    raise
-        assert cancelled == [True, "cleaned up"]
-        assert info.value.name == max(names), "given back in reverse order"
-        assert len(getattr(info.value, "__notes__", [])) == len(names) - 1
-        await goes_on()
-        await until(lambda: not claims(raw))
+        for names in ("x", "y", "z", "xz", "zyx"):
+            cancelled = []
+            with comes_out(LeaseLostError) as info:
+                async with multi as hold:
+                    for name in names:
+                        lose(client, name)
+                    try:
+                        await asyncio.sleep(ENDLESS)
+                    except asyncio.CancelledError:
+                        cancelled.append(hold.lost)
+                        await asyncio.sleep(0.01)
+                        cancelled.append("cleaned up")
+                        raise
+            assert cancelled == [True, "cleaned up"]
+            assert info.value.name == max(names), "given back in reverse order"
+            assert len(getattr(info.value, "__notes__", [])) == len(names) - 1
+            await goes_on()
+            await until(lambda: not claims(raw))
         async with multi:
             await goes_on()
 
@@ -268,50 +223,37 @@ async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
         await goes_on()
 
 
-@pytest.mark.parametrize("turns_between", [-3, -2, -1, 0, 1, 2, 3, 5])
-@pytest.mark.parametrize("names", ["y", pytest.param("xz", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("names", ["y", "xz"])
 @in_loop
-async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, raw, names, turns_between):
+async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, raw, names):
     """Whichever comes first, also in one turn of the loop, and also when several are lost."""
-    begun = asyncio.Event()
 
-    async def hold(client):
+    async def hold(client, begun):
         async with multi_of(client):
             begun.set()
             await asyncio.sleep(ENDLESS)
 
+    def lose_all(client):
+        for state in list(client.runner.session.holds):
+            if state.name in names:
+                lose(client, state.name)
+
     async with client_of(nodes) as client:
-
-        def lose_all():
-            for state in client.runner.session.holds:
-                if state.name in names:
-                    lose(client, state.name)
-
-        task = asyncio.create_task(hold(client))
-        await begun.wait()
-        if turns_between < 0:
-            lose_all()
-        await turns(abs(turns_between))
-        task.cancel()
-        if turns_between >= 0:
-            await turns(turns_between)
-            lose_all()
-        with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
-            await task
-        # The loss comes out only if it had been told when the cancellation came, or that came while the with was left.
-        assert task.cancelled() or turns_between < 0
-        assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
-        await until(lambda: not claims(raw))
-        assert len(client.runner.session.holds) == 0
-
-
-# Made of locks.
-
-
-@in_loop
-async def test_multi_lock_for_asyncio_is_refused_when_made_of_locks_for_threads(nodes):
-    async with client_of(nodes) as client:
-        with Client(nodes.urls, restart_guard=0.0) as theirs:
-            lock = theirs.get_lock("x")
-        with pytest.raises(TypeError, match="locks for asyncio, given one by one, not of <Lock 'x'>"):
-            client.get_multi_lock(lock)
+        for turns_between in (-3, -2, -1, 0, 1, 2, 3, 5):
+            begun = asyncio.Event()
+            task = asyncio.create_task(hold(client, begun))
+            await begun.wait()
+            if turns_between < 0:
+                lose_all(client)
+            await turns(abs(turns_between))
+            task.cancel()
+            if turns_between >= 0:
+                await turns(turns_between)
+                lose_all(client)
+            with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
+                await task
+            # The loss comes out only if it had been told when the cancellation came, or that came at the with's end.
+            assert task.cancelled() or turns_between < 0
+            assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
+            await until(lambda: not claims(raw))
+            assert len(client.runner.session.holds) == 0

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from redsync import HoldLost, LeaseLostError
-from tests.aio_support import both_loops, claims, client_of, comes_out, in_loop, turns, until
+from redsync import AsyncHold, HoldLost, LeaseLostError
+from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until, uvloop_in_sweeps
 
 ENDLESS = 30
 
@@ -29,16 +29,9 @@ def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
 
 
-def nothing_pending():
-    """Whether no cancellation of the running task is left, so that it can go on as if nothing had been."""
-    assert asyncio.current_task().cancelling() == 0
-    return True
-
-
 async def goes_on():
-    """Show that the running task can await as ever."""
-    nothing_pending()
-    await asyncio.sleep(0)
+    """Show that no cancellation of the running task is left, and that it can await as ever."""
+    assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0.001)
     await turns(3)
 
@@ -46,7 +39,7 @@ async def goes_on():
 # The loss alone.
 
 
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_body_is_cancelled_when_the_hold_is_lost(make_client, events, raw, loop):
     cancelled = []
@@ -69,7 +62,7 @@ async def test_body_is_cancelled_when_the_hold_is_lost(make_client, events, raw,
 
 
 @in_loop
-async def test_body_is_cancelled_when_the_nodes_forget(make_client, raw):
+async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_is_over(make_client, raw):
     """What really happens, with the watchdog's own renewal."""
     async with make_client(lease=0.6) as client:
         with comes_out(LeaseLostError):
@@ -79,13 +72,8 @@ async def test_body_is_cancelled_when_the_nodes_forget(make_client, raw):
                     node.set("redsync:x", "foreign")
                 await asyncio.sleep(ENDLESS)
         await goes_on()
-
-
-@in_loop
-async def test_body_is_cancelled_when_its_lease_is_over(make_client):
-    async with make_client() as client:
         with comes_out(LeaseLostError):
-            async with client.get_lock("x", lease=0.2):
+            async with client.get_lock("y", lease=0.2):
                 await asyncio.sleep(ENDLESS)
         await goes_on()
 
@@ -108,58 +96,60 @@ async def test_body_that_computes_is_cancelled_at_its_next_await(make_client):
     assert reached == ["after the check"]
 
 
-@pytest.mark.parametrize("last", ["check", "extend", "release"])
 @in_loop
-async def test_loss_that_the_body_notices_itself_comes_out_once_and_cancels_nothing_later(make_client, last):
+async def test_loss_that_the_body_or_its_end_notices_comes_out_once_and_cancels_nothing_later(make_client):
+    async def check(hold):
+        hold.check()
+
     async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x") as hold:
-                hold._state.valid_until = 0.0
-                if last == "check":
-                    hold.check()
-                else:
-                    await getattr(hold, last)()
-        await goes_on()
-        async with client.get_lock("x"):
+        for notice in (check, AsyncHold.extend, AsyncHold.release, goes_on):
+            with comes_out(LeaseLostError):
+                async with client.get_lock("x") as hold:
+                    hold._state.valid_until = 0.0
+                    if notice is not goes_on:
+                        await notice(hold)
             await goes_on()
+            async with client.get_lock("x"):
+                await goes_on()
 
 
 @in_loop
-async def test_loss_that_the_body_notices_and_hides_cancels_it_at_its_next_await(make_client):
-    async with make_client() as client:
+async def test_loss_comes_out_whatever_the_body_makes_of_its_cancellation(make_client):
+    async def swallow(hold):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(ENDLESS)
+        await asyncio.sleep(0.001)
+        reached.append("the end")
+
+    async def release_and_hide(hold):
+        try:
+            await asyncio.sleep(ENDLESS)
+        finally:
+            with comes_out(LeaseLostError):
+                await hold.release()
+
+    async def notice_and_hide(hold):
         with comes_out(LeaseLostError):
-            async with client.get_lock("x") as hold:
-                hold._state.valid_until = 0.0
-                with comes_out(LeaseLostError):
-                    hold.check()
-                await asyncio.sleep(ENDLESS)
-        await goes_on()
+            hold.check()
+        await asyncio.sleep(ENDLESS)
 
+    async def shield(hold):
+        inner = asyncio.create_task(asyncio.sleep(0.05))
+        try:
+            await asyncio.shield(inner)
+        finally:
+            with suppress(asyncio.CancelledError):
+                await inner
 
-@in_loop
-async def test_loss_that_is_noticed_at_the_end_comes_out_without_a_cancellation(make_client):
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x") as hold:
-                hold._state.valid_until = 0.0
-        await goes_on()
-
-
-@in_loop
-async def test_body_that_swallows_the_cancellation_is_told_at_its_end(make_client):
     reached = []
     async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x"):
-                lose(client)
-                try:
-                    await asyncio.sleep(ENDLESS)
-                except asyncio.CancelledError:
-                    reached.append("swallowed")
-                await asyncio.sleep(0.001)
-                reached.append("end")
-        await goes_on()
-    assert reached == ["swallowed", "end"]
+        for body in (swallow, release_and_hide, notice_and_hide, shield):
+            with comes_out(LeaseLostError):
+                async with client.get_lock("x") as hold:
+                    lose(client)
+                    await body(hold)
+            await goes_on()
+    assert reached == ["the end"]
 
 
 @in_loop
@@ -173,20 +163,6 @@ async def test_body_that_turns_the_cancellation_into_its_own_error_keeps_it(make
                 except asyncio.CancelledError:
                     raise KeyError("mine") from None
         assert any("was lost" in note for note in info.value.__notes__)
-        await goes_on()
-
-
-@in_loop
-async def test_body_that_releases_what_was_lost_and_hides_that_is_told_if_it_was_cancelled(make_client):
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x") as hold:
-                lose(client)
-                try:
-                    await asyncio.sleep(ENDLESS)
-                finally:
-                    with comes_out(LeaseLostError):
-                        await hold.release()
         await goes_on()
 
 
@@ -206,34 +182,22 @@ async def test_hold_that_was_released_inside_is_not_lost_any_more(make_client):
 
 
 @in_loop
-async def test_body_with_on_lost_is_told_by_that_alone(make_client):
+async def test_body_with_on_lost_is_told_by_that_alone_even_if_it_raises(make_client, caplog):
     told = []
+
+    def on_lost(hold):
+        told.append(hold)
+        raise KeyError("mine")
+
     async with make_client() as client:
         with comes_out(LeaseLostError):
-            async with client.get_lock("x", on_lost=told.append) as hold:
+            async with client.get_lock("x", on_lost=on_lost) as hold:
                 lose(client)
                 await until(lambda: told)
                 await asyncio.sleep(0.01)
                 assert told[0].lost
                 assert told[0].owner == hold.owner
         assert len(told) == 1
-        await goes_on()
-
-
-@in_loop
-async def test_body_goes_on_when_on_lost_raises(make_client, caplog):
-    called = []
-
-    def on_lost(hold):
-        called.append(hold)
-        raise KeyError("mine")
-
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x", on_lost=on_lost):
-                lose(client)
-                await until(lambda: called)
-                await turns(5)
         await goes_on()
     assert "raised" in caplog.text
 
@@ -275,28 +239,26 @@ async def test_nested_withs_of_one_lock_both_tell_the_loss(make_client, raw):
         await until(lambda: not claims(raw))
 
 
-@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a"), ("a", None), ("b", None)])
 @in_loop
-async def test_nested_withs_of_two_locks_tell_the_loss_of_each(make_client, raw, first, second):
+async def test_nested_withs_of_two_locks_tell_the_loss_of_each(make_client, raw):
     async with make_client() as client:
-        with comes_out(LeaseLostError) as info:
-            async with client.get_lock("a"), client.get_lock("b"):
-                lose(client, first)
-                if second:
-                    lose(client, second)
-                await asyncio.sleep(ENDLESS)
-        # The outer one has the last word if it was lost itself.
-        assert info.value.name == ("a" if "a" in {first, second} else "b")
-        await goes_on()
-        await until(lambda: not claims(raw))
-        assert len(client.runner.session.holds) == 0
+        for lost in ("ab", "ba", "a", "b"):
+            with comes_out(LeaseLostError) as info:
+                async with client.get_lock("a"), client.get_lock("b"):
+                    for name in lost:
+                        lose(client, name)
+                    await asyncio.sleep(ENDLESS)
+            assert info.value.name == min(lost), "the outer one has the last word if it was lost itself"
+            await goes_on()
+            await until(lambda: not claims(raw))
+            assert len(client.runner.session.holds) == 0
 
 
 @in_loop
 async def test_loss_of_the_outer_lock_while_the_inner_is_being_released_gives_both_back(make_client, nodes, raw):
     """At every turn of the loop from the inner release on."""
     async with make_client() as client:
-        for k in range(40):
+        for k in (*range(12), 16, 24, 40):
             with comes_out(LeaseLostError) as info:
                 async with client.get_lock("a"):
                     async with client.get_lock("b"):
@@ -326,18 +288,6 @@ async def test_outer_with_that_survives_the_loss_of_the_inner_goes_on(make_clien
             outer.check()
             await outer.extend()
         await until(lambda: not claims(raw))
-
-
-@in_loop
-async def test_loss_inside_a_shielded_part_is_told_at_its_end(make_client):
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x"):
-                lose(client)
-                inner = asyncio.create_task(asyncio.sleep(0.05))
-                await asyncio.shield(inner)
-        await inner
-        await goes_on()
 
 
 @in_loop
@@ -379,41 +329,36 @@ async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client)
 # Together with a cancellation from outside.
 
 
-@pytest.mark.parametrize("turns_between", [-3, -2, -1, 0, 1, 2, 3, 5])
-@both_loops
+@uvloop_in_sweeps
 @in_loop
-async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, turns_between, loop):
+async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, loop):
     """Whichever comes first, also in one turn of the loop."""
-    begun = asyncio.Event()
 
-    async def hold(client):
+    async def hold(client, begun):
         async with client.get_lock("x"):
             begun.set()
             await asyncio.sleep(ENDLESS)
 
     async with make_client() as client:
-        task = asyncio.create_task(hold(client))
-        await begun.wait()
-        if turns_between < 0:
-            lose(client)
-        await turns(abs(turns_between))
-        cancelled = task.cancel()
-        if turns_between >= 0 and not task.done():
-            await turns(turns_between)
-            if len(client.runner.session.holds):
+        for turns_between in (-3, -2, -1, 0, 1, 2, 3, 5):
+            begun = asyncio.Event()
+            task = asyncio.create_task(hold(client, begun))
+            await begun.wait()
+            if turns_between < 0:
                 lose(client)
-        try:
-            await task
-        except asyncio.CancelledError as error:
-            assert task.cancelled()
-            assert cancelled
-            notes = getattr(error, "__notes__", [])
-            assert all("was lost" in note for note in notes)
-        except LeaseLostError:
-            # It had been told when the cancellation came, or that came while the with was being left.
-            assert turns_between < 0
-        await until(lambda: not claims(raw))
-        assert len(client.runner.session.holds) == 0
+            await turns(abs(turns_between))
+            task.cancel()
+            if turns_between >= 0:
+                await turns(turns_between)
+                if len(client.runner.session.holds):
+                    lose(client)
+            with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
+                await task
+            # The loss comes out only if it had been told when the cancellation came, or that came at the with's end.
+            assert task.cancelled() or turns_between < 0
+            assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
+            await until(lambda: not claims(raw))
+            assert len(client.runner.session.holds) == 0
 
 
 @in_loop
@@ -438,9 +383,8 @@ async def test_loss_in_the_turn_of_the_cancellation_leaves_both_told(make_client
         assert any("was lost" in note for note in info.value.__notes__)
 
 
-@pytest.mark.parametrize("where", ["outside", "inside"])
 @in_loop
-async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_client, where):
+async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_client):
     """Both at once; the outer of the two has the last word."""
     async with make_client() as client:
 
@@ -451,28 +395,17 @@ async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_clie
             timeout.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(ENDLESS)
 
-        if where == "outside":
-            with comes_out((TimeoutError, LeaseLostError)):
-                async with asyncio.timeout(ENDLESS) as timeout:
-                    async with client.get_lock("x"):
-                        await body(timeout)
-        else:
-            # A timeout that comes alone, in an earlier turn, is the body's own error.
-            with comes_out((LeaseLostError, TimeoutError)):
+        with comes_out((TimeoutError, LeaseLostError)):
+            async with asyncio.timeout(ENDLESS) as timeout:
                 async with client.get_lock("x"):
-                    async with asyncio.timeout(ENDLESS) as timeout:
-                        await body(timeout)
+                    await body(timeout)
         await goes_on()
-
-
-@in_loop
-async def test_timeout_around_ends_the_body_and_gives_the_lock_back(make_client, raw):
-    async with make_client() as client:
-        with comes_out(TimeoutError):
-            async with asyncio.timeout(0.02), client.get_lock("x"):
-                await asyncio.sleep(ENDLESS)
+        # A timeout that comes alone, in an earlier turn, is the body's own error.
+        with comes_out((LeaseLostError, TimeoutError)):
+            async with client.get_lock("x"):
+                async with asyncio.timeout(ENDLESS) as timeout:
+                    await body(timeout)
         await goes_on()
-        await until(lambda: not claims(raw))
 
 
 @in_loop
@@ -516,20 +449,24 @@ async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fai
 
 
 @in_loop
-async def test_cancellation_from_outside_comes_out_and_gives_the_lock_back(make_client, raw):
-    begun = asyncio.Event()
-
+async def test_cancellation_from_outside_comes_out_and_gives_the_locks_back(make_client, raw):
     async def hold(client):
         async with client.get_lock("x"), client.get_mutex("y"):
             begun.set()
             await asyncio.sleep(ENDLESS)
 
     async with make_client() as client:
+        begun = asyncio.Event()
         task = asyncio.create_task(hold(client))
         await begun.wait()
         task.cancel("mine")
         with comes_out(asyncio.CancelledError, match="mine"):
             await task
+        await until(lambda: not claims(raw))
+        with comes_out(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await hold(client)
+        await goes_on()
         await until(lambda: not claims(raw))
 
 

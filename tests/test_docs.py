@@ -44,7 +44,7 @@ NOT_RUN = {
 }
 SWEEPS = {
     "python": {"docs/testing.md", "docs/howto/testing-your-code.md", "docs/howto/long-jobs.md", "docs/safety.md"},
-    "bash": {"docs/cli/index.md", "docs/cli/inspect.md", "docs/operate/runbooks.md"},
+    "bash": {"docs/cli/index.md", "docs/cli/inspect.md", "docs/cli/lock.md", "docs/operate/runbooks.md"},
 }
 MARK = "\N{RECORD SEPARATOR}"
 MARKING = {"python": f"print({MARK!r}, {{}}, flush=True)", "bash": "printf '\\036 %d\\n' {}"}
@@ -246,9 +246,3 @@ def test_command_line_page_lists_every_command_and_status():
 def test_navigation_lists_every_page():
     listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-
-
-def test_links_of_readme_lead_to_files():
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -1,12 +1,11 @@
 """fakeredis instances as nodes, so that users can test their code without a server."""
 
 import os
-import time
 
 import fakeredis
 import pytest
 
-from redsync import Client, ConfigurationError, LeaseLostError
+from redsync import Client, ConfigurationError
 
 
 def claims_of(fake):
@@ -70,25 +69,6 @@ def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually)
     lock.release()
     assert waiter.result(20) is True
     other.do(lock.release)
-
-
-def test_clients_on_the_same_servers_exclude_each_other(client, fakes, other):
-    with Client(fakes) as second, client.get_lock("x"):
-        assert not second.get_lock("x").acquire(timeout=0.1)
-
-
-def test_watchdog_renews(fakes):
-    with Client(fakes, lease=0.6) as client, client.get_lock("x") as hold:
-        until = time.monotonic() + 1.2
-        while time.monotonic() < until:
-            hold.check()
-            time.sleep(0.01)
-
-
-def test_loss_is_told(lock, fakes):
-    with pytest.raises(LeaseLostError), lock:  # noqa: PT012  # the body of the lock
-        for fake in fakes:
-            fake.flushall()
 
 
 def test_nodes_are_up(client):

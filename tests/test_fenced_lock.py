@@ -25,6 +25,7 @@ def growing(tokens):
     return tokens == sorted(set(tokens))
 
 
+@pytest.mark.asyncio_too
 def test_each_acquisition_has_a_higher_token(lock, make_client, other):
     """Of one thread, of another, and of another client."""
     elsewhere = make_client().get_fenced_lock("x")
@@ -47,10 +48,10 @@ def test_steady_state_asks_each_node_once_and_writes_nothing_back(lock, raw):
     for node in raw:
         node.set(TOKEN, token)
         node.config_resetstat()
-    tokens = [take(lock) for _ in range(20)]
-    assert tokens == list(range(token + 1, token + 21))
+    tokens = [take(lock) for _ in range(5)]
+    assert tokens == list(range(token + 1, token + 6))
     time.sleep(0.1)
-    assert [node.info("commandstats")["cmdstat_incr"]["calls"] for node in raw] == [20] * 5
+    assert [node.info("commandstats")["cmdstat_incr"]["calls"] for node in raw] == [5] * 5
     assert sum(node.info("commandstats").get("cmdstat_set", {}).get("calls", 0) for node in raw) <= 5, (
         "a client's record"
     )
@@ -67,18 +68,13 @@ def test_hold_shows_its_token_and_inspect_the_kind(lock, client):
 
 
 def test_tokens_grow_while_nodes_die_and_come_back_empty(lock, nodes, raw, make_client):
-    """One after the other, until each has forgotten its token."""
+    """One after the other, until each has forgotten its token; and then all at once."""
     tokens = [take(lock)]
     for i in range(5):
         nodes.kill(i)
         tokens.append(take(lock))
         nodes.restart(i)
         tokens += [take(lock), take(make_client().get_fenced_lock("x"))]
-    assert growing(tokens)
-
-
-def test_tokens_grow_when_all_nodes_forget_everything(lock, raw, make_client):
-    tokens = [take(lock) for _ in range(3)]
     for node in raw:
         node.flushall()
     tokens += [take(make_client().get_fenced_lock("x")), take(lock)]
@@ -109,13 +105,9 @@ def test_waiter_gets_a_higher_token_than_the_holder(lock, client, make_worker, e
     assert growing([token, *tokens])
 
 
-def test_fenced_and_plain_locks_of_one_name_exclude_each_other(client, lock, other):
-    plain = client.get_lock("x")
-    with lock:
-        assert not other.do(plain.acquire, False)
-    with plain as hold:
+def test_lock_that_is_held_without_a_token_is_not_entered_again_as_a_fenced_one(client, lock):
+    with client.get_lock("x") as hold:
         assert hold.fencing_token is None
-        assert not other.do(lock.acquire, False)
         with pytest.raises(KeyTypeError, match="no token"):
             lock.acquire()
 

@@ -7,9 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from redsync import LeaseLostError, NotOwnedError
-from tests.support.kinds import KINDS
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
+from tests.support.kinds import KINDS, each_entered
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def lose(client):
     state.valid_until = 0.0
 
 
-@every_kind
+@each_entered
 def test_generator_that_is_closed_gives_back(client, is_free, kind):
     lock = KINDS[kind](client)
     with closing(begun(lock)) as stream:
@@ -57,27 +55,19 @@ def test_generator_that_is_closed_gives_back(client, is_free, kind):
     assert not lock._entered
 
 
-@every_kind
-def test_generator_that_another_thread_closes_gives_back(client, is_free, other, kind):
+@each_entered
+def test_generator_that_another_thread_ends_gives_back(client, is_free, other, kind):
+    """Closed, dropped, or run to its end, as a streaming response by a server's pool of threads."""
     lock = KINDS[kind](client)
     other.do(begun(lock).close)
     assert is_free(kind)
-    assert not lock._entered
-
-
-@every_kind
-def test_generator_that_another_thread_ends_gives_back(client, is_free, other, kind):
-    """As a streaming response, of which a server's pool of threads asks for one part after the other."""
-    assert other.do(list, begun(KINDS[kind](client))) == list(range(1, 9))
+    assert other.do(list, begun(lock)) == list(range(1, 9))
     assert is_free(kind)
-
-
-@every_kind
-def test_generator_that_another_thread_drops_gives_back(client, is_free, other, kind):
-    streams = [begun(KINDS[kind](client))]
+    streams = [begun(lock)]
     other.do(streams.clear)
     gc.collect()
     assert is_free(kind)
+    assert not lock._entered
 
 
 def test_generator_that_another_thread_closes_gives_back_the_permit_it_entered(client, is_free, other):

@@ -14,37 +14,41 @@ PLACE = 3.0
 @pytest.fixture(params=["get_lock", "get_mutex", "get_fair_lock"])
 def get(request, make_client):
     """Make a lock of each kind, of a client of its own."""
-    return lambda **options: getattr(make_client(**options), request.param)("x")
+    return lambda: getattr(make_client(), request.param)("x")
 
 
 @pytest.fixture
 def wait_for(make_worker, eventually, raw):
     """Let a worker wait for a lock until each node knows it; return the worker and what comes of it."""
 
-    def start(lock, **options):
+    def start(lock):
         # A node where the waiter came before the holder's claim grants each of its asks, and has no place for it.
         eventually(lambda: all(node.exists(LOCK) for node in raw))
         known = raw[0].hlen(PLACES)
         worker = make_worker()
-        waiter = worker.start(lock.acquire, **options)
+        waiter = worker.start(lock.acquire)
         eventually(lambda: all(node.hlen(PLACES) == known + 1 for node in raw))
         return worker, waiter
 
     return start
 
 
-@pytest.mark.parametrize("way", ["release", "force_release"])
-def test_lock_is_never_free_between_its_release_and_who_waits(get, wait_for, way):
+@pytest.mark.asyncio_too
+def test_lock_is_never_free_between_its_release_and_who_waits(get, wait_for, make_client, raw, eventually):
     lock, heirs, newcomer = get(), get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    getattr(lock, way)()
-    assert not newcomer.acquire(False), "it came later"
-    assert waiter.result(20)
-    assert worker.do(heirs.owned)
-    worker.do(heirs.release)
-    assert newcomer.acquire(False)
-    newcomer.release()
+    for free in (lock.release, lock.force_release):
+        lock.acquire()
+        worker, waiter = wait_for(heirs)
+        free()
+        assert not newcomer.acquire(False), "it came later"
+        assert waiter.result(20)
+        info = make_client().inspect("x")
+        assert (len(info.holders), info.waiters) == (1, ())
+        assert worker.do(heirs.hold_count) == 1
+        worker.do(heirs.release)
+        with pytest.raises(NotOwnedError):
+            worker.do(heirs.release)
+        eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eventually):
@@ -56,31 +60,6 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     assert worker.do(heirs.remaining) > 0
     eventually(lambda: all(node.pttl(LOCK) > 2_000 * PLACE for node in raw), within=PLACE)
     assert worker.do(heirs.remaining) > 2 * PLACE
-    worker.do(heirs.release)
-
-
-def test_heir_leaves_nothing_on_the_nodes(get, wait_for, raw, eventually):
-    lock, heirs = get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    lock.release()
-    assert waiter.result(20)
-    assert worker.do(heirs.hold_count) == 1
-    worker.do(heirs.release)
-    with pytest.raises(NotOwnedError):
-        worker.do(heirs.release)
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_heir_is_not_shown_as_waiting(get, wait_for, make_client):
-    lock, heirs = get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    lock.release()
-    assert waiter.result(20)
-    info = make_client().inspect("x")
-    assert len(info.holders) == 1
-    assert info.waiters == ()
     worker.do(heirs.release)
 
 

@@ -47,20 +47,16 @@ def test_program_of_threads_loads_no_driver_for_asyncio(loaded):
     modules = loaded("from redsync import Client; Client(['redis://127.0.0.1:1']).close()")
     assert modules >= THREADS
     assert of_asyncio(modules) == set()
+    kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("._facades", "._protocols")}
+    assert (
+        kinds | {"redsync._facades.lock", "redsync._facades.lock_info", "redsync._protocols.lock_survey"}
+    ) & modules == set()
 
 
 def test_program_of_tasks_loads_no_driver_for_threads(loaded):
     modules = loaded("from redsync import AsyncClient")
     assert of_asyncio(modules) >= ASYNCIO - {"redsync._drivers.aio_maintenance"}
     assert {"redsync._drivers.threads", "redsync.client"} & modules == set()
-
-
-def test_client_loads_no_synchronizer(loaded):
-    modules = loaded("from redsync import Client")
-    kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("._facades", "._protocols")}
-    assert (
-        kinds | {"redsync._facades.lock", "redsync._facades.lock_info", "redsync._protocols.lock_survey"}
-    ) & modules == set()
 
 
 @pytest.mark.parametrize("name", ["Lock", *KINDS])

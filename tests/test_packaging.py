@@ -52,10 +52,5 @@ def test_type_marker_and_scripts_are_found_as_resources():
         assert (installed / "_lua" / path.name).read_text() == path.read_text()
 
 
-def test_public_names_are_sorted_and_exist():
-    assert redsync.__all__ == sorted(set(redsync.__all__))
-    assert [name for name in redsync.__all__ if not hasattr(redsync, name)] == []
-
-
 def redsync_version() -> str:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

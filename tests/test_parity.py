@@ -96,9 +96,3 @@ def test_multi_lock_has_the_interface_of_a_lock(ours, theirs):
     for name in public(ours):
         if inspect.isfunction(inspect.getattr_static(ours, name)):
             assert shape(getattr(ours, name)) == shape(getattr(theirs, name)), name
-
-
-def test_facades_and_twins_are_all_compared():
-    listed = {kind.__name__ for pair in PAIRS for kind in pair}
-    exported = {name for name in redsync.__all__ if name.startswith("Async")}
-    assert exported | {name.removeprefix("Async") for name in exported} == listed

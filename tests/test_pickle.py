@@ -4,51 +4,28 @@ import copy
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from redsync import ClientClosedError, LeaseLostError, QuorumError
-
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+from redsync import Client, ClientClosedError, LeaseLostError, QuorumError
 
 
 def again(thing, protocol=None):
     return pickle.loads(pickle.dumps(thing, protocol))
 
 
-def run_python(program, pickled):
-    """Run a program in a fresh process; it finds what was pickled in `thing`."""
-    preamble = "import pickle, sys\nthing = pickle.load(sys.stdin.buffer)\n"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", preamble + program],
-        input=pickled,
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().split()
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_client_is_shared_within_its_process(client, protocol):
-    assert again(client, protocol) is client
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ["x", b"\x00\xff", "ä"])
-def test_lock_is_the_same_lock_within_its_process(client, other, protocol, name):
-    lock = client.get_lock(name)
-    twin = again(lock, protocol)
-    assert twin.name == name
-    with lock:
-        assert twin.hold_count() == 1
-        assert not other.do(twin.acquire, False)
-    assert other.do(twin.acquire, False)
-    assert not lock.acquire(False)
+def test_client_and_lock_are_the_same_within_their_process(client, other):
+    names = ["x", b"\x00\xff", "ä"]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert again(client, protocol) is client
+        locks = [client.get_lock(name) for name in names]
+        twins = again(locks, protocol)
+        assert [twin.name for twin in twins] == names
+        for lock, twin in zip(locks, twins, strict=True):
+            with lock:
+                assert twin.hold_count() == 1
+                assert not other.do(twin.acquire, False)
 
 
 def test_lock_carries_on_lost(client, raw):
@@ -96,33 +73,25 @@ def test_client_with_other_settings_is_not_shared(make_client):
     assert again(second) is second
 
 
-def test_lock_has_its_own_client_in_another_process(client):
-    program = """
-lock, other, client = thing
-with lock as hold:
-    print(hold.owner, client.id, other.locked(), client.prefix.decode())
-"""
-    locks = [client.get_lock("x"), client.get_lock("y"), client]
-    with client.get_lock("y") as mine:
-        owner, client_id, locked, prefix = run_python(program, pickle.dumps(locks))
-    assert owner.partition(":")[0] == client_id != client.id
-    assert owner != mine.owner
-    assert (locked, prefix) == ("True", "redsync:")
+def take(lock, other, client):
+    with lock as hold:
+        return os.getpid(), hold.owner, client.id, other.locked(), client.prefix
 
 
-def test_lock_travels_to_a_spawned_process(client, eventually):
-    lock = client.get_lock("x")
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+def test_lock_has_its_own_client_in_a_spawned_process(client):
+    lock, other = client.get_lock("x"), client.get_lock("y")
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool, other as mine:
         with lock:
             assert pool.submit(lock.acquire, False).result(30) is False
-        assert pool.submit(lock.acquire, False).result(30) is True
-        assert pool.submit(os.getpid).result(30) != os.getpid()
+        pid, owner, client_id, locked, prefix = pool.submit(take, lock, other, client).result(30)
+    assert pid != os.getpid()
+    assert owner.partition(":")[0] == client_id != client.id
+    assert owner != mine.owner
+    assert (locked, prefix) == (True, client.prefix)
 
 
-def test_votes_of_an_error_survive_pickling(client, nodes):
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError) as info:
+def test_votes_of_an_error_survive_pickling():
+    with Client([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]) as client, pytest.raises(QuorumError) as info:
         client.get_lock("x").acquire(False)
     twin = again(info.value)
     assert twin.votes == info.value.votes

@@ -2,13 +2,15 @@
 
 https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ is quoted in the docstrings. Where it warns of
 a naive way, the test also takes that way and shows that it breaks.
+
+What holds for all kinds of locks is shown in `tests/kinds`: one client at most holds it, a majority of nodes is enough,
+a release lets the next one in at once, and extensions end at a limit.
 """
 
 import contextlib
 import itertools
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -61,21 +63,6 @@ def make_remote(proxies, make_client):
 # Safety and liveness guarantees
 
 
-def test_one_client_at_most_wins_when_several_try_at_once(make_client, make_worker):
-    """ "Mutual exclusion. At any given moment, only one client can hold a lock." """
-    contenders = [(make_worker(), make_client().get_mutex("x")) for _ in range(4)]
-    ready = threading.Barrier(4)
-    total = 0
-    for _ in range(20):
-        tries = [worker.start(lambda each: ready.wait(10) >= 0 and each.acquire(False), m) for worker, m in contenders]
-        winners = [m for (_, m), won in zip(contenders, tries, strict=True) if won.result(20)]
-        assert len(winners) <= 1
-        total += len(winners)
-        for winner in winners:
-            winner.release()
-    assert total > 0
-
-
 def test_lock_of_a_killed_client_is_free_after_its_lease_and_not_before(nodes, mutex):
     """ "Eventually it is always possible to acquire a lock, even if the client that locked a resource crashes" """
     program = f"""if True:
@@ -92,17 +79,6 @@ def test_lock_of_a_killed_client_is_free_after_its_lease_and_not_before(nodes, m
     killed_at = time.monotonic()
     assert mutex.acquire(timeout=20) is True
     assert time.monotonic() - killed_at < PATIENCE
-
-
-def test_lock_works_while_a_majority_of_nodes_is_up_and_not_without(nodes, mutex, client):
-    """ "As long as the majority of Redis nodes are up, clients are able to acquire and release locks." """
-    for i in range(2):
-        nodes.kill(i)
-        with mutex:
-            assert not client.get_mutex("x").acquire(False)
-    nodes.kill(2)
-    with pytest.raises(QuorumError):
-        mutex.acquire(False)
 
 
 # Correct implementation with a single instance
@@ -275,13 +251,12 @@ def test_failed_attempt_is_undone_also_where_it_got_no_answer(make_remote, proxi
 # Is the algorithm asynchronous?
 
 
-@pytest.mark.parametrize("drift_factor", [0.0, 0.01, 0.2])
-def test_validity_is_less_than_the_lease_by_the_drift(make_client, drift_factor, raw, eventually):
+def test_validity_is_less_than_the_lease_by_the_drift(make_client, raw, eventually):
     """ "minus some time (just a few milliseconds in order to compensate for clock drift between processes)" """
-    with make_client(lease=10.0, drift_factor=drift_factor).get_mutex("x") as hold:
+    with make_client(lease=10.0, drift_factor=0.2).get_mutex("x") as hold:
         eventually(lambda: raw.count(KEY) == 5)
         assert all(node.pttl(KEY) > 9_000 for node in raw)
-        assert hold.remaining() <= 10.0 * (1 - drift_factor) - 0.002
+        assert hold.remaining() <= 10.0 * 0.8 - 0.002
 
 
 # Retry on failure
@@ -304,16 +279,6 @@ def test_split_vote_is_tried_again_after_random_delays(make_remote, proxies, oth
     for node in raw[2:]:
         node.delete(KEY)
     assert attempt.result(20) is True
-
-
-def test_partial_locks_are_released_at_once(mutex, raw, eventually):
-    """ "to release the (partially) acquired locks ASAP, so that there is no need to wait for key expiry" """
-    for node in raw[:3]:
-        node.set(KEY, "another")
-    before = [calls(node, "set") for node in raw[3:]]
-    assert mutex.acquire(False) is False
-    eventually(lambda: raw.count(KEY) == 3, within=20)
-    assert [calls(node, "set") - 1 for node in raw[3:]] == before
 
 
 def test_partition_costs_the_expiry_and_late_releases_harm_nobody(make_remote, proxies, mutex, raw, eventually):
@@ -370,16 +335,6 @@ def test_keys_are_there_for_the_minimum_validity(make_remote, proxies, raw, even
     assert t2 + ttl > latest
 
 
-def test_cooperating_clients_need_not_wait_for_expiry(client, mutex, make_client, other, eventually):
-    """ "clients, usually, will cooperate removing the locks ... we don't have to wait for keys to expire" """
-    theirs = make_client().get_mutex("x")
-    with mutex:
-        waiter = other.start(lambda: theirs.acquire() and time.monotonic())
-        eventually(lambda: client.inspect("x").waiters)
-        started = time.monotonic()
-    assert waiter.result(20) - started < 30 / 2
-
-
 # Extending the lock
 
 
@@ -421,21 +376,6 @@ def test_extension_needs_a_majority_within_the_validity_time(client, mutex, node
     with pytest.raises(LeaseLostError):
         mutex.extend()
     assert raw.count(KEY) == 0
-
-
-def test_extensions_end_at_the_limit(make_client, mutex):
-    """ "the maximum number of lock reacquisition attempts should be limited" """
-    client = make_client(lease=0.4)
-    unlimited, limited = client.get_mutex("unlimited"), client.get_mutex("x", max_hold=0.7)
-    unlimited.acquire()
-    started = time.monotonic()
-    limited.acquire()
-    assert mutex.acquire(timeout=0.5) is False
-    assert mutex.acquire(timeout=20) is True
-    assert 0.7 * 0.9 < time.monotonic() - started < PATIENCE
-    with pytest.raises(LeaseLostError, match="max_hold"):
-        limited.release()
-    assert unlimited.owned()
 
 
 # Crash recovery; last in this file, as these tests wait until the nodes are older than a guard

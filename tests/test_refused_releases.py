@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from redsync import QuorumError
+from tests.support.sweeps import swept
 from tests.support.trouble import busy, read_only
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
@@ -28,9 +29,14 @@ def admins(nodes):
         yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in MAJORITY]
 
 
-@pytest.mark.asyncio_in_sweeps
-@pytest.mark.parametrize("trouble", [read_only, busy])
-@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock", "read_lock", "write_lock", "semaphore"])
+@pytest.mark.parametrize(
+    ("kind", "trouble"),
+    [
+        *((kind, read_only) for kind in ("lock", "mutex", "read_lock", "semaphore")),
+        ("lock", busy),
+        *swept(*((kind, busy) for kind in ("mutex", "fair_lock", "read_lock", "write_lock", "semaphore"))),
+    ],
+)
 def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
     mine, yours = make_client(), make_client()
     assert yours.get_lock("warm up").acquire(timeout=60)
@@ -58,14 +64,7 @@ def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_clie
     assert not any(admin.exists("redsync:x") for admin in admins)
 
 
-@pytest.mark.asyncio_in_sweeps
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "lock",
-        *(pytest.param(kind, marks=pytest.mark.sweep) for kind in ("mutex", "fair_lock", "read_lock", "write_lock")),
-    ],
-)
+@pytest.mark.parametrize("kind", ["lock", *swept("mutex", "fair_lock", "read_lock", "write_lock")])
 def test_hold_is_not_believed_longer_where_a_majority_refuses_to_lengthen_it(make_client, admins, eventually, kind):
     """Those nodes forget it when its lease is over, and may let others in then."""
     held = synchronizer(make_client(lease=1.0), kind)

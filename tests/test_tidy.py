@@ -1,6 +1,7 @@
 """Rules of our own that no linter knows. CONTRIBUTING.md gives the reasons."""
 
 import ast
+import functools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -23,16 +24,26 @@ LINES_MAX = 500
 
 @dataclass
 class Module:
-    """A parsed module: its functions (name -> is annotated as Steps) and what its imported names stand for."""
+    """A parsed module: all nodes with their parents, its functions (name -> is annotated as Steps), its calls, and what
+    its imported names stand for.
+    """
 
     name: str
     tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     functions: dict[str, bool] = field(default_factory=dict)
+    calls: list[ast.Call] = field(default_factory=list)
     imports: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        for node in ast.walk(self.tree):
+        nodes: list[ast.AST] = [self.tree]
+        for node in nodes:
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                nodes.append(child)
             match node:
+                case ast.Call():
+                    self.calls.append(node)
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     # Of a method and a function with one name, the one that must be driven counts.
                     self.functions[name] = self.functions.get(name, False) or returns_steps(node)
@@ -47,15 +58,13 @@ def returns_steps(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return re.match(r"""['"]?(\w+\.)*Steps\b""", annotation) is not None
 
 
-def load_package(*parts: str) -> list[Module]:
-    """Return the modules of the package, or of these parts of it."""
+@functools.cache
+def load_package() -> list[Module]:
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted(PACKAGE.rglob("*.py"))
     }
-    return [
-        Module(name, ast.parse(path.read_text())) for name, path in paths.items() if not parts or name.startswith(parts)
-    ]
+    return [Module(name, ast.parse(path.read_text())) for name, path in paths.items()]
 
 
 # A protocol that is called but not driven does nothing, and type checkers accept it.
@@ -98,12 +107,11 @@ def find_undriven(modules: list[Module]) -> Iterator[str]:
         return False
 
     for module in modules:
-        parents = {child: parent for parent in ast.walk(module.tree) for child in ast.iter_child_nodes(parent)}
-        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
-            user, paired = parents[call], False
+        for call in module.calls:
+            user, paired = module.parents[call], False
             while isinstance(user, ast.IfExp | ast.Starred | ast.keyword | ast.Tuple):  # these only pass it on
                 paired = paired or isinstance(user, ast.Tuple)
-                user = parents[user]
+                user = module.parents[user]
             performed = isinstance(user, ast.YieldFrom | ast.Call | ast.Return | ast.Lambda)
             performed = performed or (paired and isinstance(user, ast.Yield))
             if not performed and is_protocol(call.func, module, user):
@@ -163,9 +171,9 @@ def test_bare_yield_stands_in_traps_only():
     """`tally = yield from broadcast(...)` has an exact type, `reply = yield Broadcast(...)` has not."""
     found = [
         f"{module.name}:{node.lineno}"
-        for module in load_package(*SANS_IO)
-        if module.name != "redsync._core.effects"
-        for node in ast.walk(module.tree)
+        for module in load_package()
+        if module.name.startswith(SANS_IO) and module.name != "redsync._core.effects"
+        for node in module.parents
         if isinstance(node, ast.Yield)
     ]
     assert found == []

@@ -134,6 +134,8 @@ class Keeping:
             self._family.lead(self._group)
         _leave_streams()
         self._wire.send("running", self._group)
+        # Who had not begun in time has been killed, whatever the wire tells of renewals meanwhile.
+        self._decide(now())
         return True
 
     def _turn(self) -> bool:

@@ -15,13 +15,14 @@ import time
 import uuid
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.nursery import Born
+
 PATIENCE = 30
 
-RELUCTANT = "trap '' TERM INT; echo ready; while :; do sleep 0.02; done"
+RELUCTANT = "trap '' TERM INT; echo ready; sleep 3600 & while :; do wait; done"
 """A shell program that ends by SIGKILL only."""
 
-ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; while :; do sleep 0.02; done"
+ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; sleep 3600 & while :; do wait; done"
 """The same, and tells of SIGHUP: who forwards that has begun to watch over it."""
 
 SESSION = [
@@ -65,10 +66,11 @@ class Ended:
         return json.loads(self.out)
 
 
-class Command(subprocess.Popen):
-    """A command that runs."""
+class Command(Born):
+    """A command that runs: one from the nursery, if there is one; else a fresh one, behind the words before it."""
 
-    def __init__(self, arguments, environment, *, before=(), terminal=None, **options):
+    def __init__(self, arguments, environment, *, nursery=None, before=(), terminal=None, **options):
+        self.is_alone = not before and not terminal
         self.mark = f"redsync-test-{uuid.uuid4()}"
         self.terminal = terminal
         self._seen = b""
@@ -77,7 +79,8 @@ class Command(subprocess.Popen):
             streams = dict.fromkeys(streams, terminal.slave)
             before = [*SESSION, *before]
         super().__init__(
-            [*before, sys.executable, "-m", "redsync.cli", *arguments],
+            nursery,
+            arguments if nursery else [*before, sys.executable, "-m", "redsync.cli", *arguments],
             env={**environment, "MARK": self.mark},
             text=True,
             start_new_session=True,
@@ -119,15 +122,17 @@ class Command(subprocess.Popen):
         self.terminal.type(text)
 
     def family(self):
-        """Return the processes with the mark, itself included."""
+        """Return the processes with the mark, and those of its session, which are copies of it; itself included."""
         found = set()
         for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if self.mark.encode() in (path / "environ").read_bytes():
+            # It has ended, or belongs to somebody else.
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in (path / "environ").read_bytes() or self._has_copied_itself(path):
                     found.add(int(path.name))
-            except OSError:  # it has ended, or belongs to somebody else
-                continue
         return found
+
+    def _has_copied_itself(self, path):
+        return bool(self._nursery) and os.getsid(int(path.name)) == self.pid and (path / "environ").read_bytes() != b""
 
     def command_group(self):
         """Return the process group of the command that `redsync lock` runs with -c."""

@@ -4,7 +4,15 @@ import os
 
 import pytest
 
-from tests.cli.commands import ROOT, Command, Ended, Terminal
+from tests.cli.commands import Command, Ended, Terminal
+from tests.support.nursery import ROOT, Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    nursery = Nursery()
+    yield nursery
+    nursery.end()
 
 
 @pytest.fixture
@@ -22,13 +30,18 @@ def make_environment(urls):
 
 
 @pytest.fixture
-def start(environment, eventually):
-    """Start a command; keywords in capitals go to its environment. Nothing of it may be left when it has ended."""
+def start(environment, eventually, nursery):
+    """Start a command; keywords in capitals go to its environment. Nothing of it may be left when it has ended.
+
+    Each has a fresh interpreter that is given something which the nursery can't give.
+    """
     started = []
 
     def start(*arguments, terminal=False, **more):
         variables = {name: more.pop(name) for name in list(more) if name.isupper()}
         terminal = Terminal() if terminal is True else terminal or None
+        is_fresh = more.keys() & {"before", "pass_fds"} or any(name.startswith("PYTHON") for name in variables)
+        more["nursery"] = None if is_fresh else nursery
         started.append(Command(arguments, {**environment, **variables}, terminal=terminal, **more))
         return started[-1]
 

@@ -1,14 +1,11 @@
 """`redsync demo` as a user runs it: the verdict, its exit statuses, and that it leaves nothing behind."""
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -23,75 +20,25 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="look
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Start the command with a mark in its environment, by which all of its descendants can be found."""
-    mark = f"redsync-test-{uuid.uuid4()}"
-    started = []
-
-    def start(*arguments, **environment):
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import sys\nfrom redsync.cli import main\nsys.exit(main())",
-                *arguments,
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "TMPDIR": str(tmp_path),
-                "MARK": mark,
-                "PYTHONFAULTHANDLER": "1",
-                **environment,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        process.mark = mark
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def run_demo(start, tmp_path):
+    """Start `redsync demo` with a folder of its own."""
+    return lambda *arguments, **variables: start("demo", *arguments, TMPDIR=str(tmp_path), **variables)
 
 
-def processes_of(process, folder):
-    """Return the command lines of all that descends from the process: by its mark, or a server by its folder."""
+def lines_of(process, folder):
+    """Return the command lines of all that descends from it; servers, which overwrite their marks, by their folder."""
     found = []
+    family = process.family()
     for path in Path("/proc").glob("[0-9]*"):
-        try:
-            # A server writes its title over its environment.
-            if process.mark.encode() in (path / "environ").read_bytes() or str(folder) in os.readlink(path / "cwd"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            if int(path.name) in family or str(folder) in os.readlink(path / "cwd"):
                 found.append((path / "cmdline").read_bytes())
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
     return found
 
 
-def read_until(stream, text):
-    lines = []
-    for line in stream:
-        lines.append(line)
-        if text in line:
-            return lines
-    raise AssertionError(f"ended without {text!r}: {lines}")
-
-
-def eventually(condition, within=10.0):
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 @linux
-def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
-    process = start("demo", "--seconds", "4", "--seed", "7", PYTHONWARNINGS="error")
+def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
+    process = run_demo("--seconds", "4", "--seed", "7", "--processes", "2", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert err == ""
@@ -114,16 +61,16 @@ def test_demo_keeps_every_promise_and_leaves_nothing(start, tmp_path):
     ):
         assert shown in out
     assert re.search(r"down \(killed\)", out)
-    assert out.splitlines()[-1].startswith("16 workers in 4 processes took 3 locks on 5 nodes")
+    assert out.splitlines()[-1].startswith("8 workers in 2 processes took 3 locks on 5 nodes")
     assert list(tmp_path.iterdir()) == []
-    assert processes_of(process, tmp_path) == []
+    assert lines_of(process, tmp_path) == []
 
 
 @linux
 @pytest.mark.parametrize("after", ["first lock", *swept("servers", "hangs (SIGSTOP)")])
-def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
-    process = start("demo", "--seconds", "8", "--processes", "2", "--threads", "2")
-    read_until(process.stdout, after)
+def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
+    process = run_demo("--seconds", "8", "--processes", "2", "--threads", "2")
+    process.read_until(after)
     # As the terminal does it, to the whole foreground group; and an impatient user does it twice.
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)
@@ -131,7 +78,7 @@ def test_interrupted_demo_leaves_nothing(start, tmp_path, after):
     assert process.returncode == 130, err
     assert err == "redsync demo: interrupted\n"
     assert list(tmp_path.iterdir()) == []
-    assert processes_of(process, tmp_path) == []
+    assert lines_of(process, tmp_path) == []
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
@@ -152,31 +99,31 @@ def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, er
 
 @linux
 @pytest.mark.sweep
-def test_terminated_demo_leaves_nothing(start, tmp_path):
-    process = start("demo", "--processes", "2", "--threads", "2")
-    read_until(process.stdout, "first lock after")
+def test_terminated_demo_leaves_nothing(run_demo, tmp_path):
+    process = run_demo("--processes", "2", "--threads", "2")
+    process.read_until("first lock after")
     process.terminate()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
     assert err == ""
     assert list(tmp_path.iterdir()) == []
-    assert processes_of(process, tmp_path) == []
+    assert lines_of(process, tmp_path) == []
 
 
 @linux
-def test_killed_demo_leaves_no_process(start, tmp_path):
-    process = start("demo", "--processes", "2", "--threads", "2")
-    read_until(process.stdout, "first lock after")
-    found = processes_of(process, tmp_path)
+def test_killed_demo_leaves_no_process(run_demo, tmp_path, eventually):
+    process = run_demo("--processes", "2", "--threads", "2")
+    process.read_until("first lock after")
+    found = lines_of(process, tmp_path)
     assert sum(b"valkey-server" in line or b"redis-server" in line for line in found) == 5, found
     assert sum(b"harness.process" in line for line in found) == 2, found
     process.kill()
-    eventually(lambda: processes_of(process, tmp_path) == [])
+    eventually(lambda: lines_of(process, tmp_path) == [])
 
 
 @pytest.mark.sweep
-def test_demo_with_one_node_injects_no_fault(start):
-    process = start("demo", "--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
+def test_demo_with_one_node_injects_no_fault(run_demo):
+    process = run_demo("--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert re.search(r"^  faults injected +0$", out, re.MULTILINE)
@@ -207,8 +154,8 @@ def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_p
 
 @linux
 @pytest.mark.sweep
-def test_demo_writes_its_report_as_json_for_programs(start):
-    process = start("demo", "--json", "--seconds", "2", "--processes", "2", "--seed", "7")
+def test_demo_writes_its_report_as_json_for_programs(run_demo):
+    process = run_demo("--json", "--seconds", "2", "--processes", "2", "--seed", "7")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     report = json.loads(out)

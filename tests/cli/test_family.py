@@ -11,7 +11,7 @@ import pytest
 
 from redsync.cli import family
 from redsync.cli.cgroup import Cgroup
-from tests.cli.commands import ROOT
+from tests.support.nursery import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers and /proc")
 

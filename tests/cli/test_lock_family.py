@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,6 @@ from tests.support.sweeps import swept
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 LEFT = "redsync lock: ended what the command had left running\n"
-
-
-def parent_of(number):
-    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 # What is left behind
@@ -142,7 +139,7 @@ def test_keeper_that_was_stopped_sees_the_end_of_the_command(lock_command):
 
 
 def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_lock(
-    lock_command, eventually, tmp_path
+    lock_command, client, eventually, tmp_path
 ):
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -151,15 +148,22 @@ def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_
     path = ":".join([*["/nowhere"] * 10_000, str(tmp_path)])
     process = lock_command("x", "--lease", "1.5", "--", "program", PATH=path)
     eventually(lambda: len(process.family()) == 3)
-    holder, keeper = process.pid, next(number for number in process.family() if parent_of(number) == process.pid)
+    holder, keeper = find(process)
     (child,) = process.family() - {holder, keeper}
-    for number in (child, holder):
-        os.kill(number, signal.SIGSTOP)
+    os.kill(child, signal.SIGSTOP)
+    # The keeper, which waits for the child, hears of a renewal when it is too late.
+    first = end_of(client)
+    eventually(lambda: end_of(client) > first + 0.2)
+    os.kill(holder, signal.SIGSTOP)
     eventually(lambda: child not in process.family())
     os.kill(holder, signal.SIGCONT)
     process.finish()
     assert process.returncode == 124
     assert not (tmp_path / "ran").exists()
+
+
+def end_of(client):
+    return time.monotonic() + client.inspect("x").holders[0].remaining
 
 
 @pytest.mark.sweep

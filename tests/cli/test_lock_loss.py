@@ -78,19 +78,6 @@ def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes)
     assert "was lost" in err
 
 
-@pytest.mark.sweep
-def test_command_outlives_a_rolling_restart(lock_command, nodes):
-    process = lock_command("x", "--lease", str(LEASE), "-c", "echo ready; read line", stdin=-1)
-    process.read_until("ready\n")
-    for i in range(5):
-        nodes.kill(i)
-        nodes.restart(i)
-        time.sleep(LEASE / 2)  # for its renewals, which bring back what the node has forgotten
-    process.stdin.write("\n")
-    _, err = process.finish()
-    assert process.returncode == 0, err
-
-
 @pytest.mark.parametrize("program", [RELUCTANT, *swept("echo ready; sleep 60")])
 def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
     process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)

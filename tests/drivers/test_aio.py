@@ -9,7 +9,7 @@ import time
 import pytest
 
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, tell, wait
+from redsync._core.effects import Wait, wait
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import stand_by
@@ -62,27 +62,6 @@ async def test_waiter_takes_no_more_memory_with_each_look(make_client, make_scri
         assert sizes[-1] == sizes[1]
 
 
-@both_loops
-@in_loop
-async def test_late_acquire_is_followed_by_its_undo(nodes, make_client, raw, loop):
-    """What a paused node was sent it executes when it goes on, in the order in which it was sent."""
-    async with make_client() as client:
-        async with client.get_lock("warm"):
-            pass
-        nodes.pause(2)
-        for i in range(5):
-            async with client.get_lock(f"x {i}"), client.get_mutex(f"y {i}"):
-                pass
-        tasks = [asyncio.create_task(client.get_lock(f"z {i}").acquire()) for i in range(5)]
-        await turns(1)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        nodes.resume(2)
-        await until(lambda: not client.runner._maintenance.lane._is_owed_replies())
-        assert claims(raw) == []
-
-
 @in_loop
 async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_client, raw, events):
     async with make_client() as client:
@@ -100,63 +79,10 @@ async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_cl
         assert changes == ["down", "up"]
 
 
-@both_loops
-@in_loop
-async def test_scripts_that_a_node_forgot_are_sent_again(make_client, raw, loop):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        for _ in range(3):
-            for node in raw:
-                node.script_flush()
-            async with lock as hold:
-                for node in raw:
-                    node.script_flush()
-                await hold.extend()
-                async with lock:
-                    pass
-            assert await lock.locked() is False
-        await until(lambda: claims(raw) == [])
-
-
-# Order.
-
-
-@in_loop
-async def test_commands_of_an_owner_keep_their_order_among_those_of_others(make_client, raw, make_script):
-    append = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
-    for node in raw:
-        node.script_load(append.source)
-
-    def work(owner, n):
-        for i in range(n):
-            command = Command(append, (b"list " + owner.wire,), (b"%d" % i,))
-            if i % 3:
-                yield from tell(Tell(command, owner))
-            else:
-                tally = yield from broadcast(Broadcast(command, owner, lambda reply: True, 5.0))
-                assert tally.won
-
-    async def one(runner, n):
-        owner = runner.owner()
-        await runner.run(work(owner, n))
-        return owner
-
-    async with make_client() as client:
-        async with client.get_lock("warm"):
-            pass
-        owners = await asyncio.gather(*(one(client.runner, 60) for _ in range(20)))
-        await until(lambda: not client.runner._maintenance.lane._is_owed_replies())
-        for owner in owners:
-            for node in raw:
-                assert node.lrange(b"list " + owner.wire, 0, -1) == [str(i) for i in range(60)]
-        for node in raw:
-            node.flushall()
-
-
 # Wake-ups.
 
 
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
     """Who polled would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
@@ -189,7 +115,7 @@ def warnings(caplog):
     ]
 
 
-@both_loops
+@uvloop_in_sweeps
 @in_loop
 async def test_lock_of_a_task_that_ended_is_given_back_at_once_and_not_silently(
     make_client, raw, events, warnings, loop
@@ -249,28 +175,6 @@ async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_cli
         assert hold.remaining() == 0.0
         with pytest.raises(NotOwnedError):
             hold.check()
-
-
-# Many tasks.
-
-
-@both_loops
-@in_loop
-async def test_many_tasks_with_one_name_exclude_each_other(make_client, raw, loop):
-    counter = 0
-
-    async def work(client):
-        nonlocal counter
-        async with client.get_lock("x"):
-            value = counter
-            await asyncio.sleep(0)
-            counter = value + 1
-
-    async with make_client() as client:
-        await asyncio.gather(*(work(client) for _ in range(200)))
-        assert counter == 200
-        await until(lambda: claims(raw) == [])
-        assert structures(client) == {}
 
 
 @both_loops
@@ -372,15 +276,13 @@ def test_pairs_leave_no_growing_structure(nodes):
                 await holder
 
             done = asyncio.Event()
-            await pairs(1000)
+            await pairs(300)
             gc.collect()
             before = len(gc.get_objects())
-            await pairs(4_000)
+            await pairs(1_500)
             await waits(300)
             await asyncio.sleep(0.3)
             await pairs(10)
-            lane = client.runner._maintenance.lane
-            assert len(lane._alarms._heap) < 3000
             gc.collect()
             assert structures(client) == {}
             assert len(gc.get_objects()) - before < 1000

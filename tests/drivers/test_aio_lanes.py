@@ -144,40 +144,6 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nod
         assert lists(raw) == [[str(i) for i in range(10)]] * 3
 
 
-@in_loop
-async def test_order_is_that_of_the_calls_whoever_is_under_way(nodes, append, raw):
-    async with AioRig(nodes.urls) as rig:
-        await rig.connect()
-        said = []
-        for i in range(60):
-            rig.tell(append, b"%d" % i)
-            said.append(str(i))
-            if i % 7 == 0:
-                asking = asyncio.create_task(rig.ask(append, b"asked %d" % i))
-                await asyncio.sleep(0)
-                said.append(f"asked {i}")
-            elif i % 7 == 3:
-                await asking
-        await asking
-        await rig.settle()
-        assert lists(raw) == [said] * 3
-
-
-@in_loop
-async def test_node_that_breaks_off_fails_what_it_owes(nodes, append, all_votes):
-    async with AioRig(nodes.urls) as rig:
-        await rig.connect()
-        nodes.pause(1)
-        asking = asyncio.create_task(rig.ask(append, b"a", decide=all_votes, timeout=ENDLESS))
-        await asyncio.sleep(0.02)
-        nodes.kill(1)
-        tally = await asking
-        assert [choice.value for choice in tally.choices] == ["granted", "failed", "granted"]
-        assert rig.lane.links[1] is None
-        assert [index for index, _ in rig.broken] == [1]
-        nodes.restart(1)
-
-
 # Sleeping.
 
 

@@ -23,6 +23,7 @@ from tests.support.interleaving.scenarios import (
 )
 from tests.support.interleaving.signals import Strikes
 from tests.support.interleaving.world import SHARED
+from tests.support.sweeps import swept
 
 TWO = {
     "two rounds": rounds("a0", "b0"),
@@ -79,10 +80,10 @@ def test_all_schedules_with_one_preemption_end_well(scenario):
 
 @by_name(LARGEST)
 def test_schedules_by_seed_end_well(scenario, seed):
-    print(explore_by_chance(scenario, seed, 100))
+    print(explore_by_chance(scenario, seed, 30))
 
 
-@pytest.mark.parametrize("strike", SIGNALS)
+@pytest.mark.parametrize("strike", [*SIGNALS[:3], *swept(SIGNALS[3])])
 def test_signal_at_any_point_of_a_thread_costs_the_others_nothing(strike):
     """What a handler raises is cleaned up after; one that calls the client itself gets its replies."""
     strikes = Strikes()
@@ -91,9 +92,9 @@ def test_signal_at_any_point_of_a_thread_costs_the_others_nothing(strike):
     assert {"acquire", "send"} <= strikes.points
 
 
-def test_two_threads_may_change_at_each_line_of_sending_and_waiting():
-    """What they share without the mutex: the outbox, and whether somebody is done."""
-    print(explore(rounds("a0", "b0"), 1, lines=("outboxes", "turns")))
+def test_two_threads_may_change_at_each_line_of_sending():
+    """What they share without the mutex; in `turns` that is only whether somebody is done, for sweeps."""
+    print(explore(rounds("a0", "b0"), 1, lines=("outboxes",)))
 
 
 # Wider. On a busy machine it takes long to hand over.

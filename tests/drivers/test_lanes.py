@@ -36,7 +36,7 @@ def choices(tally):
 def test_commands_of_an_owner_run_in_their_order_on_every_node(rig, raw):
     def work(number):
         owner = rig.owner()
-        for i in range(100):
+        for i in range(40):
             # Decided early, so the next one is sent while a node may still owe this one.
             assert rig.ask(rig.append, owner, i, key=b"owner %d" % number).won
 
@@ -45,22 +45,7 @@ def test_commands_of_an_owner_run_in_their_order_on_every_node(rig, raw):
     rig.settle()
     for node in raw:
         for number in range(8):
-            assert node.lrange(f"owner {number}", 0, -1) == [str(i) for i in range(100)]
-
-
-def test_replies_are_never_given_to_another_command(rig):
-    def work(number):
-        owner = rig.owner()
-        for i in range(500):
-            wanted = b"%d:%d" % (number, i)
-            tally = rig.ask(rig.echo, owner, wanted)
-            assert tally.won
-            # A node that a busy machine kept waiting fails, with a reason in its place.
-            answers = [reply for reply, vote in zip(tally.replies, choices(tally), strict=True) if vote == "granted"]
-            assert set(answers) == {wanted}
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(16)))
+            assert node.lrange(f"owner {number}", 0, -1) == [str(i) for i in range(40)]
 
 
 def test_round_ends_at_its_verdict_and_stragglers_are_read_later(rig, nodes, raw):
@@ -392,7 +377,7 @@ def test_scripts_may_be_flushed_while_threads_work(rig, raw, make_script):
 
     with ThreadPoolExecutor(8) as pool:
         workers = [pool.submit(work, number) for number in range(8)]
-        ends_at = time.monotonic() + 1.5
+        ends_at = time.monotonic() + 0.5
         while time.monotonic() < ends_at:
             for node in raw:
                 node.script_flush()
@@ -476,28 +461,6 @@ def await_pending(rig, i, n):
         time.sleep(0.001)
 
 
-def test_follower_takes_the_lead_when_the_leader_times_out(rig, nodes):
-    nodes.pause(1)
-    nodes.pause(2)
-    tallies = {}
-
-    def ask(name, timeout):
-        tallies[name] = rig.ask(rig.echo, rig.owner(), name, timeout=timeout)
-
-    leader = start(ask, "leader", 0.3)
-    await_pending(rig, 1, 1)
-    followers = [start(ask, f"follower {i}", 10.0) for i in range(3)]
-    await_pending(rig, 1, 4)
-    leader.join()
-    assert not tallies["leader"].won
-    nodes.resume(1)
-    for thread in followers:
-        thread.join(20)
-        assert not thread.is_alive()
-    assert all(tallies[f"follower {i}"].won for i in range(3))
-    nodes.resume(2)
-
-
 @pytest.fixture
 def interrupt_after(boom):
     """Return a function that makes a signal's handler raise in the main thread, some seconds later."""
@@ -538,22 +501,6 @@ def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, inte
     follower.join(20)
     assert tallies[0].won
     nodes.resume(2)
-
-
-def test_lead_is_handed_over_many_times_and_never_lost(rig):
-    """Rounds of all lengths, some of which time out: whoever waits longest must still get every reply in time."""
-
-    def work(number):
-        owner = rig.owner()
-        for i in range(150):
-            timeout = 0.0005 if (i + number) % 5 == 0 else 60.0
-            started_at = time.monotonic()
-            tally = rig.ask(rig.echo, owner, b"%d" % i, timeout=timeout)
-            assert tally.won or timeout < 1
-            assert time.monotonic() - started_at < PATIENCE
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
 
 
 def test_closing_ends_sleeps_but_not_rounds(rig, nodes):

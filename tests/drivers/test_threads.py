@@ -15,6 +15,7 @@ from redsync._drivers.process import clock
 from tests.drivers.conftest import stand_by
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
+from tests.support.sweeps import swept
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def interrupt(client, raw, inject, points):
     return interrupt
 
 
-@pytest.fixture(params=["lock", "mutex"])
+@pytest.fixture(params=["lock", *swept("mutex")])
 def make_lock(request, client):
     """Make locks of either kind."""
     return getattr(client, f"get_{request.param}")

@@ -1,4 +1,4 @@
-"""Nodes to break, fresh ones for each test, and the means to look at them from outside of redsync."""
+"""Nodes to break, and the means to look at them from outside of redsync."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import time
 import pytest
 import redis
 
-from redsync.testing import FaultProxy, LocalNodes
+from redsync.testing import FaultProxy
 from tests.support.leftovers import is_claim
 
 PREFIX = "redsync:"
@@ -41,12 +41,6 @@ class Admin:
     def time_left(self, i, name):
         """Return for how many milliseconds the node keeps the lock of that name, -2 if it does not."""
         return self.ask(i, "PTTL", PREFIX + name)
-
-
-@pytest.fixture
-def nodes():
-    with LocalNodes(5) as nodes:
-        yield nodes
 
 
 @pytest.fixture

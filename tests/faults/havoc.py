@@ -77,25 +77,6 @@ def wiped_in_turn_and_all_at_once(chance: random.Random, seconds: float) -> list
     ]
 
 
-def minority(chance: random.Random, seconds: float) -> list[Fault]:
-    """Return the faults of one run: two nodes at a time die and come back empty, or hang, each as soon as can be.
-
-    A node that was restarted is not whole before its guard is over and all clients agree to that: uptimes are whole
-    seconds, and clients reconnect with pauses.
-    """
-    faults, whole_at = [], [0.0] * NODES
-    free_at, kinds = [0.0, chance.uniform(0.1, 0.5)], chance.sample(["kill", "pause"], 2)
-    while (at := min(free_at)) < seconds - 1.0:
-        node = chance.choice([node for node in range(NODES) if whole_at[node] <= at])
-        kind = kinds.pop() if kinds else chance.choice(["kill", "pause", "pause"])
-        until = at + chance.uniform(0.02, 0.4 if kind == "kill" else 0.8)
-        faults += [Fault(at, kind, (node,)), Fault(until, "restart" if kind == "kill" else "resume", (node,))]
-        # On a busy machine it takes a moment until a node that hung has answered what it owes.
-        whole_at[node] = until + (GUARD + 2.2 if kind == "kill" else 0.5)
-        free_at[free_at.index(at)] = whole_at[node] + chance.uniform(0.0, 0.2)
-    return sorted(faults)
-
-
 def absences(done: Sequence[Done], until: int) -> list[list[Span]]:
     """Return for each node when it could not be counted on, given what was done to it.
 

@@ -4,7 +4,7 @@ import pytest
 
 from redsync import QuorumError
 
-pytestmark = pytest.mark.usefixtures("both_flavours")
+pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 
 LATE = 0.3
 """Seconds."""
@@ -26,11 +26,6 @@ def case(kind, fault, how_many):
     """Each kind in the worst trouble, a lock in all of them; the rest in sweeps."""
     always = kind == "lock" or (fault, how_many) == ("hung", 3)
     return pytest.param(kind, fault, how_many, marks=() if always else pytest.mark.sweep)
-
-
-@pytest.fixture
-def nodes(redsync_nodes):
-    return redsync_nodes
 
 
 CASES = [case(kind, *trouble) for kind in KINDS for trouble in TROUBLES]

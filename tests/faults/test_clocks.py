@@ -92,15 +92,6 @@ def server(faketime, tmp_path_factory):
     return server
 
 
-@pytest.fixture
-def nodes(server, faketime, tmp_path):
-    """Five nodes, each with a clock of its own."""
-    with LocalNodes(5, server=wrap(server, tmp_path, faketime)) as nodes:
-        for pid in nodes.pids:
-            tidy(pid)
-        yield nodes
-
-
 def tidy(pid):
     """Remove now what libfaketime would leave behind of a process that is killed; it needs only the open files."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
@@ -111,7 +102,7 @@ class Clocks:
     """The clocks of the nodes, and of others by any name."""
 
     def __init__(self, nodes, directory, faketime):
-        self._nodes = nodes
+        self.nodes = nodes
         self._directory = directory
         self._faketime = faketime
 
@@ -127,8 +118,8 @@ class Clocks:
     def shift(self, indices, seconds):
         """Let clocks of nodes show the real time and so many seconds more; return when they do."""
         for i in indices:
-            port = self._nodes.ports[i]
-            self.set(port, f"{seconds:+f}")
+            port = self.nodes.ports[i]
+            self.set(port, f"{seconds:+f} x1")
             deadline = time.monotonic() + 60
             while True:
                 shown = int(re.search(rb"server_time_usec:(\d+)", ask(port, "INFO server"))[1]) / 1e6
@@ -137,18 +128,35 @@ class Clocks:
                 assert time.monotonic() < deadline, f"the clock shows {shown - time.time():+} s, not {seconds:+} s"
 
     def run_at(self, rates):
-        """Let each clock of the nodes run at its rate; a jump by that share of its short life comes along."""
-        for port, rate in zip(self._nodes.ports, rates, strict=True):
+        """Let each clock of the nodes run at its rate; a jump by that share of its life comes along."""
+        for port, rate in zip(self.nodes.ports, rates, strict=True):
             self.set(port, f"+0 x{rate}")
 
     def restart(self, i):
-        self._nodes.restart(i)
-        tidy(self._nodes.pids[i])
+        self.nodes.restart(i)
+        tidy(self.nodes.pids[i])
+
+
+@pytest.fixture(scope="module")
+def shared_clocks(server, faketime, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("clocks")
+    with LocalNodes(5, server=wrap(server, directory, faketime)) as nodes:
+        for pid in nodes.pids:
+            tidy(pid)
+        yield Clocks(nodes, directory, faketime)
 
 
 @pytest.fixture
-def clocks(nodes, tmp_path, faketime):
-    return Clocks(nodes, tmp_path, faketime)
+def clocks(shared_clocks):
+    """The clocks of five nodes, each with its own, which show the real time."""
+    shared_clocks.shift(ALL, 0.0)
+    shared_clocks.nodes.reset()
+    return shared_clocks
+
+
+@pytest.fixture
+def nodes(clocks):
+    return clocks.nodes
 
 
 # Holders that die, and those who wait for what they left.
@@ -172,6 +180,7 @@ def take(client, lease, within=60.0):
         except QuorumError:
             pass  # Too slow an answer: the next one may be quicker.
         assert asked_at < deadline, f"nobody got the lock within {within} s"
+        time.sleep(0.001)
     claim = Claim(asked_at, clock(), lock._state().valid_until)
     settle(client)
     client.runner.session.holds.clear()
@@ -200,10 +209,10 @@ def overlaps(claims):
 # Rates.
 
 LEASE, DRIFT = 0.3, 0.1
-FAST, SLOW, MIXED = [1.08] * 5, [0.92] * 5, [1.08, 1.08, 1.0, 0.92, 0.92]
+FAST, SLOW = [1.08] * 5, [0.92] * 5
 
 
-@pytest.mark.parametrize("rates", [FAST, SLOW, MIXED], ids=["fast", "slow", "mixed"])
+@pytest.mark.parametrize("rates", [FAST, SLOW], ids=["fast", "slow"])
 def test_rates_within_drift_factor_never_let_two_believe(rates, clocks, make_client):
     clocks.run_at(rates)
     clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
@@ -364,11 +373,11 @@ def test_backward_jump_of_minority_keeps_nobody_out(clocks, make_client, admin, 
 
 def test_backward_jump_of_majority_frees_the_lock_of_a_dead_holder_later(clocks, make_client):
     """By as much as the clocks jumped, and no zombie stays for ever."""
-    first = take(make_client(), 2.0)
+    first = take(make_client(), 0.6)
     clocks.shift(MAJORITY, -0.3)
     second = take(make_client(), LEASE)
     assert overlaps([first, second]) == []
-    assert 2.3 - 0.003 < waits([first, second])[0] < 2.3 + SLACK
+    assert 0.9 - 0.003 < waits([first, second])[0] < 0.9 + SLACK
 
 
 def test_backward_jump_changes_nothing_for_holders_that_live(clocks, make_client, admin, eventually, await_renewal):
@@ -385,6 +394,8 @@ def test_backward_jump_changes_nothing_for_holders_that_live(clocks, make_client
 
 def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch):
     """Beyond the promise: a node tells its uptime by the wall clock. After a jump ahead a young one looks old."""
+    for i in ALL:
+        clocks.restart(i)
     young = make_client(restart_guard=60.0)
     with pytest.raises(QuorumError, match="restart_guard"):
         young.get_lock("x").acquire(blocking=False)
@@ -407,7 +418,7 @@ def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch):
 def ask_worker(nodes, clocks):
     """Return a function that asks a process whose wall clock is called "worker", and which holds the lock "held"."""
     with subprocess.Popen(
-        [sys.executable, str(WORKER), json.dumps([nodes.urls, 1.8])],
+        [sys.executable, str(WORKER), json.dumps([nodes.urls, 3.0])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -436,7 +447,7 @@ def test_jumps_of_the_clients_wall_clock_change_nothing(clocks, make_client, ask
         _, now, remaining, lost = ask_worker("look")
         assert not lost
         assert abs(now - clock()) < SLACK
-        assert 0 < remaining <= 1.8
+        assert 0 < remaining <= 3.0
         return now + remaining
 
     for seconds in (DAY, -DAY):

@@ -44,12 +44,3 @@ def test_plan_that_wipes_all_takes_a_majority_away_once():
         judged = whole(faults, 10.0)
         assert len(judged) == 2, judged
         assert {fault.target[0] for fault in faults if fault.action == "restart" and fault.at < 5.5} == set(range(5))
-
-
-def test_plan_for_a_minority_never_takes_a_quorum_and_mends_all():
-    for number in range(50):
-        faults = havoc.minority(random.Random(number), 6.0)
-        assert whole(faults, 20.0) == [Span(0, 20 * 10**9)]
-        assert {"kill", "pause"} <= {fault.action for fault in faults}
-        assert sum(fault.action in ("kill", "pause") for fault in faults) * 2 == len(faults)
-        assert max(fault.at for fault in faults) < 6.0

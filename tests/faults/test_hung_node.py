@@ -53,6 +53,7 @@ def quiet(admin, eventually):
 
 @pytest.mark.parametrize("hung", [[2], [0, 4]], ids=["one", "two"])
 def test_hung_nodes_delay_nobody_and_keep_no_zombie(hung, nodes, client, lock, *, admin, eventually, promptly, quiet):
+    before = [admin.calls(i) for i in range(5)]
     for i in hung:
         nodes.pause(i)
     # Each would take the timeout of a node if it waited for one.
@@ -68,7 +69,7 @@ def test_hung_nodes_delay_nobody_and_keep_no_zombie(hung, nodes, client, lock, *
     eventually(lambda: states(client) == ["up"] * 5)
     quiet(hung)
     assert admin.keys() == []
-    assert all(admin.calls(i) >= 2 for i in hung)
+    assert all(admin.calls(i) >= before[i] + 2 for i in hung)
     pairs(lock)
     quiet(range(5))
     assert admin.keys() == []
@@ -101,22 +102,6 @@ def test_hung_node_gets_releases_of_locks_that_it_still_keeps(nodes, client, adm
     eventually(lambda: admin.keys() == [])
     quiet([3])
     assert admin.keys() == []
-
-
-def test_hung_node_does_not_keep_hold_from_being_renewed(nodes, make_client, admin, eventually, watch):
-    lock = make_client(lease=LEASE, node_timeout=0.25).get_lock("kept")
-    with lock as hold:
-        nodes.pause(0)
-        nodes.pause(4)
-        elapsed = watch()
-        while elapsed() < 1.1 * LEASE:
-            assert not hold.wait_lost(0.05)
-        nodes.resume(0)
-        nodes.resume(4)
-        # What they forgot meanwhile, the next renewals tell them.
-        eventually(lambda: all(admin.time_left(i, "kept") > 0 for i in range(5)))
-        hold.check()
-    eventually(lambda: admin.keys() == [])
 
 
 def test_hung_node_keeps_nothing_when_client_is_closed_meanwhile(nodes, make_client, admin, eventually):

@@ -1,20 +1,24 @@
-"""Processes of both flavours count a latch down and wait for it while nodes are killed, restarted empty and stopped."""
+"""Processes of both flavours wait for a latch that clients of both count down, while nodes die, forget and hang."""
 
 import random
-import sys
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from redsync import QuorumError
-from redsync.testing.harness.journal import now_ns, read
+from redsync import Client, QuorumError
+from redsync.testing.harness.blocking import Blocking, run
+from redsync.testing.harness.journal import Follower, Journal, now_ns, read
+from redsync.testing.harness.latches import judge_latches, tells_open
+from redsync.testing.harness.orders import Order
+from redsync.testing.harness.owner import Owner, World
 from redsync.testing.harness.vitals import Pulse
 from tests.faults import havoc
 from tests.faults.havoc import LEASE
-from tests.faults.latch_worker import NAME
 
-COMMAND = ["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m", "tests.faults.latch_worker"]
+NAME = "count_down_latch:x"
+FLAVOURS = ["threads", "asyncio"] * 2
 NODES = range(5)
 
 BOUND = 3.0
@@ -73,76 +77,88 @@ def all_come_back_empty_at_once(nodes, chance):
     return lambda: None
 
 
+class Counter:
+    """A client of this process, and its owner, with one latch object; it keeps a journal as processes do."""
+
+    def __init__(self, client, number, directory):
+        self._path = directory / f"process-{number}.counter.journal"
+        latch = Blocking(client.get_count_down_latch(NAME))
+        latches = SimpleNamespace(get_count_down_latch=lambda *_, **__: latch)
+        order = Order(urls=(), names=(), directory="", journal="", first=number, owners=1, seed="")
+        self._ways = Owner(number, order, World(latches, Journal(self._path).note, None)).ways("count_down_latch")
+
+    def count(self, n=1) -> int:
+        """Count down; return an instant after that."""
+        assert run(self._ways.count_down(NAME, n, 10.0)), "too few nodes answered"
+        return now_ns()
+
+    def wait(self) -> bool:
+        """Wait for long: tell nodes that forget what was counted down."""
+        return run(self._ways.wait(NAME, 15.0))
+
+    def set(self, n):
+        """Set it for a round; nodes that have just come back take a while to agree to that."""
+        deadline, doubtful = time.monotonic() + 60, False
+        while not run(self._ways.set(NAME, n)):
+            # It may have been set all the same.
+            doubtful |= read(self._path)[-1]["event"] == "no quorum"
+            assert doubtful, "it was open"
+            assert time.monotonic() < deadline, "it can't be set"
+            if left := run(self._ways.look(NAME)):
+                self.count(left)
+
+
 class Rounds:
     """One after the other: the latch is set, all wait, all but one count down, nodes fail, the last one counts."""
 
-    def __init__(self, nodes, latch, lives, chance, pulse):
+    def __init__(self, nodes, counters, waiters, directory, *, chance, pool):
         self._nodes = nodes
-        self._latch = latch
-        self._lives = lives
+        self._pool = pool
+        self._counters = counters
+        self._waiters = waiters
+        self._journals = Follower(directory)
         self._chance = chance
-        self._pulse = pulse
-        self._number = 0
 
-    def play(self, trouble, *, within):
-        self._number += 1
-        begun_at, stalls = now_ns(), self._pulse.late
-        self._set()
-        last, *others = self._chance.sample(self._lives, len(self._lives))
-        self._tell(self._lives, "wait")
-        self._tell(others, "count")
-        self._hear(others, "counted")
+    def play(self, trouble) -> float:
+        """Return for how many seconds those who wait had to, from the end of the last count on."""
+        last, *others = self._chance.sample(self._counters, len(self._counters))
+        since = now_ns()
+        last.set(len(self._counters))
+        self._await(lambda line: line["event"] == "asks", since)
+        for each in others:
+            each.count()
+        waiting = [self._pool.submit(each.wait) for each in others]
         mend = trouble(self._nodes, self._chance)
         time.sleep(0.6)  # for whoever would be told too early
-        self._tell([last], "count")
+        since, counting = now_ns(), self._pool.submit(last.count)
         mend()
-        self._hear([last], "counted")
-        self._tell(self._lives, "join")
-        self._hear(self._lives, "woken")
-        waited = self._judge(trouble.__name__, begun_at)
-        assert waited < within + self._pulse.late - stalls, trouble.__name__
-
-    def _set(self):
-        """Set it for this round; nodes that have just come back take a while to agree to that."""
-        until, doubtful = time.monotonic() + 60, False
-        while time.monotonic() < until:
-            try:
-                if self._latch.try_set_count(len(self._lives)):
-                    return
-            except QuorumError:
-                # It may have been set all the same.
-                doubtful = True
-            else:
-                assert doubtful, "it was open"
-                return
-        pytest.fail("it can't be set")
-
-    @staticmethod
-    def _tell(lives, word):
-        for life in lives:
-            life.tell(f"{word}\n".encode())
-
-    def _hear(self, lives, event):
-        """Wait until each has noted such an event for this round."""
-        deadline = time.monotonic() + 30
-        for life in lives:
-            while sum(line["event"] == event for line in read(life.journal)) < self._number:
-                assert life.check(), life.said()
-                assert time.monotonic() < deadline, f"{life} has not {event}: {life.said()}"
-                time.sleep(0.005)
-
-    def _judge(self, what, begun_at):
-        """Return for how many seconds those who wait had to, from the end of the last count on."""
-        lines = [line for life in self._lives for line in read(life.journal) if line["at"] > begun_at]
-        counting, counted, told = (
-            [line["at"] for line in lines if line["event"] == event] for event in ("counting", "counted", "told")
-        )
-        assert len(counting) == len(counted) == len(self._lives)
-        assert len(told) == 2 * len(self._lives)
-        assert max(counting) <= min(told), f"{what}: it opened before the last one began to count"
-        waited = (max(told) - max(counted)) / 1e9
-        print(f"{what}: all were told within {waited:.3f} s")
+        counted_at = counting.result(30)
+        waited = (max(self._await(tells_open, since)) - counted_at) / 1e9
+        assert all(each.result(30) for each in waiting)
+        print(f"{trouble.__name__}: all were told within {waited:.3f} s")
         return waited
+
+    def _await(self, is_it, since):
+        """Wait until each who waits has noted such a line since then; return when they did so first."""
+        noted, deadline = {}, time.monotonic() + 30
+        while not noted.keys() >= self._waiters:
+            assert time.monotonic() < deadline, f"only {noted.keys()} of {self._waiters}"
+            time.sleep(0.005)
+            self._journals.read()
+            for line in reversed(self._journals.lines):
+                if line["at"] > since and is_it(line):
+                    noted[line["worker"]] = min(line["at"], noted.get(line["worker"], line["at"]))
+        return [noted[worker] for worker in self._waiters]
+
+
+@pytest.fixture
+def counters(nodes, bridge, tmp_path):
+    """Clients of both flavours that count down, with numbers that no owner of a process has."""
+    makes = [Client if flavour == "threads" else bridge.connect for flavour in FLAVOURS]
+    clients = [make(nodes.urls, lease=LEASE, restart_guard=LEASE) for make in makes]
+    yield [Counter(client, number, tmp_path) for number, client in enumerate(clients, 100)]
+    for client in clients:
+        client.close()
 
 
 @pytest.mark.sweep
@@ -157,15 +173,24 @@ class Rounds:
         pytest.param([two_come_back_empty, all_come_back_empty_in_turn, nothing], id="and_all_forget_in_turn"),
     ],
 )
-def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, make_client, tmp_path, seed, troubles):
-    flavours, options = ["threads", "asyncio"] * 2, {"command": COMMAND, "seed": str(seed)}
-    with havoc.crew_of(nodes, tmp_path, [], flavours=flavours, **options) as crew, Pulse(least=0.05) as pulse:
+def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, counters, tmp_path, seed, troubles):
+    options = {"flavours": FLAVOURS, "owners": 2, "work": "watching", "seed": str(seed)}
+    with (
+        ThreadPoolExecutor(len(FLAVOURS)) as pool,
+        havoc.crew_of(nodes, tmp_path, [NAME], **options) as crew,
+        Pulse(least=0.05) as pulse,
+    ):
         crew.await_all("ready")
-        latch = make_client(lease=LEASE, restart_guard=LEASE).get_count_down_latch(NAME)
-        rounds = Rounds(nodes, latch, crew.lives, random.Random(seed), pulse)
+        crew.go()
+        waiters = {number for life in crew.lives for number in life.owners}
+        rounds = Rounds(nodes, counters, waiters, tmp_path, chance=random.Random(seed), pool=pool)
         for trouble in troubles:
-            rounds.play(trouble, within=AT_ONCE if trouble is nothing else BOUND)
+            late = pulse.late
+            assert rounds.play(trouble) < (AT_ONCE if trouble is nothing else BOUND) + pulse.late - late, (
+                trouble.__name__
+            )
         crew.finish()
+    assert judge_latches((read(path), None) for path in tmp_path.glob("process-*.journal")) == []
 
 
 def count_when_nodes_answer(latch, within=60.0):

@@ -1,7 +1,6 @@
 """A majority of nodes is away: callers and holders are told in time and by name, and all heals by itself."""
 
 import math
-import threading
 import time
 
 import pytest
@@ -26,13 +25,13 @@ def client(make_client, all_nodes_met):
     return client
 
 
-@pytest.fixture(params=["kill", "pause"])
-def take_away(request, nodes):
-    """Return a function that kills, or stops, nodes."""
+@pytest.fixture
+def take_away(nodes):
+    """Return a function that kills nodes and stops nodes, in turn."""
 
     def take_away(*indices):
-        for i in indices:
-            getattr(nodes, request.param)(i)
+        for number, i in enumerate(indices):
+            (nodes.pause if number % 2 else nodes.kill)(i)
 
     return take_away
 
@@ -54,74 +53,41 @@ def check_votes(error, nodes, away):
         assert f"{error.votes[i].node} failed: {error.votes[i].detail}" in str(error)
 
 
-def test_acquire_fails_at_once_when_majority_is_away(client, nodes, take_away, promptly):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get_lock("x").acquire(blocking=False),
+        lambda client: client.get_lock("x").locked(),
+        lambda client: client.inspect("x"),
+        lambda client: client.get_lock("x").force_release(),
+    ],
+    ids=["acquire", "locked", "inspect", "force_release"],
+)
+def test_call_fails_at_once_when_majority_is_away(call, client, nodes, take_away, promptly):
     away = (0, 2, 3)
     take_away(*away)
 
     def try_in_vain():
         with pytest.raises(QuorumError) as caught:
-            client.get_lock("x").acquire(blocking=False)
+            call(client)
         check_votes(caught.value, nodes, away)
         assert caught.value.name == "x"
 
-    for _ in range(3):  # the first finds out, the next know
+    for _ in range(2):  # the first finds out, the next knows
         promptly(try_in_vain, 1.0)
 
 
-def test_acquire_fails_at_its_deadline_when_majority_is_away(client, nodes, take_away, promptly):
-    away = (1, 2, 4)
+@pytest.mark.parametrize("away", [(1, 2, 4), range(5)], ids=["majority", "all"])
+def test_acquire_fails_at_its_deadline_when_too_many_are_away(away, client, nodes, take_away, promptly):
     take_away(*away)
 
     def try_in_vain():
         with pytest.raises(QuorumError) as caught:
             client.get_lock("x").acquire(timeout=0.5)
-        check_votes(caught.value, nodes, away)
+        check_votes(caught.value, nodes, away[:3])
 
     for _ in range(2):
         assert promptly(try_in_vain, 0.8) >= 0.5
-
-
-def test_with_fails_at_its_deadline_when_majority_is_away(client, nodes, take_away, promptly):
-    take_away(2, 3, 4)
-
-    def try_in_vain():
-        with pytest.raises(QuorumError) as caught, client.get_lock("x", timeout=0.3):
-            pytest.fail("the body ran")
-        check_votes(caught.value, nodes, [2, 3, 4])
-
-    assert promptly(try_in_vain, 0.6) >= 0.3
-
-
-@pytest.mark.parametrize("timeout", [0.0, 0.3])
-def test_acquire_fails_in_time_when_all_nodes_are_away(client, take_away, timeout, promptly):
-    take_away(*range(5))
-
-    def try_in_vain():
-        with pytest.raises(QuorumError) as caught:
-            client.get_lock("x").acquire(timeout=timeout)
-        assert [vote.choice for vote in caught.value.votes] == [Choice.FAILED] * 5
-        # Three are enough to know that it can't be.
-        assert sum(vote.detail not in ("", "not waited for") for vote in caught.value.votes) >= 3
-
-    assert promptly(try_in_vain, timeout + 0.5) >= timeout
-
-
-LOOKS = {
-    "locked": lambda client: client.get_lock("x").locked(),
-    "inspect": lambda client: client.inspect("x"),
-    "force_release": lambda client: client.get_lock("x").force_release(),
-}
-
-
-@pytest.mark.parametrize("look", LOOKS)
-def test_looking_fails_in_time_when_majority_is_away(look, client, take_away, promptly):
-    take_away(0, 1, 2)
-
-    def look_in_vain():
-        with pytest.raises(QuorumError):
-            LOOKS[look](client)
-
-    promptly(look_in_vain, 1.0)
 
 
 def test_failed_acquire_leaves_nothing_when_nodes_are_back(client, nodes, take_away, admin, eventually):
@@ -144,17 +110,6 @@ def test_client_recovers_by_itself_when_nodes_are_back(client, nodes, take_away,
     client.get_lock("x").release()
     bring_back(nodes, 1, 2)
     eventually(lambda: {node.state for node in client.nodes()} == {"up"})
-
-
-def test_waiter_gets_lock_when_nodes_come_back_meanwhile(client, nodes, take_away, watch):
-    take_away(1, 3, 4)
-    timer = threading.Timer(0.5, bring_back, (nodes, 1, 3, 4))
-    timer.start()
-    elapsed = watch()
-    assert client.get_lock("x").acquire(timeout=60.0)
-    assert elapsed() >= 0.5
-    timer.join()
-    client.get_lock("x").release()
 
 
 def test_client_starts_without_any_node_and_recovers(nodes, make_client, promptly):
@@ -248,18 +203,18 @@ def test_hold_is_kept_when_minority_dies(client, nodes, take_away, *, admin, wat
         elapsed = watch()
         while elapsed() < 1.2 * LEASE:
             assert not hold.wait_lost(0.05)
+        bring_back(nodes, 0, 4)
+        # What they forgot meanwhile, the next renewals tell them.
+        eventually(lambda: all(admin.time_left(i, "x") > 0 for i in (0, 4)))
         hold.check()
-        assert client.get_lock("x").owned()
     assert told == []
-    assert not client.get_lock("x").locked()
-    bring_back(nodes, 0, 4)
     eventually(lambda: admin.keys() == [])
 
 
 def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eventually):
     told = []
     lock = client.get_lock("x", on_lost=lambda hold: told.append(hold.lost))
-    assert lock.acquire(blocking=False)
+    hold = lock.__enter__()
     hold_state = lock._state()
     take_away(0, 1, 2)
 
@@ -272,6 +227,7 @@ def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eve
         return False
 
     eventually(is_lost)
+    assert hold.wait_lost(0)
     assert lock.hold_count() == 0
     assert lock.remaining() == 0.0
     with pytest.raises(LeaseLostError):
@@ -284,18 +240,6 @@ def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eve
     bring_back(nodes, 0, 1, 2)
     assert lock.acquire(timeout=60.0)
     lock.release()
-
-
-def test_waiting_for_loss_ends_when_majority_hangs(client, nodes):
-    lock = client.get_lock("x")
-    hold = lock.__enter__()
-    for i in (2, 3, 4):
-        nodes.pause(i)
-    assert hold.wait_lost(timeout=60.0)
-    with pytest.raises(LeaseLostError):
-        hold.check()
-    with pytest.raises(LeaseLostError):
-        lock.__exit__(None, None, None)
 
 
 def test_release_keeps_silent_when_majority_hangs_and_hold_is_valid(

@@ -1,132 +1,22 @@
-"""Readers that die, nodes that hang, and thousands of readers."""
+"""Hundreds of readers that wait, and thousands that read."""
 
 import asyncio
-import contextlib
-import signal
 import statistics
-import subprocess
-import sys
-import textwrap
-import time
 
 import pytest
 import redis
 
-from redsync import AsyncClient, QuorumError
+from redsync import AsyncClient
 from redsync._core.keys import LockKeys
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from tests.aio_support import until
 
 KEYS = LockKeys.of(b"redsync:", b"x")
-LEASE = 1.5
-
-READER = """
-    import sys, time
-    from redsync import Client
-
-    client = Client(sys.argv[2:], lease=float(sys.argv[1]), restart_guard=0.0)
-    client.get_read_write_lock("x").read_lock.acquire()
-    print("reads", flush=True)
-    time.sleep(60)
-"""
 
 
-@contextlib.contextmanager
-def reading_process(nodes):
-    """Start another process that reads, and renews."""
-    command = [sys.executable, "-c", textwrap.dedent(READER), str(LEASE), *nodes.urls]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "reads\n"
-            yield process
-        finally:
-            process.kill()
-
-
-def claims_of_others(node, client):
-    """Return until when a node keeps what other clients have of it."""
-    claims = node.zrange(KEYS.lock, 0, -1, withscores=True)
-    return {claim: until for claim, until in claims if client.id.encode() not in claim}
-
-
-@pytest.mark.parametrize(
-    "trouble", [None, *(pytest.param(each, marks=pytest.mark.sweep) for each in ("kill", "restart", "pause"))]
-)
-def test_killed_reader_frees_the_writer_within_its_lease_although_another_renews(
-    nodes, make_client, other, raw, trouble
-):
-    client = make_client(lease=LEASE)
-    lock = client.get_read_write_lock("x")
-    lock.read_lock.acquire()
-    with reading_process(nodes) as process:
-        for i in (0, 1) if trouble else ():
-            getattr(nodes, trouble)(i)
-        time.sleep(LEASE)
-        writing = other.start(lock.write_lock.acquire)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        left = claims_of_others(raw[-1], client)
-        assert left
-        time.sleep(LEASE / 2)
-        lock.read_lock.extend()
-        assert claims_of_others(raw[-1], client).items() <= left.items(), "nobody renews them"
-        lock.read_lock.release()
-        assert writing.result(60)
-    other.do(lock.write_lock.release)
-
-
-def test_living_reader_keeps_the_writer_out_when_another_was_killed(nodes, make_client, other):
-    client = make_client(lease=LEASE)
-    lock = client.get_read_write_lock("x")
-    with lock.read_lock as hold:
-        with reading_process(nodes) as process:
-            process.kill()
-        assert not other.do(lock.write_lock.acquire, timeout=2 * LEASE)
-        hold.check()
-
-
-def test_nodes_that_hang_cost_readers_nothing_and_let_nobody_in_twice(nodes, make_client, other):
-    client = make_client()
-    lock = client.get_read_write_lock("x")
-    lock.read_lock.acquire()
-    for i in (0, 1):
-        nodes.pause(i)
-    assert not other.do(lock.write_lock.acquire, False)
-    other.do(lock.read_lock.acquire)
-    took = []
-    for _ in range(50):
-        started = time.perf_counter()
-        lock.read_lock.acquire()
-        lock.read_lock.release()
-        took.append(time.perf_counter() - started)
-    assert statistics.median(took) < 0.1
-    for i in (0, 1):
-        nodes.resume(i)
-    assert not other.do(client.get_read_write_lock("x").read_lock.release)
-    lock.read_lock.release()
-    assert lock.write_lock.acquire(timeout=60)
-    lock.write_lock.release()
-
-
-def test_lock_is_had_again_when_the_majority_is_back(nodes, make_client):
-    lock = make_client().get_read_write_lock("x")
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError):
-        lock.read_lock.acquire(False)
-    for i in range(3):
-        nodes.restart(i)
-    for mine in (lock.read_lock, lock.write_lock):
-        assert mine.acquire(timeout=60)
-        mine.release()
-
-
-# Many.
-
-
-def test_thousand_waiting_readers_are_all_let_in_together(nodes, raw, eventually):
-    count = 1000
+def test_hundreds_of_waiting_readers_are_all_let_in_together(nodes, raw, eventually):
+    count = 300
 
     async def crowd():
         async with AsyncClient(nodes.urls, restart_guard=0.0) as client:

@@ -2,24 +2,19 @@
 
 Client 1 reaches nodes A and B, client 2 nodes B and C, client 3 nodes C and A; with five nodes likewise three each. No
 node is asked more often than there are permits, so none has to refuse anybody, and each client has a majority. A proxy
-before each node for each client makes it so, for the semaphore as for the naive counter.
+before each node for each client makes it so.
 """
 
 import contextlib
 import itertools
 import random
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 import redis
 
 from redsync import Client
 from redsync.testing import FaultProxy, LocalNodes
-
-COUNT = """
-if tonumber(redis.call('get', KEYS[1]) or 0) >= tonumber(ARGV[1]) then return 0 end
-return redis.call('incr', KEYS[1])
-"""
+from tests.support.sweeps import swept
 
 
 class Ring:
@@ -81,24 +76,7 @@ def believed(permits):
     return [permit for permit in permits if permit is not None and permit.remaining() > 0]
 
 
-def count_naively(proxies, name, permits):
-    """Return whether a majority of nodes has let us in, each by its own count."""
-    votes = 0
-    for proxy in proxies:
-        with redis.Redis(port=proxy.port, retry=None) as node, contextlib.suppress(redis.ConnectionError):
-            votes += node.eval(COUNT, 1, name, permits) > 0
-    return votes > len(proxies) // 2
-
-
-def test_naive_counters_admit_too_many_when_each_client_reaches_another_majority(ring, orders):
-    ring.cut("refuse")
-    for order in orders:
-        name = f"count {order}"
-        let_in = [number for number in order if count_naively(ring.proxies[number], name, ring.permits)]
-        assert len(let_in) == ring.size > ring.permits, order
-
-
-@pytest.mark.parametrize("fault", ["drop_requests", "blackhole"])
+@pytest.mark.parametrize("fault", ["drop_requests", *swept("blackhole")])
 def test_semaphore_admits_no_more_than_it_has_when_each_client_reaches_another_majority(
     ring, orders, eventually, fault
 ):
@@ -125,22 +103,3 @@ def test_semaphore_admits_no_more_than_it_has_when_each_client_reaches_another_m
         late = clients[order[-1]].get_semaphore(f"s {order}", ring.permits)
         more = [late.acquire(False) for _ in range(ring.permits)]
         assert len(believed([*by_number.values(), *more])) <= ring.permits, order
-
-
-def test_those_who_wait_are_served_one_for_one_when_each_client_reaches_another_majority(ring, eventually):
-    clients = ring.connect()
-    eventually(lambda: reach_all(clients))
-    ring.cut("drop_requests")
-    semaphores = [client.get_semaphore("s", ring.permits) for client in clients]
-    with ThreadPoolExecutor(ring.size) as pool:
-        waiting = {pool.submit(semaphore.acquire, timeout=60) for semaphore in semaphores}
-        having = []
-        for given_back in range(ring.size):
-            while len(having) < min(2, ring.size - given_back):
-                done, waiting = wait(waiting, 60, FIRST_COMPLETED)
-                having += [future.result(0) for future in done]
-                assert done
-                assert all(having)
-            assert len(believed(having)) <= ring.permits
-            having.pop(0).release()
-    assert having == []

@@ -21,6 +21,7 @@ from tests.support.locks import PATIENCE, timed
 
 @each_kind
 def test_lock_is_had_by_one_and_then_by_the_other(lock, theirs, nothing_of, is_free):
+    assert repr(lock).startswith(f"<{lock.__class__.__name__} 'x'")
     assert nothing_of(lock)
     assert not lock.locked()
     assert lock.acquire() is True
@@ -89,7 +90,7 @@ FAMILIES = [{"lock", "fair", "fenced", "spin", "multi"}, {"mutex"}, {"read", "wr
 """Kinds whose claims are of one layout; the first of a multi-lock is a lock."""
 
 
-@each_kind
+@each_kind_once
 def test_kinds_of_one_name_exclude_each_other_or_are_refused(lock, kind, make_client):
     (family,) = (family for family in FAMILIES if kind in family)
     client = make_client()
@@ -254,8 +255,3 @@ def test_lock_that_nobody_has_any_more_is_freed(client, kind):
     del lock, hold
     gc.collect()
     assert [ref() for ref in refs] == [None, None]
-
-
-@each_kind
-def test_lock_says_its_kind_and_name(lock):
-    assert repr(lock).startswith(f"<{lock.__class__.__name__} 'x'")

@@ -53,7 +53,7 @@ def test_watchdog_renews_it_for_as_long_as_it_is_held(make_client, kind, theirs,
     assert theirs.acquire(timeout=PATIENCE)
 
 
-@each_kind
+@each_facade
 def test_extend_lengthens_and_never_shortens(lock, raw, eventually):
     lock.acquire(lease=10)
     lock.extend(20)
@@ -82,7 +82,7 @@ def test_max_hold_ends_a_hold_that_is_renewed(client, kind, theirs):
 # Loss.
 
 
-@each_kind
+@each_facade
 def test_loss_is_told_by_whatever_the_holder_does_next(lock, raw, is_free):
     with pytest.raises(LeaseLostError, match="'x'"), lock:
         flush(raw)
@@ -119,7 +119,7 @@ def test_forced_release_takes_it_from_its_holder(lock, theirs, kind, make_client
 # Nodes, and the end of the client.
 
 
-@each_kind
+@each_facade
 def test_minority_of_dead_nodes_changes_nothing_and_a_majority_is_an_error(client, lock, theirs, nodes, kind):
     nodes.kill(0)
     nodes.kill(1)
@@ -143,7 +143,7 @@ def test_minority_of_dead_nodes_changes_nothing_and_a_majority_is_an_error(clien
     assert not lock.owned()
 
 
-@each_kind
+@each_facade
 def test_lock_works_on_a_single_node(make_client, kind):
     lock, theirs = LOCKS[kind](make_client(n=1)), another(kind)(make_client(n=1))
     with lock:
@@ -151,7 +151,7 @@ def test_lock_works_on_a_single_node(make_client, kind):
     assert theirs.acquire(False)
 
 
-@each_kind
+@each_facade
 def test_foreign_value_is_refused_and_left_as_it_is(lock, raw, nothing_of):
     for node in raw:
         node.rpush("redsync:x", "theirs")

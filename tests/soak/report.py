@@ -34,6 +34,7 @@ def work_rows(evidence: Evidence, seconds: float) -> list[Row]:
     by_lock = [[hold.granted for hold in holds if hold.name == name] for name in evidence.names]
     return [
         ("acquisitions", f"{len(holds):,} ({len(holds) / seconds:.0f}/s)"),
+        ("told that a latch is open", f"{events['opened']:,}"),
         ("busy", f"{events['busy']:,}"),
         ("no quorum", f"{events['no quorum']:,}"),
         ("holds lost", f"{len(lost):,}, {sum(hold.lease is not None for hold in lost):,} of them never renewed"),

@@ -16,6 +16,7 @@ from redsync.testing.harness.endings import judge_complaints, judge_leaks, judge
 from redsync.testing.harness.exclusion import judge_exclusion
 from redsync.testing.harness.holds import Hold, holds_of
 from redsync.testing.harness.journal import Journal, Line
+from redsync.testing.harness.latches import judge_latches
 from redsync.testing.harness.ledger import Entry, read_ledgers
 from redsync.testing.harness.losses import judge_hearing, judge_losses
 from redsync.testing.harness.nemesis import Fault, Nemesis
@@ -71,18 +72,21 @@ class Witness:
         lines: Its journal.
         holds: Its holds.
         killed_at: An instant just before it was killed; None for one that was told to finish.
+        ended_at: An instant after that.
     """
 
     workers: Sequence[int]
     lines: Sequence[Line]
     holds: Sequence[Hold]
     killed_at: int | None
+    ended_at: int | None = None
 
     @classmethod
     def of(cls, life: Life) -> "Witness":
         """Return what one process of a client has to say."""
         lines = journal.read(life.journal)
-        return cls(life.owners, lines, holds_of(lines, life.killed_at, life.journal.name), life.killed_at)
+        holds = holds_of(lines, life.killed_at, life.journal.name)
+        return cls(life.owners, lines, holds, life.killed_at, life.ended_at)
 
     def violations(self, names: Sequence[str]) -> list[Violation]:
         """Return what the judges of a single process found."""
@@ -121,6 +125,7 @@ class Evidence:
     def violations(self) -> list[Violation]:
         """Return what all judges found."""
         found = judge_exclusion(self.holds, self.ledgers, self.counters) + judge_zombies(self.left)
+        found += judge_latches((witness.lines, witness.ended_at) for witness in self.witnesses)
         return found + [violation for witness in self.witnesses for violation in witness.violations(self.names)]
 
 

@@ -43,3 +43,11 @@ def test_judges_find_overlap_when_nodes_forget_and_nobody_guards(soak_seed, tmp_
     evidence = soak(Setting(soak_seed, tmp_path, names, CLIENTS, work="leased", restart_guard=0.0), faults, 4.0)
     broken = {violation.promise for violation in evidence.violations()}
     assert "overlap" in broken
+
+
+@pytest.mark.sweep
+def test_judges_find_latches_that_open_before_all_was_counted_down(soak_seed, tmp_path):
+    print(f"REDSYNC_TEST_SEED={soak_seed}")
+    names = ["lock:0", *(f"count_down_latch:{number}" for number in range(1, 6))]
+    setting = Setting(soak_seed, tmp_path, names, CLIENTS, work="brief", restart_guard=0.0, sabotage="open_early")
+    assert "latch opened early" in {violation.promise for violation in soak(setting, [], 4.0).violations()}

@@ -20,7 +20,7 @@ from tests.soak.troubles import CLIENTS, PROXIED
 
 KINDS = ("lock", "mutex")
 SECONDS = float(os.environ.get("REDSYNC_SOAK_SECONDS") or 60)
-NAMES = [f"{kind}:{number}" for number, kind in zip(range(6), cycle(KINDS), strict=False)]
+NAMES = [*(f"{kind}:{number}" for number, kind in zip(range(6), cycle(KINDS), strict=False)), "count_down_latch:6"]
 
 
 @pytest.mark.sweep

@@ -2,7 +2,7 @@
 
 import pytest
 
-__all__ = ["KINDS", "LOCKS", "another", "each_facade", "each_kind", "each_kind_of", "each_kind_once"]
+__all__ = ["KINDS", "LOCKS", "another", "each_entered", "each_facade", "each_kind", "each_kind_of", "each_kind_once"]
 
 
 def _multi(client, name, timeout=None, **options):
@@ -54,3 +54,8 @@ each_facade = _in_both_flavours(LOCKS, lambda kind, _: kind in FACADES)
 
 each_kind_once = pytest.mark.parametrize("kind", LOCKS)
 """For threads alone."""
+
+each_entered = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in {*FACADES, "semaphore"} else pytest.mark.sweep) for kind in KINDS]
+)
+"""For what `with` makes of its body: one of each facade, and the others in sweeps."""

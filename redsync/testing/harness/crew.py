@@ -50,6 +50,7 @@ class Life:
         journal: What it writes.
         stderr: What it says; nothing, unless something is wrong.
         killed_at: An instant just before it was killed; None if it was not.
+        ended_at: An instant after its end; None if nobody has waited for that.
     """
 
     client: int
@@ -58,6 +59,7 @@ class Life:
     journal: Path
     stderr: Path
     killed_at: int | None = None
+    ended_at: int | None = None
 
     def said(self) -> str:
         """Return the end of what it says."""
@@ -81,6 +83,7 @@ class Life:
         """Wait for its end, which is certain."""
         assert self.process.stdin is not None
         self.process.wait()
+        self.ended_at = now_ns()
         self.process.stdin.close()
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ processes of the run, and the `number` of its attempt.
 | event | meaning | fields |
 |---|---|---|
 | `ready` | the process has had a lock of its own | |
-| `asks` | the owner begins to acquire it, by a way of its `ways` | name, how, timeout or blocking, lease |
+| `asks` | the owner begins to acquire it, or to use a latch | name, how, n, timeout or blocking, lease |
 | `acquired` | acquire has returned; its quorum was counted at `since` | name, asked, since, until, lease, owner, ... |
 | `re-entered`, `left` | the owner acquired it once more, and gave that back | |
 | `extended` | the owner lengthened its hold by hand | |
@@ -20,13 +20,17 @@ processes of the run, and the `number` of its attempt.
 | `released`, `lost` | the release is over; `inside`: an error said so before | inside |
 | `leaves` | the owner does not give it back | |
 | `refused` | it reads, and was told at once that it must not write | asked |
-| `found` | it asked whether anybody reads, or writes, or what is left | reads, writes, available, holders |
+| `found` | it asked whether anybody reads, or writes, or what is left | reads, writes, available, holders, left |
 | `forestalled` | another owner of its client gave its permit back | |
 | `too many` | the semaphore was resized, and has not so many permits | |
 | `resizes`, `resized` | the owner is about to change the number of permits, and has | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
 | `success` | a rate limiter allowed it | name, n, rate, per |
+| `set`, `not set` | it has set a latch; or has not, for it was not open | name, n |
+| `deleted`, `not deleted` | it has deleted a latch; or has not, for others were setting it | name |
+| `counted` | it has counted a latch down | name, n |
+| `opened` | it waited, and was told that the latch is open; `busy`: its time was up | name |
 | `wonders`, `room` | the owner asks when there is room, and was told | name, n, seconds |
 | `last` | how the last acquisition of a thing went, after all faults | name, asked, got, why |
 | `heard` | a listener got a `HoldLost` | name, owner, reason |

@@ -86,6 +86,11 @@ class LockWays:
                 await self._inside(turn)
                 await self._give_back(turn)
 
+    async def last(self, name: str, timeout: float) -> None:
+        """Have it once more."""
+        async with self.turn(name, Task(timeout, 0.0)).thing:
+            pass
+
     async def give_back_rest(self, name: str) -> None:
         """Give back what this owner still holds of that name."""
         for turn in self._all(name):

@@ -26,12 +26,13 @@ class Order:
         lease: The client's lease in seconds.
         restart_guard: The client's; None for the default.
         warm: For how many seconds to wait for a first lock of its own before it is ready; 0.0 to be ready at once.
-        last: Whether each owner takes each thing once more in the end; not for rate limiters.
+        last: Whether each owner takes each thing, or opens each latch, once more in the end; not for rate limiters.
         on_lost: Whether owners are called back when a hold is lost; else what they do under it is cancelled.
         shares: Whether the owners of a client give back each other's permits.
         look: Seconds between two looks at a hold.
-        limit: How many permits a semaphore has, and how many successes a rate limiter allows.
+        limit: How many permits a semaphore has, how many successes a rate limiter allows, how much a latch is set to.
         per: In what time, in seconds.
+        keep: For how many seconds nodes keep a latch after its last use.
     """
 
     urls: Sequence[str]
@@ -52,6 +53,7 @@ class Order:
     look: float = 0.05
     limit: int = 3
     per: float = 1.0
+    keep: float = 86400.0
 
     def line(self) -> bytes:
         """Return the order as one line."""

@@ -1,7 +1,7 @@
 """Who does something: one thread or one task, that takes things and gives them back again and again.
 
 What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`,
-`permit_ways` and `rate_ways`.
+`permit_ways`, `rate_ways` and `latch_ways`.
 Trouble is noted and survived, as a real program would have to: too few nodes, a timeout, a lost hold. Anything else is
 a bug, and comes out.
 
@@ -21,26 +21,28 @@ from typing import Any, Final, TypeAlias
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 from redsync.testing.harness.journal import nanoseconds, now_ns
+from redsync.testing.harness.latch_ways import LatchWays
 from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.lock_ways import LockWays
 from redsync.testing.harness.orders import Order
 from redsync.testing.harness.permit_ways import PermitWays
 from redsync.testing.harness.rate_ways import RateWays
 from redsync.testing.harness.read_write_ways import ReadWriteWays
-from redsync.testing.harness.tasks import WORK, Task
+from redsync.testing.harness.tasks import WORK
 
 __all__ = ["Owner", "World"]
 
 Note: TypeAlias = Callable[..., None]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
-_LAST: Final = Task(30.0, 0.0)
-"""How each thing is taken when the faults are over."""
+_PATIENCE: Final = 30.0
+"""Seconds to wait for each thing when the faults are over."""
 
 _WAYS: Final[dict[str, type[LockWays]]] = {
     "read_write_lock": ReadWriteWays,
     "semaphore": PermitWays,
     "rate_limiter": RateWays,
+    "count_down_latch": LatchWays,
 }
 
 
@@ -101,12 +103,12 @@ class Owner:
     async def finish(self) -> None:
         """Take everything once more, now that nothing is in trouble."""
         for name in self.order.names:
-            turn = self.ways(name.partition(":")[0]).turn(name, _LAST)
+            note = partial(self._note, "last", name=name, asked=self.world.now())
             try:
-                async with turn.thing:
-                    self._note("last", name=name, asked=turn.asked, got=True)
+                await self.ways(name.partition(":")[0]).last(name, _PATIENCE)
+                note(got=True)
             except (AcquireTimeout, QuorumError, LeaseLostError) as error:
-                self._note("last", name=name, asked=turn.asked, got=False, why=repr(error))
+                note(got=False, why=repr(error))
 
     def close(self) -> None:
         """Close the ledgers."""

@@ -25,7 +25,8 @@ class Task:
         levels: How often it is acquired, re-entries included, by an owner that may.
         extends: How likely the owner lengthens it by hand.
         rest: How many seconds the owner rests afterwards.
-        way: "enter"; "acquire", to take it and give it back by methods; "leave", to take it and not to give it back.
+        way: "enter"; "acquire", to take it and give it back by methods; "leave", to take it and not to give it back;
+            "watch", to look at a latch or wait for it.
         mode: Of a read-write lock, "read" or "write".
         n: How many permits or successes to take at once.
         max_hold: After how many seconds the client gives it back itself, if any.
@@ -128,6 +129,11 @@ def eager(chance: random.Random, client_lease: float) -> Task:
     return Task(timeout, seconds, lease)
 
 
+def watching(chance: random.Random, _lease: float) -> Task:
+    """Return a task to find out when a latch is open: some wait for long, others again and again."""
+    return Task(chance.choice([15.0, chance.uniform(0.05, 0.5)]), 0.0, rest=chance.uniform(0.0, 0.03), way="watch")
+
+
 WORK: Final[Mapping[str, Choose]] = {
-    work.__name__: work for work in (nested, mixed, counting, leased, brief, steady, eager)
+    work.__name__: work for work in (nested, mixed, counting, leased, brief, steady, eager, watching)
 }

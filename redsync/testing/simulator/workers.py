@@ -51,7 +51,7 @@ _UNTOLD: Final = {"done", "looked", "told", "writes"}
 
 _ABOUT: Final = (
     *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
-    *("reads", "writes", "available", "holders"),
+    *("reads", "writes", "available", "holders", "left"),
 )
 
 Way: TypeAlias = Callable[[str], Awaitable[None]]
@@ -70,6 +70,7 @@ class Worker(ABC):
         order = Order(
             urls=(), names=(), directory="", journal="", first=0, owners=1, seed="", lease=workload.lease,
             on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
+            keep=workload.keep,
         )  # fmt: skip
         self._world = world_of(machine, client, self._note)
         self._ways = Owner(0, order, self._world, self._luck).ways(kind)
@@ -150,7 +151,7 @@ class Worker(ABC):
         if event in _UNTOLD:
             return
         what = _TOLD.get(event, event)
-        self._workload.acquisitions += what == "acquired"
+        self._workload.acquisitions += what in {"acquired", "opened"}
         self._workload.losses += what == "lost"
         self._tell(what, fields["name"], **{word: fields[word] for word in _ABOUT if word in fields})
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from redsync._core.latches import LatchState
 from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import nanoseconds
+from redsync.testing.harness.latches import judge_latches
 from redsync.testing.harness.ledger import read_ledgers
 from redsync.testing.harness.losses import judge_losses
 from redsync.testing.harness.orders import Order
@@ -14,6 +16,7 @@ from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.owners import world_of
 
 KINDS = ["lock", "mutex", "fair_lock", "fenced_lock", "spin_lock", "read_write_lock", "semaphore"]
+LATCH = "count_down_latch:0"
 LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
 
 
@@ -122,3 +125,21 @@ def forget_a_quorum(sim):
         for node in sim.nodes[:3]:
             node.crash()
             node.restart(forget=True)
+
+
+def opened_early(run):
+    # Each owner has a client of its own.
+    owners = [[line for line in run.lines if line["worker"] == number] for number in range(6)]
+    return judge_latches((lines, None) for lines in owners)
+
+
+def test_latches_open_when_all_was_counted_and_for_all_in_the_end(tmp_path):
+    run = Run(tmp_path, LATCH, 2)
+    assert opened_early(run) == []
+    assert [line["got"] for line in run.lines if line["event"] == "last"] == 6 * [True]
+    assert sum(line["event"] == "opened" for line in run.lines) > 10
+
+
+def test_checker_finds_latches_that_open_when_all_but_one_has_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(LatchState, "count", property(lambda state: max(state.size - 1 - len(state.arrivals), 0)))
+    assert "at most" in str(opened_early(Run(tmp_path, LATCH, 1, faults=nothing))[0])

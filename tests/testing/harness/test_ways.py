@@ -116,3 +116,31 @@ def test_owner_waits_for_room_and_has_success(actor):
     assert owner.does(owner.ways.ask_when("x", 1)) == ["wonders", "room", "asks", "success"]
     assert 0.0 < owner.about("room")["seconds"] <= 0.5
     assert owner.does(owner.ways.look("x")) == ["found"]
+
+
+def test_owner_sets_latch_counts_it_down_and_is_told(actor):
+    owner = actor("count_down_latch")
+    assert owner.does(owner.ways.set("x", 2)) == ["asks", "set"]
+    assert owner.does(owner.ways.set("x", 1)) == ["asks", "not set"]
+    assert owner.does(owner.ways.wait("x", 0.0)) == ["asks", "busy"]
+    assert owner.does(owner.ways.insist("x", 1, 20.0, 2)) == ["asks", "counted"]
+    assert owner.does(owner.ways.look("x")) == ["asks", "found"]
+    assert owner.about("found")["left"] == 1
+    owner.does(owner.ways.count_down("x", 1, 20.0))
+    assert owner.does(owner.ways.wait("x", 20.0)) == ["asks", "opened"]
+
+
+def test_owner_deletes_latch_that_others_set(actor):
+    owner = actor("count_down_latch")
+    owner.does(owner.ways.set("x", 2))
+    assert owner.does(owner.ways.delete("x")) == ["asks", "deleted"]
+    assert owner.does(owner.ways.wait("x", 0.0)) == ["asks", "opened"]
+
+
+def test_owner_counts_down_again_when_too_few_nodes_answer(actor, redsync_nodes):
+    owner = actor("count_down_latch")
+    owner.does(owner.ways.set("x", 2))
+    for node in range(3):
+        redsync_nodes.kill(node)
+    assert owner.does(owner.ways.insist("x", 1, 0.0, 2)) == 2 * ["asks", "no quorum"]
+    assert owner.does(owner.ways.look("x")) == ["asks", "no quorum"]

@@ -111,7 +111,7 @@ class Story:
         machines = [sim.machine(name) for name in "abcd"]
         self.a, self.b, self.c, self.d = (LatchWorker(workload, each, each.client(), "worker") for each in machines)
         for each in (self.a, self.b, self.c, self.d):
-            self.do(each, each._look, "another")
+            self.do(each, each._ways.look, "another")
 
     def begin(self, who, way, *args):
         """Let a worker do something."""
@@ -137,8 +137,8 @@ def tell(story, checker=LatchNeverEarly, **options):
 def set_on_two_nodes_and_ask_the_third(story):
     story.cut(story.a, 2)
     story.cut(story.b, 0, 1)
-    story.do(story.a, story.a._set, "x", 2)
-    story.do(story.b, story.b._look, "x")
+    story.do(story.a, story.a._ways.set, "x", 2)
+    story.do(story.b, story.b._ways.look, "x")
 
 
 def test_latch_does_not_believe_one_node():
@@ -156,14 +156,14 @@ def test_checker_finds_latch_that_believes_one_node(monkeypatch, not_written_bac
         tell(set_on_two_nodes_and_ask_the_third)
 
 
-@pytest.mark.parametrize(("way", "told"), [("_set", "not set"), ("_delete", "not deleted")])
-def test_worker_that_finds_others_setting_a_latch_is_not_taken_to_have_found_it_closed(monkeypatch, way, told):
+@pytest.mark.parametrize(("way", "args", "told"), [("set", [1], "not set"), ("delete", [], "not deleted")])
+def test_worker_that_finds_others_setting_a_latch_is_not_taken_to_have_found_it_closed(monkeypatch, way, args, told):
     def taken(*_):
         return None
         yield
 
     monkeypatch.setattr(protocol, "acquire_new", taken)
-    assert f"worker on a {told}" in tell(lambda story: story.do(story.a, getattr(story.a, way), "x"))
+    assert f"worker on a {told}" in tell(lambda story: story.do(story.a, getattr(story.a._ways, way), "x", *args))
 
 
 def is_read(happening):
@@ -174,17 +174,17 @@ def is_read(happening):
 
 def count_down_on_one_node_and_ask_different_ones(story):
     sim = story.sim
-    story.do(story.a, story.a._set, "x", 1)
+    story.do(story.a, story.a._ways.set, "x", 1)
     # What is lost breaks the connection, and is not executed.
-    story.begin(story.b, story.b._count, "x", 1, 0.0)
+    story.begin(story.b, story.b._ways.count_down, "x", 1, 0.0)
     while not any(map(is_read, sim.trace.happenings)):
         sim.run(until=sim.now + 0.0001)
     sim.lose(story.b._machine, 1, 2, there=1.0)
     sim.run(until=sim.now + 5.0)
     story.cut(story.c, 2)
     story.cut(story.d, 0)
-    story.do(story.c, story.c._look, "x")
-    story.do(story.d, story.d._look, "x")
+    story.do(story.c, story.c._ways.look, "x")
+    story.do(story.d, story.d._ways.look, "x")
 
 
 def test_what_one_was_told_others_are_told_later():
@@ -197,13 +197,13 @@ def test_checker_finds_what_is_told_before_a_quorum_knows_it(not_written_back):
 
 
 def count_down_on_two_nodes_and_ask_the_third_too(story):
-    story.do(story.a, story.a._set, "x", 1)
+    story.do(story.a, story.a._ways.set, "x", 1)
     story.cut(story.b, 2)
-    story.do(story.b, story.b._count, "x", 1, 1.0)
+    story.do(story.b, story.b._ways.count_down, "x", 1, 1.0)
     story.cut(story.c, 0)
-    story.do(story.c, story.c._look, "x")
+    story.do(story.c, story.c._ways.look, "x")
     story.cut(story.d, 0)
-    story.do(story.d, story.d._look, "x")
+    story.do(story.d, story.d._ways.look, "x")
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_latch_is_open_where_only_some_nodes_have_heard():
 
 def forget_one_after_the_other_and_ask_new_ones(story):
     """Two of three nodes; the third, which knows, is not heard."""
-    story.do(story.a, story.a._set, "x", 2)
+    story.do(story.a, story.a._ways.set, "x", 2)
     for node in story.sim.nodes[:2]:
         node.crash()
         node.restart(forget=True)
         story.sim.run(until=story.sim.now + 5.0)
     story.cut(story.b, 2)
-    story.do(story.b, story.b._look, "x")
+    story.do(story.b, story.b._ways.look, "x")
 
 
 def test_node_that_forgot_does_not_say_that_it_was_never_set():
@@ -249,18 +249,18 @@ def forget_and_hear_of_an_earlier_setting(story):
     """The second setting is known to two nodes; one forgets it, and is told of the first by who knows no more."""
     for each in (story.a, story.b):
         latch = each._client.get_count_down_latch("x")
-        each._latch = lambda name, latch=latch, **options: latch
-    story.do(story.a, story.a._set, "x", 1)
-    story.do(story.a, story.a._count, "x", 1, 1.0)
-    story.do(story.b, story.b._look, "x")
+        each._ways._make = lambda name, latch=latch, **options: latch
+    story.do(story.a, story.a._ways.set, "x", 1)
+    story.do(story.a, story.a._ways.count_down, "x", 1, 1.0)
+    story.do(story.b, story.b._ways.look, "x")
     story.cut(story.a, 2)
-    story.do(story.a, story.a._set, "x", 2)
+    story.do(story.a, story.a._ways.set, "x", 2)
     story.sim.nodes[0].crash()
     story.sim.nodes[0].restart(forget=True)
     story.sim.run(until=story.sim.now + 5.0)
     story.cut(story.b, 1)
-    story.do(story.b, story.b._look, "x")
-    story.do(story.b, story.b._look, "x")
+    story.do(story.b, story.b._ways.look, "x")
+    story.do(story.b, story.b._ways.look, "x")
 
 
 def test_node_that_forgot_is_not_believed_what_it_was_told_since():
@@ -275,11 +275,11 @@ def test_checker_finds_hearsay_that_is_believed():
 
 def wait_for_two(story):
     """Let one wait for two count-downs, of which another makes one and a third the other."""
-    story.do(story.a, story.a._set, "x", 2)
-    story.begin(story.a, story.a._wait_for, "x", None)
+    story.do(story.a, story.a._ways.set, "x", 2)
+    story.begin(story.a, story.a._ways.wait, "x", None)
     story.sim.run(until=story.sim.now + 2.0)
     for each in (story.b, story.c):
-        story.begin(each, each._count, "x", 1, 1.0)
+        story.begin(each, each._ways.count_down, "x", 1, 1.0)
         story.sim.run(until=story.sim.now + 2.0)
 
 

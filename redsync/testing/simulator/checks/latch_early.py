@@ -1,7 +1,7 @@
 """Never early: a latch is told to be open only if as much was counted down as it was set to, and what is told is true.
 
-Programs tell of what they do (`Machine.tell` with "asks", and with what came of it: see `latch_workers`). What counts
-is true time, over all machines, whatever faults there are:
+Programs tell of what they do (`Machine.tell` with "asks", and with what came of it: see the journal of the fault
+harness). What counts is true time, over all machines, whatever faults there are:
 
 * who has waited and looked once, and is told that the latch is open, had so many *distinct* count-downs begun before,
   of the setting that it found, or that one was deleted, or opened and set anew. No loss of memory excuses it: it tells

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.quorum import quorum_of
+from redsync.testing.harness.latches import most_counted
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
 from redsync.testing.simulator.values import Hash
 
@@ -182,24 +183,7 @@ class PastOfLatch:
 
     def most(self, generation: Generation, turn: int | None = None) -> int:
         """Return how much may have been counted down in a generation, by now or by that turn."""
-        active: dict[Call, None] = {}
-        doubts: dict[str, int] = {}
-        counted = 0
-        for i, (what, call) in enumerate(self._turns[:turn]):
-            if i == generation.turn:
-                counted = sum(each.n for each in active)
-            if what == "begins":
-                active[call] = None
-            else:
-                del active[call]
-            if i >= generation.turn:
-                doubt = doubts.setdefault(call.client, 0)
-                if what == "begins":
-                    counted += call.n - min(doubt, call.n)
-                    doubts[call.client] = max(doubt - call.n, 0)
-                elif what == "fails":
-                    doubts[call.client] += call.n
-        return counted if len(self._turns[:turn]) > generation.turn else sum(each.n for each in active)
+        return most_counted(self._turns[:turn], generation.turn)
 
     def least(self, generation: Generation, until: float) -> int:
         """Return how much has certainly been counted down in a generation by an instant."""

@@ -1,0 +1,178 @@
+"""Was anybody told that a latch is open before the count-downs had begun that open it?
+
+Judged by the clock that all processes share, and by nothing else. A call that sets or deletes a latch may have begun a
+new setting from its beginning on, whatever it was told. Once one is told that it has set the latch, whoever asks
+afterwards finds this setting, or one whose call was not over when that call began. So who is told that the latch is
+open is right if *some* of these can be open by now: if as much was begun to be counted down as it was set to.
+
+Granted is that nodes remember: who looks when all of them have forgotten a latch, and knows nothing, may find it open.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from redsync.testing.harness.journal import Line
+from redsync.testing.harness.verdicts import Violation
+
+__all__ = ["Counting", "Turns", "judge_latches", "most_counted", "tells_open"]
+
+_NEVER: Final = 1 << 63
+
+
+class Counting(Protocol):
+    """A call that counts down, to be told from all others; one that failed is repeated by the client's next."""
+
+    @property
+    def client(self) -> Hashable:
+        """Whose it is."""
+
+    @property
+    def n(self) -> int:
+        """How much it counts down."""
+
+
+Turns: TypeAlias = Sequence[tuple[str, Counting]]
+"""What count-downs did, in order: each "begins", and then "succeeds" or "fails", unless it never ends."""
+
+
+def most_counted(turns: Turns, since: int) -> int:
+    """Return how much may have been counted down of what was set after so many turns; each call counts once."""
+    active: dict[Counting, None] = {}
+    doubts: dict[Hashable, int] = {}
+    counted = 0
+    for i, (what, call) in enumerate(turns):
+        if i == since:
+            counted = sum(each.n for each in active)
+        if what == "begins":
+            active[call] = None
+        else:
+            del active[call]
+        if i >= since:
+            doubt = doubts.setdefault(call.client, 0)
+            if what == "begins":
+                counted += call.n - min(doubt, call.n)
+                doubts[call.client] = max(doubt - call.n, 0)
+            elif what == "fails":
+                doubts[call.client] += call.n
+    return counted if len(turns) > since else sum(each.n for each in active)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One call of an owner.
+
+    Attributes:
+        client: Which client's.
+        asked: The line with which it began.
+        end: The line that tells what came of it.
+        known: When that call began whose setting was the latest of which somebody had been told; None if none was.
+    """
+
+    client: int
+    asked: Line
+    end: Line
+    known: int | None = None
+
+    @property
+    def n(self) -> int:
+        """How much it sets or counts down."""
+        return int(self.asked.get("n", 0))
+
+    def __str__(self) -> str:
+        asked = self.asked
+        what = f"{asked['how']} {asked['name']}"
+        return f"worker {asked['worker']}'s attempt {asked['number']} to {what}, begun at {asked['at']:,}"
+
+
+def tells_open(line: Line) -> bool:
+    """Whether somebody was told that a latch is open."""
+    return line["event"] == "opened" or (line["event"] == "found" and line.get("left") == 0)
+
+
+def judge_latches(journals: Iterable[tuple[Sequence[Line], int | None]]) -> list[Violation]:
+    """Return who was told too early that a latch is open.
+
+    Args:
+        journals: Those of all processes, each with one client, and an instant at which it had certainly ended; None if
+            it was told to finish.
+    """
+    by_name: dict[str, list[_Call]] = {}
+    for client, (lines, ended_at) in enumerate(journals):
+        for call in _calls(client, lines, _NEVER if ended_at is None else ended_at):
+            by_name.setdefault(call.asked["name"], []).append(call)
+    return [violation for calls in by_name.values() for violation in _early(calls)]
+
+
+def _calls(client: int, lines: Sequence[Line], ended_at: int) -> list[_Call]:
+    """Return the calls of latches that a journal tells of."""
+    calls: dict[tuple[int, int], _Call] = {}
+    for line in lines:
+        if str(line.get("name", "")).startswith("count_down_latch:") and "number" in line:
+            key = line["worker"], line["number"]
+            if key in calls:
+                calls[key].end = line
+            else:
+                calls[key] = _Call(client, line, {"event": "no more", "at": ended_at})
+    return list(calls.values())
+
+
+def _early(calls: Sequence[_Call]) -> Iterator[Violation]:
+    past = _Past()
+    happened = [(call.asked["at"], past.begin, call) for call in calls]
+    happened += [(call.end["at"], past.end, call) for call in calls]
+    for _, happens, call in sorted(happened, key=lambda each: each[0]):
+        early = happens(call)
+        if early:
+            yield Violation("latch opened early", f"{call}, was told so at {call.end['at']:,}: {early}")
+
+
+class _Past:
+    """What has been done to one latch so far."""
+
+    def __init__(self) -> None:
+        self._running: dict[_Call, None] = {}
+        self._settings: list[_Call] = []
+        self._turns: list[tuple[int, str, _Call]] = []
+        self._known: int | None = None
+
+    def begin(self, call: _Call) -> str:
+        """Take note of a call; return nothing."""
+        self._running[call] = None
+        call.known = self._known
+        if call.asked["how"] == "count down":
+            self._turns.append((call.asked["at"], "begins", call))
+        elif call.asked["how"] in {"set", "delete"}:
+            self._settings.append(call)
+        return ""
+
+    def end(self, call: _Call) -> str:
+        """Take note of what came of a call; return what is wrong with that, if anything is."""
+        del self._running[call]
+        if call.asked["how"] == "count down":
+            how = "succeeds" if call.end["event"] == "counted" else "fails"
+            self._turns.append((call.end["at"], how, call))
+        elif call.end["event"] == "set":
+            self._known = max(self._known or 0, call.asked["at"])
+            self._forget()
+        elif tells_open(call.end) and call.known is not None:
+            return self._judge(call.known)
+        return ""
+
+    def _judge(self, known: int) -> str:
+        found = [each for each in self._settings if each.end["at"] > known]
+        instants, turns = [at for at, _, _ in self._turns], [(what, call) for _, what, call in self._turns]
+        most = {each: most_counted(turns, bisect_left(instants, each.asked["at"])) for each in found}
+        if any(counted >= each.n for each, counted in most.items()):
+            return ""
+        return ", ".join(f"of {each.n} by {each} at most {counted} had been counted" for each, counted in most.items())
+
+    def _forget(self) -> None:
+        """Forget what nobody finds any more, or to judge would take longer and longer."""
+        known = min(each for each in (self._known, *(call.known for call in self._running)) if each is not None)
+        self._settings = [each for each in self._settings if each.end["at"] > known]
+        since = min(each.asked["at"] for each in self._settings)
+        self._turns = [turn for turn in self._turns if turn[2].end["at"] >= since]

@@ -1,0 +1,147 @@
+"""Commands without their start: a process that has imported what they need copies itself for each.
+
+Nine tenths of a short command's time go into importing redis. A copy is a process like any other: a session, streams
+and an environment of its own, and the interpreter's whole exit. Where it is the interpreter's start that is tested, or
+another program is before it, a test starts a fresh one.
+"""
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import pkgutil
+import select
+import socket
+import struct
+import subprocess
+import sys
+import termios
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LENGTH = struct.Struct("!I")
+
+
+class Nursery:
+    """Our side: asks for copies. It ends with us."""
+
+    def __init__(self):
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.nursery", str(theirs.fileno())],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def bear(self, arguments, environment, streams):
+        """Start `redsync` with these arguments; return its number, and what tells its wait status when it has ended."""
+        told, tells = os.pipe()
+        asked = json.dumps([[os.fsdecode(each) for each in arguments], environment]).encode()
+        socket.send_fds(self._socket, [LENGTH.pack(len(asked))], [*streams, tells])
+        os.close(tells)
+        self._socket.sendall(asked)
+        return LENGTH.unpack(os.read(told, LENGTH.size))[0], told
+
+    def end(self):
+        self._socket.close()
+        self._process.wait()
+
+
+class Born(subprocess.Popen):
+    """A process from a nursery: no child of ours, so another tells us how it ended. Without a nursery one as usual.
+
+    What `Popen` has of its own to start a process and to wait for it is replaced; its pipes and the rest stay.
+    """
+
+    def __init__(self, nursery, words, **options):
+        self._nursery, self._told = nursery, -1
+        super().__init__(words, **options)
+
+    def _execute_child(self, words, *more):
+        if not self._nursery:
+            super()._execute_child(words, *more)
+            return
+        environment, pipes = more[5], more[9:15]
+        streams = (end if end >= 0 else number for number, end in enumerate((pipes[0], pipes[3], pipes[5])))
+        try:
+            self.pid, self._told = self._nursery.bear(words, environment, streams)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)
+
+    def _internal_poll(self, *more, **options):
+        if not self._nursery:
+            return super()._internal_poll(*more, **options)
+        if self.returncode is None and (status := self._try_wait(os.WNOHANG))[0]:
+            self._handle_exitstatus(status[1])
+        return self.returncode
+
+    def _try_wait(self, flags):
+        if not self._nursery:
+            return super()._try_wait(flags)
+        if flags & os.WNOHANG and not select.select([self._told], [], [], 0)[0]:
+            return 0, 0
+        (status,) = LENGTH.unpack(os.read(self._told, LENGTH.size))
+        os.close(self._told)
+        return self.pid, status
+
+
+def serve(connection):
+    """Make a copy for each who asks; return in the copy."""
+    while True:
+        length, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 4)
+        if not length:
+            sys.exit()
+        asked = connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not os.fork():
+            number = os.fork()
+            if not number:
+                return (*json.loads(asked), streams)
+            for each in streams[:3]:
+                os.close(each)
+            os.write(streams[3], LENGTH.pack(number))
+            os.write(streams[3], LENGTH.pack(os.waitpid(number, 0)[1]))
+            os._exit(0)
+        for each in streams:
+            os.close(each)
+
+
+def settle(arguments, environment, streams):
+    """Be a process of our own, as the interpreter's start makes it."""
+    os.setsid()
+    for number, stream in enumerate(streams[:3]):
+        os.dup2(stream, number)
+    os.closerange(3, 64)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+
+
+def load():
+    """Import what commands import."""
+    from redsync import cli
+
+    for module in pkgutil.iter_modules(cli.__path__, "redsync.cli."):
+        if "demo" not in module.name and not module.name.endswith("__main__"):
+            import_module(module.name)
+    import_module("redsync.client")
+    gc.freeze()  # Copies would look for garbage there at their end.
+    return cli.main
+
+
+if __name__ == "__main__":
+    main = load()
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        begun = serve(connection)
+    settle(*begun)
+    sys.exit(main())
