@@ -6,13 +6,12 @@ import math
 import pytest
 
 from redsync._core.effects import Command, Tell, tell
-from redsync._drivers.nodes import Node
-from redsync._protocols import claim, rate
+from redsync._protocols import rate
 from redsync._protocols.windows import Window
 from redsync.testing.simulator import Simulation, SimulationError
-from redsync.testing.simulator.checks import Promised, SlidingWindow, Zombies
+from redsync.testing.simulator.checks import Promised, SlidingWindow
 from redsync.testing.simulator.happenings import Did
-from tests.support.hunting import break_script, hunt
+from tests.support.hunting import hunt
 from tests.support.naive import NAIVE
 
 
@@ -96,21 +95,6 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
 
     monkeypatch.setattr(rate, "acquire", give_back)
     assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
-
-
-def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch):
-    monkeypatch.setattr(Node, "unfit", lambda *_: None)
-    broken = break_script("semaphore_acquire", ("if guard ~= '0' then", "if false then"))
-    assert "where there are" in hunt(SlidingWindow, range(300), kind="limiter", scripts=broken)
-
-
-def test_checker_finds_attempts_that_are_not_undone(monkeypatch):
-    def undo(attempt, *, leave):
-        return
-        yield
-
-    monkeypatch.setattr(claim._Attempt, "undo", undo)
-    assert "for nobody" in hunt(Zombies, range(40), kind="limiter")
 
 
 def test_checker_finds_promise_of_room_that_comes_too_early():

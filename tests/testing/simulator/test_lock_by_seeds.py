@@ -19,10 +19,10 @@ def test_same_seed_gives_same_trace_under_another_hash_seed():
             capture_output=True,
             check=True,
         ).stdout
-        for hash_seed in ("0", "1", "4242")
+        for hash_seed in ("0", "4242")
     }
-    assert len(traces) == 1
     assert traces == {simulate(1003, traced=True).trace.encode()}
+    assert traces != {simulate(1004, traced=True).trace.encode()}
 
 
 @pytest.mark.parametrize("seed", [1013974, 1044192])
