@@ -243,12 +243,6 @@ def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, ho
     assert not state.live
 
 
-def test_give_back_ends_live_before_it_is_sent(toy):
-    state = toy.take()
-    toy.start(give_back(toy.session, state))
-    assert not state.live
-
-
 def test_give_back_of_a_lost_hold_asks_nobody(toy):
     """Its claims were dropped when it was lost; by now another may have them."""
     state = toy.take()
