@@ -14,8 +14,9 @@ from redsync.testing.harness.owner import Owner
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.owners import world_of
+from tests.support.sweeps import swept
 
-KINDS = ["lock", "mutex", "fair_lock", "fenced_lock", "spin_lock", "read_write_lock", "semaphore"]
+KINDS = ["lock", "mutex", "read_write_lock", "semaphore"]
 LATCH = "count_down_latch:0"
 LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
 
@@ -82,7 +83,7 @@ def test_owners_keep_what_is_promised_without_faults(tmp_path, kind, at_once):
     assert disorder(run.holds) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *swept("fair_lock", "fenced_lock", "spin_lock")])
 def test_owners_keep_what_is_promised_whatever_happens(tmp_path, kind):
     run = Run(tmp_path, f"{kind}:0", 2)
     assert run.broken() == set()
