@@ -135,11 +135,7 @@ def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
 
 @pytest.mark.parametrize(
     "answers",
-    [
-        ("down", "down", "down", "down", "down"),
-        (HAD, HAD, "down", "down", "down"),
-        (HAD, HAD_NOT, HAD_NOT, None, None),
-    ],
+    [("down", "down", "down", "down", "down"), (HAD, HAD, "down", "down", "down"), (HAD, HAD_NOT, HAD_NOT, None, None)],
 )
 def test_release_with_too_few_nodes_is_fine_while_it_is_still_valid(toy, answers):
     state = toy.take()

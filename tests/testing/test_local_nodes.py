@@ -330,10 +330,7 @@ def test_restart_waits_for_its_port_when_another_process_has_it(nodes):
 def test_restart_raises_when_its_port_stays_taken(nodes, monkeypatch):
     monkeypatch.setattr(local_nodes, "_START_TIMEOUT", 0.1)
     nodes.kill(0)
-    with (
-        socket.create_server(("127.0.0.1", nodes.ports[0])),
-        pytest.raises(ServerStartError, match="in use"),
-    ):
+    with socket.create_server(("127.0.0.1", nodes.ports[0])), pytest.raises(ServerStartError, match="in use"):
         nodes.restart(0)
     assert not nodes.alive(0)
 

@@ -100,8 +100,7 @@ def test_semaphore_gives_no_more_permits_than_it_has():
 
 
 @pytest.mark.parametrize(
-    ("granted", "ended"),
-    [(15, 30), (19, 30), (10, 20), (12, 18), (5, 11), (5, 30), (10, 11), (19, 20)],
+    ("granted", "ended"), [(15, 30), (19, 30), (10, 20), (12, 18), (5, 11), (5, 30), (10, 11), (19, 20)]
 )
 def test_overlaps_finds_planted_violation(granted, ended):
     pair = ((1, 10), (2, granted))

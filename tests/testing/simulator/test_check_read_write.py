@@ -5,14 +5,7 @@ import asyncio
 import pytest
 
 from redsync.testing.simulator import Simulation, SimulationError
-from redsync.testing.simulator.checks import (
-    Admission,
-    Exclusion,
-    Expiry,
-    Liveness,
-    Reentrancy,
-    Zombies,
-)
+from redsync.testing.simulator.checks import Admission, Exclusion, Expiry, Liveness, Reentrancy, Zombies
 from tests.support.hunting import break_script, hunt
 
 HEEDS_WRITER = "elseif score < 0 and owner_of(first[1]) ~= owner then"

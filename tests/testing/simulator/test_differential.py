@@ -342,16 +342,7 @@ class Chance:
     def inspect_name(self):
         lock = self.of([self.lock, SHELF])
         name = self.of([POOL, SlotKeys.of(b"", lock.lock)])
-        everything = (
-            name.lock,
-            name.queue,
-            name.places,
-            name.slots,
-            name.limit,
-            name.token,
-            LATCH.latch,
-            LATCH.waiters,
-        )
+        everything = name.lock, name.queue, name.places, name.slots, name.limit, name.token, LATCH.latch, LATCH.waiters
         return everything, (self.of([0, 1, 100]),)
 
     def announce(self):
@@ -499,24 +490,7 @@ ARGUMENTS = {
 KEYS = [b"k", b"l", b"m", b"n"]
 FIELDS = [b"f", b"g", b"h", b"7", b"7.25", b"\xff\x00"]
 WHOLE = [b"0", b"1", b"-1", b"2", b"-3", b"40", b"7000000000000", b"x", b"1.5", b"01", b"+1", b" 1", b""]
-SCORES = [
-    b"0",
-    b"1",
-    b"-1",
-    b"2.5",
-    b"1e3",
-    b"0.1",
-    b"inf",
-    b"-inf",
-    b"nan",
-    b"x",
-    b"1_0",
-    b"3",
-    b"1e300",
-    b"-1.5e-12",
-    b"0.00001",
-    b"123456789012345678",
-]
+SCORES = b"0 1 -1 2.5 1e3 0.1 inf -inf nan x 1_0 3 1e300 -1.5e-12 0.00001 123456789012345678".split()
 ENDS = [*SCORES, b"(1", b"(2.5", b"(x", b"+inf", b"(-inf"]
 DURATIONS = [b"800000", b"1700000", b"0", b"-5", b"x", b"9223372036854775807"]
 
