@@ -116,11 +116,6 @@ def test_acquire_with_a_lease_is_not_renewed(toy):
     assert state.valid_until == pytest.approx(1000.0 + 2.0 - 0.022)
 
 
-def test_acquire_sends_whole_milliseconds_rounded_up(toy):
-    toy.take(lease=2.0001)
-    assert toy.asked[0].command.args[2] == 2_001
-
-
 @pytest.mark.parametrize(("max_hold", "valid_until"), [(5.0, 1005.0), (300.0, 1000.0 + LEASE - DRIFT)])
 def test_max_hold_ends_the_hold_and_never_lengthens_the_lease(toy, max_hold, valid_until):
     state = toy.take(max_hold=max_hold)
@@ -147,6 +142,7 @@ def test_acquire_won_too_late_is_undone_and_not_returned(toy, lateness):
     with pytest.raises(QuorumError) as caught:
         toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0, receipt=receipt)
     assert [vote.choice for vote in caught.value.votes].count(Choice.GRANTED) == 3
+    assert "0 of 5 nodes failed" not in str(caught.value)
     assert len(toy.session.holds) == 0
     assert receipt.state is None
     assert toy.told[0].owed_to == ALL
@@ -156,13 +152,6 @@ def test_acquire_won_too_late_is_no_matter_of_foreign_values_on_a_minority(toy):
     late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
     with pytest.raises(QuorumError):
         toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
-
-
-def test_error_for_an_acquire_won_too_late_blames_no_failed_nodes(toy):
-    late = toy.all_say(NEW, takes=LEASE)
-    with pytest.raises(QuorumError) as caught:
-        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
-    assert "0 of 5 nodes failed" not in str(caught.value)
 
 
 def test_acquire_won_in_the_last_instant_is_returned(toy):
@@ -195,11 +184,6 @@ def test_busy_lock_is_none_at_once_without_blocking(toy):
     assert len(toy.session.holds) == 0
 
 
-def test_split_vote_is_none_at_once_without_blocking(toy):
-    split = toy.answers(NEW, held(by=A), held(by=B), held(by=B), "down")
-    assert toy.acquire(("ask lock_acquire", split), "tell lock_abandon", timeout=0.0) is None
-
-
 def test_no_quorum_is_an_error_at_once_without_blocking(toy):
     replies = ("connection refused", NEW, "no answer within 0.25 s", "quarantined for 12 s", held())
     with pytest.raises(QuorumError) as caught:
@@ -214,8 +198,15 @@ def test_no_quorum_is_an_error_at_once_without_blocking(toy):
     assert len(toy.session.holds) == 0
 
 
-@pytest.mark.parametrize("replies", [("down", "down", held(), NEW, NEW), ("down", held(), held(), held(), "down")])
-def test_two_failures_of_five_are_no_outage(toy, replies):
+@pytest.mark.parametrize(
+    "replies",
+    [
+        ("down", "down", held(), NEW, NEW),
+        ("down", held(), held(), held(), "down"),
+        (NEW, held(by=A), held(by=B), held(by=B), "down"),
+    ],
+)
+def test_two_failures_of_five_and_split_votes_are_no_outage(toy, replies):
     assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 

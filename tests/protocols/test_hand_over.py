@@ -77,12 +77,6 @@ def test_lock_handed_over_by_too_few_is_asked_for_and_won_with_what_they_keep(to
     assert marks(toy) == [b"1", b"2"]
 
 
-def test_wake_ups_of_other_asks_hand_nothing_over(toy):
-    """All nodes signal, and one of them with the mark: the others answer an ask of before, or only wake."""
-    state = toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=0b1, signals=5)), (ASK, won(toy)), crowded=True)
-    assert state.valid_until == pytest.approx(1000.201 + LEASE - DRIFT)
-
-
 def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
     heard = []
     state = handed(toy, on_lost=heard.append)
@@ -158,12 +152,6 @@ def test_place_is_kept_no_longer_than_the_lease_of_who_may_be_handed_the_lock(ma
     state = handed(toy)
     assert toy.commands[0].args[4] == kept * 1000
     assert state.valid_until == pytest.approx(1000.0 + kept - toy.session.timing.drift(kept))
-
-
-def test_waiter_with_a_short_lease_looks_before_its_place_ends(make_toy):
-    toy = make_toy(lease=1.0, luck=0.999)
-    toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept()), (ASK, won(toy)), crowded=True)
-    assert toy.waits[0].until <= 1000.0 + 0.75
 
 
 @pytest.mark.parametrize(("lease", "fresh"), [(30.0, 1.484), (1.0, 0.494)])

@@ -135,11 +135,7 @@ def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
 
 @pytest.mark.parametrize(
     "answers",
-    [
-        ("down", "down", "down", "down", "down"),
-        (HAD, HAD, "down", "down", "down"),
-        (HAD, HAD_NOT, HAD_NOT, None, None),
-    ],
+    [("down", "down", "down", "down", "down"), (HAD, HAD, "down", "down", "down"), (HAD, HAD_NOT, HAD_NOT, None, None)],
 )
 def test_release_with_too_few_nodes_is_fine_while_it_is_still_valid(toy, answers):
     state = toy.take()
@@ -240,12 +236,6 @@ def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, ho
     assert (told.owner, told.owed_to) == (toy.owner, ALL)
     assert told.owed_until == pytest.approx(1000.0 + LEASE)
     assert len(toy.session.holds) == 0
-    assert not state.live
-
-
-def test_give_back_ends_live_before_it_is_sent(toy):
-    state = toy.take()
-    toy.start(give_back(toy.session, state))
     assert not state.live
 
 

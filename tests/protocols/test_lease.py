@@ -121,11 +121,7 @@ def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
     def renewed():
         state.lengthen(2000.0)
 
-    toy.play(
-        sleep(toy, state, 60.0),
-        ("wait for end", toy.slept(meanwhile=renewed)),
-        ("wait for end", toy.slept()),
-    )
+    toy.play(sleep(toy, state, 60.0), ("wait for end", toy.slept(meanwhile=renewed)), ("wait for end", toy.slept()))
     assert toy.now == pytest.approx(1060.001)
 
 

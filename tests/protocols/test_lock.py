@@ -240,11 +240,7 @@ def test_reentry_interrupted_anywhere_keeps_the_holds_it_had(make_toy):
     for at in range(3):
         toy = make_toy()
         state = toy.take()
-        script = [
-            ("ask lock_acquire", mute(toy)),
-            ("wait", toy.slept()),
-            ("ask lock_acquire", toy.all_say(OURS)),
-        ]
+        script = [("ask lock_acquire", mute(toy)), ("wait", toy.slept()), ("ask lock_acquire", toy.all_say(OURS))]
         cleanup = toy.interrupt(acquire(toy.session, toy.demand(), toy.now), script, at)
         assert cleanup == [], "nothing is abandoned that is still held"
         assert (state.count, state.live, state.lost) == (1, True, None)
@@ -295,10 +291,7 @@ def test_reentry_that_becomes_a_first_acquire_keeps_its_deadline(toy):
 def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy):
     """Whatever is asked after the release may create claims: it is undone, also if it is interrupted."""
     first = toy.take()
-    first_half = [
-        ("ask lock_acquire", mute(toy)),
-        ("wait", toy.slept(meanwhile=lambda: toy.give_back(first))),
-    ]
+    first_half = [("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lambda: toy.give_back(first)))]
     steps = acquire(toy.session, toy.demand(timeout=9.0), toy.now)
     cleanup = toy.interrupt(steps, [*first_half, ("ask lock_acquire", won(toy))], 2)
     assert cleanup == ["tell lock_abandon"]

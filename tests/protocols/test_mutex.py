@@ -147,41 +147,27 @@ def test_acquire_after_the_loss_was_released_is_a_new_one(toy, possession):
     assert take(toy, possession).valid(toy.now)
 
 
-def waiting_while(toy, possession, meanwhile=None, **fields):
-    """Return what an acquire of the same object by another thread goes through until it wins."""
+def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
+    """Return what an acquire of the same object by another thread goes through until it wins or is handed it."""
     return (
         acquiring(toy, possession, **fields),
         ("ask mutex_acquire", busy(toy)),
         ("ask mutex_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.9, meanwhile=meanwhile)),
-        ("ask mutex_acquire for a place", toy.all_say(NEW)),
+        ("wait for wake-up", toy.slept(0.9, handed=handed, meanwhile=meanwhile)),
+        *([] if handed else [("ask mutex_acquire for a place", toy.all_say(NEW))]),
     )
 
 
-def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(toy, possession):
+@pytest.mark.parametrize("handed", [0, 0b11111])
+def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(toy, possession, handed):
     """Else who had the lost one would release what another thread of the same object has now."""
     first = take(toy, possession)
     receipt = Receipt()
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     with pytest.raises(LeaseLostError, match="a reason"):
-        toy.play(*waiting_while(toy, possession, lost, receipt=receipt), "tell mutex_release")
+        toy.play(*waiting_while(toy, possession, lost, handed=handed, receipt=receipt), "tell mutex_release")
     assert receipt.state is None
     assert possession.state is first
-    assert list(toy.session.holds) == [first], "it has yet to be released"
-
-
-def test_acquire_that_was_handed_what_the_object_had_lost_gives_the_new_claim_back(toy, possession):
-    first = take(toy, possession)
-    receipt = Receipt()
-    lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
-    with pytest.raises(LeaseLostError, match="a reason"):
-        toy.play(
-            acquiring(toy, possession, crowded=True, receipt=receipt),
-            ("ask mutex_acquire for a place", busy(toy)),
-            ("wait for wake-up", toy.slept(0.1, handed=0b11111, meanwhile=lost)),
-            "tell mutex_release",
-        )
-    assert receipt.state is None
     assert list(toy.session.holds) == [first], "it has yet to be released"
 
 

@@ -70,12 +70,6 @@ def test_ticket_of_absurd_size_is_not_believed(told, highest):
     assert highest_ticket(told) == highest
 
 
-def test_ticket_of_absurd_size_does_not_spread_from_one_node(toy):
-    script = (ASK, toy.answers(knows(2), knows(1 << 60), knows(3), None, None)), (ASK, toy.all_say(NEW))
-    fair(toy, *script)
-    assert tickets(toy) == [0, 4]
-
-
 def test_ticket_of_absurd_size_that_one_node_drew_does_not_spread(toy):
     script = (ASK, toy.answers(drew(5), drew(4), drew(1 << 60), drew(4), drew(5))), (ASK, toy.all_say(NEW))
     fair(toy, *script, crowded=True)

@@ -58,9 +58,7 @@ def test_reader_of_another_lock_may_write(toy):
     take(toy, READ, name="x")
     toy.play(
         acquire_to_write(
-            toy.session,
-            toy.demand("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)),
-            toy.now,
+            toy.session, toy.demand("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)), toy.now
         ),
         (ASK[WRITE], toy.all_say(NEW)),
     )

@@ -8,16 +8,7 @@ from redsync._core.slots import SlotKeys
 from redsync._protocols.bids import Bid
 from redsync._protocols.lease import lose
 from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import (
-    SEMAPHORE,
-    Pool,
-    acquire,
-    available,
-    holdings,
-    limit_of,
-    release_latest,
-    resize,
-)
+from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, holdings, limit_of, release_latest, resize
 from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
 
 V1, VOID = 1 << 32, 1 << 60

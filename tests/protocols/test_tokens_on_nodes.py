@@ -145,46 +145,6 @@ def test_claim_of_an_earlier_hold_keeps_its_owner_out(world):
     assert world.acquire("ada", {A, B, C}) is None
 
 
-def test_re_entry_keeps_the_token_and_asks_for_none(world):
-    hold = world.acquire("ada")
-    tokens = world.tokens
-    assert world.acquire("ada") is hold
-    assert (hold.count, hold.fencing_token, world.tokens) == (2, tokens[0], tokens)
-
-
-def test_token_that_can_not_be_written_back_is_not_handed_out(world):
-    world.put(10, 1, 1)
-    with pytest.raises(QuorumError):
-        world.acquire("ada", {A, B}, {A})
-    assert world.owners() == [[], [], []]
-    assert world.take("bob", {B, C}) > 1
-
-
-def test_try_is_repeated_after_a_write_back_that_failed(world):
-    world.put(10, 1, 1)
-    hold = world.acquire("ada", {A, B}, set(), {A, B, C}, timeout=5.0)
-    assert hold.fencing_token > 11
-    assert len(set(world.tokens)) == 1, "the next try asks for more than any that it has seen"
-
-
-def test_interrupted_write_back_leaves_nothing(world):
-    world.put(10, 1, 1)
-    session, owner, fence = world.client("ada")
-    steps = fenced_lock.acquire(session, Demand("x", FENCED_LOCK, KEYS, owner, Receipt(), fence=fence), world.now)
-    ask = next(steps)
-    world.fate = lambda client, node: "ok" if node in (A, B) else "lost"
-    write_back = steps.send(world.perform(ask))
-    assert write_back.command.script.name == "fenced_lock_write_back"
-    world.fate = lambda client, node: "ok"
-    undo = steps.throw(KeyboardInterrupt())
-    assert undo.owed_to == 0b111
-    world.perform(undo)
-    with pytest.raises(KeyboardInterrupt):
-        steps.send(None)
-    assert world.owners() == [[], [], []]
-    assert len(session.holds) == 0
-
-
 @pytest.mark.parametrize("wiped", [{A}, {B, C}, {A, B, C}])
 def test_tokens_grow_when_nodes_forgot_them(world, wiped):
     before = world.take("ada")

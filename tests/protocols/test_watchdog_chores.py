@@ -263,19 +263,13 @@ def watch(toy, state):
 
 def test_farewell_gives_back_what_every_owner_holds(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
+    toy.take("lost").lost = "a reason"
     toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
     assert [tell.command.args for tell in toy.told] == [(state.claim, 0, toy.keys.channel) for state in states]
     assert [tell.owner for tell in toy.told] == [state.owner for state in states]
     assert all(tell.owed_to == ALL for tell in toy.told)
     assert len(toy.session.holds) == 0
     assert not any(state.live for state in states)
-
-
-def test_farewell_says_nothing_of_what_was_lost(toy):
-    state = toy.take()
-    state.lost = "reason"
-    toy.play(farewell(toy.session))
-    assert len(toy.session.holds) == 0
 
 
 def test_farewell_withdraws_the_announcement_last(make_toy):

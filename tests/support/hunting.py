@@ -32,7 +32,8 @@ def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
         if found is not None:
             print(f"seed {seed}: {found.complaints[0]}")
             assert found.complaints[0].startswith(f"{checker.name}: ")
-            assert f"--seed {seed}" in str(found)
+            assert f"replay it with python -m redsync.testing.simulator --seed {seed}" in str(found)
+            assert "the trace ends with\n" in str(found)
             return found.complaints[0]
     pytest.fail(f"{tried} runs, and nothing was found")
 

@@ -24,12 +24,14 @@ def run(pytester, monkeypatch):
     return run
 
 
-def test_nodes_run_and_are_empty_whatever_the_test_before_did(run):
+def test_nodes_are_empty_whatever_the_test_before_did_and_clients_and_nodes_are_closed(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     run("""
         import pytest
+        from redsync.exceptions import ClientClosedError
         from redsync.testing.servers import ask
 
-        pids = []
+        pids, clients = [], []
 
         def harm_nothing(nodes): pass
         def write(nodes): assert ask(nodes.ports[0], "SET key value") == b"+OK\\r\\n"
@@ -45,16 +47,21 @@ def test_nodes_run_and_are_empty_whatever_the_test_before_did(run):
         def test_healthy_nodes_are_kept():
             assert pids[0] == pids[1]
             assert pids[1][1:] == pids[2][1:] == pids[3][1:]
-    """).assert_outcomes(passed=5)
 
+        def test_client(redsync_client, redsync_nodes):
+            redsync_nodes.kill(0)
+            with redsync_client.get_lock("name"):
+                assert redsync_client.get_lock("name").locked()
+            clients.append(redsync_client)
 
-def test_nodes_end_with_the_run(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    run("""
+        def test_client_is_closed():
+            with pytest.raises(ClientClosedError):
+                clients[0].get_lock("name").acquire()
+
         def test_failing(redsync_nodes):
             redsync_nodes.pause(0)
             assert False
-    """).assert_outcomes(failed=1)
+    """).assert_outcomes(passed=7, failed=1)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("redsync-nodes-")] == []
 
 
@@ -63,25 +70,6 @@ def test_nodes_fixture_fails_with_advice_when_there_is_no_server(run, monkeypatc
     result = run("def test_any(redsync_nodes): pass")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*ServerNotFoundError: REDSYNC_SERVER='/no/such' is not an executable file*"])
-
-
-def test_client_locks_and_is_closed_after_the_test(run):
-    run("""
-        import pytest
-        from redsync.exceptions import ClientClosedError
-
-        clients = []
-
-        def test_client(redsync_client, redsync_nodes):
-            redsync_nodes.kill(0)
-            with redsync_client.get_lock("name"):
-                assert redsync_client.get_lock("name").locked()
-            clients.append(redsync_client)
-
-        def test_after():
-            with pytest.raises(ClientClosedError):
-                clients[0].get_lock("name").acquire()
-    """).assert_outcomes(passed=2)
 
 
 def test_plugin_describes_its_fixtures(run):

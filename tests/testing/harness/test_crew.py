@@ -55,12 +55,6 @@ def is_alive(pid):
         return False
 
 
-def test_crew_leaves_nobody_behind_when_a_client_is_stopped(tmp_path):
-    with begin(tmp_path) as crew:
-        crew.stop(0)
-    assert crew.lives[0].process.returncode == -signal.SIGKILL
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel tells children of their parent's death")
 def test_crew_leaves_nobody_behind_when_it_is_killed_itself(tmp_path, eventually):
     script = [sys.executable, "-c", PARENT, str(tmp_path)]
@@ -80,9 +74,11 @@ def test_crew_tells_of_client_that_ended_by_itself(tmp_path, eventually):
             crew.kill(0)
 
 
-def test_crew_notes_when_it_kills(tmp_path):
+def test_crew_notes_when_it_kills_and_leaves_nobody_behind_that_is_stopped(tmp_path):
     with begin(tmp_path) as crew:
         crew.kill(0)
         assert read(crew.lives[0].journal)[-1]["at"] < crew.lives[0].killed_at
         crew.start(0)
         assert [life.journal.name for life in crew.lives] == ["process-0.0.journal", "process-0.1.journal"]
+        crew.stop(0)
+    assert crew.lives[1].process.returncode == -signal.SIGKILL

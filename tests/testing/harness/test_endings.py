@@ -45,12 +45,7 @@ def closed(threads=(), sockets=0):
 
 @pytest.mark.parametrize(
     ("lines", "found"),
-    [
-        ([closed()], 0),
-        ([], 1),
-        ([closed(threads=["redsync-maintenance"])], 1),
-        ([closed(sockets=1)], 1),
-    ],
+    [([closed()], 0), ([], 1), ([closed(threads=["redsync-maintenance"])], 1), ([closed(sockets=1)], 1)],
 )
 def test_leaks_are_found(lines, found):
     assert [violation.promise for violation in judge_leaks(lines)] == ["leak"] * found

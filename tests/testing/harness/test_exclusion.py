@@ -32,10 +32,6 @@ def test_holds_one_after_the_other_pass():
     assert judge([held(1, 10, 20, 1), held(2, 20, 30, 2), held(1, 40, 50, 3)], 3) == []
 
 
-def test_overlap_is_found_by_the_clock_alone():
-    assert judge([held(1, 10, 20, 1), held(2, 19, 30, 2)], 2) == ["overlap"]
-
-
 def test_overlap_is_found_by_the_ledger_alone():
     first, second = held(1, 10, 20, 1), held(2, 20, 30, 2)
     (begin, end), (next_begin, next_end) = section(first, 1), section(second, 2)
@@ -103,15 +99,8 @@ def test_semaphore_gives_no_more_permits_than_it_has():
 # Overlaps by the clock.
 
 
-def test_overlaps_finds_none_in_holds_one_after_the_other():
-    assert overlaps([]) == set()
-    assert overlaps([held(1, 10, 20)]) == set()
-    assert overlaps([held(2, 20, 30), held(1, 10, 20), held(1, 31, 40)]) == set()
-
-
 @pytest.mark.parametrize(
-    ("granted", "ended"),
-    [(15, 30), (19, 30), (10, 20), (12, 18), (5, 11), (5, 30), (10, 11), (19, 20)],
+    ("granted", "ended"), [(15, 30), (19, 30), (10, 20), (12, 18), (5, 11), (5, 30), (10, 11), (19, 20)]
 )
 def test_overlaps_finds_planted_violation(granted, ended):
     pair = ((1, 10), (2, granted))
@@ -175,12 +164,6 @@ def planted(*holds):
     return [section(each, number) for number, each in enumerate(holds, 1)]
 
 
-def test_ledger_overlaps_finds_none_in_sections_one_after_the_other():
-    holds = [held(1, 10, 15), held(2, 20, 25), held(1, 30, 35)]
-    assert ledger_overlaps([], []) == set()
-    assert ledger_overlaps([entry for section in planted(*holds) for entry in section], holds) == set()
-
-
 def test_ledger_overlaps_finds_section_that_begins_within_another():
     holds = [held(1, 10, 15), held(2, 20, 25)]
     (begin, end), other = planted(*holds)
@@ -223,11 +206,6 @@ def test_lost_updates_finds_none_when_each_read_what_was_written(count):
 @pytest.mark.parametrize("counter", [0, 8, 10])
 def test_lost_updates_finds_counter_that_differs(counter):
     assert lost_updates(increments(9), counter) == abs(counter - 9)
-
-
-def test_lost_updates_finds_two_that_read_the_same():
-    holds = [held(1, 10, 20, 1), held(2, 11, 21, 1)]
-    assert lost_updates(holds, 1) == 1
 
 
 @pytest.mark.parametrize("position", range(5))

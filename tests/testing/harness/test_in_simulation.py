@@ -14,8 +14,9 @@ from redsync.testing.harness.owner import Owner
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.owners import world_of
+from tests.support.sweeps import swept
 
-KINDS = ["lock", "mutex", "fair_lock", "fenced_lock", "spin_lock", "read_write_lock", "semaphore"]
+KINDS = ["lock", "mutex", "read_write_lock", "semaphore"]
 LATCH = "count_down_latch:0"
 LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
 
@@ -69,36 +70,24 @@ class Run:
         return {violation.promise for violation in found}
 
 
-@pytest.mark.parametrize("kind", ["lock", "semaphore"])
-def test_owners_keep_what_is_promised_without_faults(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "at_once"), [("fenced_lock", 1), ("semaphore", PERMITS)])
+def test_owners_keep_what_is_promised_without_faults(tmp_path, kind, at_once):
     run = Run(tmp_path, f"{kind}:0", 1, faults=nothing)
     assert run.broken() == set()
     assert len(run.holds) > 10
     assert judge_losses(run.holds, []) == []
     assert all(line["got"] for line in run.lines if line["event"] == "last")
     assert (run.counter > 0) == (kind != "semaphore")
-    assert most_at_once(run.holds)[0] == (PERMITS if kind == "semaphore" else 1)
+    assert most_at_once(run.holds)[0] == at_once
+    assert all(hold.token for hold in run.holds) == (kind == "fenced_lock")
+    assert disorder(run.holds) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *swept("fair_lock", "fenced_lock", "spin_lock")])
 def test_owners_keep_what_is_promised_whatever_happens(tmp_path, kind):
     run = Run(tmp_path, f"{kind}:0", 2)
     assert run.broken() == set()
     assert len(run.holds) > 5
-
-
-def test_owners_of_one_seed_do_the_same_again(tmp_path):
-    lines = []
-    for attempt in "ab":
-        (tmp_path / attempt).mkdir()
-        lines.append(Run(tmp_path / attempt, "lock:0", 3).lines)
-    assert [line["event"] for line in lines[0]] == [line["event"] for line in lines[1]]
-
-
-def test_tokens_of_a_fenced_lock_are_noted_and_grow(tmp_path):
-    holds = Run(tmp_path, "fenced_lock:0", 1, faults=nothing).holds
-    assert all(hold.token for hold in holds)
-    assert disorder(holds) == []
 
 
 def test_writers_go_on_to_read(tmp_path):

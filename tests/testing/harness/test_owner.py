@@ -186,14 +186,12 @@ def all_holds(directory):
 # In trouble
 
 
-def test_owner_survives_timeout(play, ledger):
-    _, line = play(FakeClient({0: AcquireTimeout("lock:0", 2.0)}))
-    assert (line["event"], line["name"]) == ("busy", "lock:0")
+@pytest.mark.parametrize(
+    ("error", "told"), [(AcquireTimeout("lock:0", 2.0), "busy"), (QuorumError("lock:0", "too few"), "no quorum")]
+)
+def test_owner_survives_that_it_gets_nothing(play, ledger, error, told):
+    assert events(play(FakeClient({0: error}))) == ["asks", told]
     assert ledger.entries() == []
-
-
-def test_owner_survives_lack_of_quorum(play):
-    assert events(play(FakeClient({0: QuorumError("lock:0", "too few")}))) == ["asks", "no quorum"]
 
 
 def test_owner_survives_lack_of_quorum_at_reentry(play):

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,13 @@ from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import now_ns, read
 from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.orders import Order
-
-
-def eventually(condition, within=30.0):
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+from tests.support.locks import PATIENCE
 
 
 def crew_of(urls, directory, **changes):
     def make_order(client, first, journal):
         given = {"urls": urls, "names": ["lock:0"], "owners": 2, "seed": "1", "work": "nested", "restart_guard": 0.0}
+        given["flavour"] = ["threads", "asyncio"][client]
         return Order(directory=str(directory), journal=str(journal), first=first, **{"warm": 20.0, **given, **changes})
 
     return Crew(directory, make_order)
@@ -35,9 +29,8 @@ def test_order_survives_its_line():
     assert order.line().count(b"\n") == 1
 
 
-@pytest.mark.parametrize("flavour", ["threads", "asyncio"])
-def test_processes_work_in_their_time_only(redsync_nodes, tmp_path, flavour):
-    with crew_of(redsync_nodes.urls, tmp_path, flavour=flavour, last=True) as crew:
+def test_processes_of_either_flavour_work_in_their_time_only(redsync_nodes, tmp_path, eventually):
+    with crew_of(redsync_nodes.urls, tmp_path, last=True) as crew:
         crew.start(0)
         crew.start(1)
         crew.await_all("ready")
@@ -72,22 +65,16 @@ def test_processes_work_until_they_are_told_to_finish(redsync_nodes, tmp_path):
         assert crew.lives[0].process.returncode == 0
 
 
-@pytest.mark.parametrize("working", [False, True])
-def test_process_ends_with_whoever_started_it(redsync_nodes, tmp_path, working):
+def test_process_ends_with_whoever_started_it(redsync_nodes, tmp_path):
     with crew_of(redsync_nodes.urls, tmp_path) as crew:
         crew.start(0)
-        crew.await_all("ready")
-        if working:
-            crew.go()
+        crew.go()
+        crew.await_all("acquired")
         crew.lives[0].process.stdin.close()
-        assert crew.lives[0].process.wait(20) == 1
+        assert crew.lives[0].process.wait(PATIENCE) == 1
 
 
-def test_process_ends_without_an_order():
-    assert subprocess.run(COMMAND, stdin=subprocess.DEVNULL, timeout=20, check=False).returncode == 1
-
-
-def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path):
+def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path, eventually):
     (tmp_path / "lock-0.ledger").write_text("damaged\n")
     with crew_of(redsync_nodes.urls, tmp_path) as crew:
         crew.start(0)
@@ -97,8 +84,8 @@ def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path):
         assert "Traceback" in crew.said()
 
 
-def test_process_takes_no_file_of_the_directory_for_a_module(tmp_path):
+def test_process_without_an_order_ends_and_takes_no_file_of_its_directory_for_a_module(tmp_path):
     (tmp_path / "redsync.py").write_text("raise SystemExit(9)")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(COMMAND, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=20, check=False)
+    done = subprocess.run(COMMAND, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)
     assert done.returncode == 1

@@ -63,11 +63,8 @@ def come_back(*, seconds: float, forget: bool = False):
     return sim
 
 
-def test_release_arrives_when_the_node_is_back():
-    assert "node-1 executes for a: lock_release" in come_back(seconds=20.0).trace.text()
-
-
 def test_checker_finds_release_that_is_kept_and_never_sent(monkeypatch):
+    assert "node-1 executes for a: lock_release" in come_back(seconds=20.0).trace.text()
     monkeypatch.setattr(Owed, "take", lambda owed, now: [])
     come_back(seconds=14.0)
     with pytest.raises(SimulationError, match=r"delivery: node-1 has been owed #\d+ of a \(lock_release\) for 2\d"):

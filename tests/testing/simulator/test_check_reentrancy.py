@@ -8,6 +8,7 @@ from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import Reentrancy
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 from tests.support.hunting import KEYS, add_hold, break_script, hunt
+from tests.support.sweeps import swept
 
 
 def test_checker_finds_counts_that_are_added_by_an_acquire():
@@ -37,9 +38,10 @@ def test_checker_finds_inner_release_that_frees_the_lock():
     assert "counts 1, and keeps nothing" in hunt(Reentrancy, range(10), scripts=broken)
 
 
-def test_checker_finds_re_entry_that_wins_by_a_new_grant(monkeypatch):
+@pytest.mark.parametrize(("kind", "first"), [("lock", 8), *swept(("read-write", 14))])
+def test_checker_finds_re_entry_that_wins_by_a_new_grant(monkeypatch, kind, first):
     monkeypatch.setattr(lock, "_is_existing", lock.is_granted)
-    assert "was re-entered without a quorum that had it" in hunt(Reentrancy, range(8, 308))
+    assert "was re-entered without a quorum that had it" in hunt(Reentrancy, range(first, first + 400), kind=kind)
 
 
 @pytest.mark.sweep  # who does that does it without a pause

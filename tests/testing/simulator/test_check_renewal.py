@@ -9,14 +9,16 @@ from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import Renewal
 from redsync.testing.simulator.happenings import Decided, Sent, Stepped
 from tests.support.hunting import KEYS, add_hold, hunt
+from tests.support.sweeps import swept
 
 
-def test_checker_finds_renewal_that_creates_and_counts(monkeypatch):
+@pytest.mark.parametrize(("kind", "first"), [("lock", 2), *swept(("read-write", 2), ("semaphore", 9))])
+def test_checker_finds_renewal_that_creates_and_counts(monkeypatch, kind, first):
     judge = renewal._Renewal.judge
     monkeypatch.setattr(
         renewal._Renewal, "judge", lambda this, reply: judge(this, [2 if code == 1 else code for code in reply])
     )
-    assert "without a quorum of nodes that had it" in hunt(Renewal, range(2, 102))
+    assert "without a quorum of nodes that had it" in hunt(Renewal, range(first, first + 100), kind=kind)
 
 
 def test_checker_finds_release_that_leaves_the_watchdog_at_work(monkeypatch):

@@ -10,24 +10,27 @@ from redsync._protocols import claim
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
 from tests.support.hunting import KEYS, break_script, hunt
+from tests.support.sweeps import swept
 
 LEAVE = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
 
 
-def test_checker_finds_attempts_that_are_not_undone(monkeypatch):
+@pytest.mark.parametrize(("kind", "first"), [("lock", 0), *swept(("read-write", 0), ("semaphore", 1), ("limiter", 0))])
+def test_checker_finds_attempts_that_are_not_undone(monkeypatch, kind, first):
     def undo(attempt, *, leave):
         return
         yield
 
     monkeypatch.setattr(claim._Attempt, "undo", undo)
-    assert "keeps a claim for nobody" in hunt(Zombies, range(10))
+    assert " for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 
 
-def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch):
+@pytest.mark.parametrize(("kind", "first"), [("lock", 3), *swept(("read-write", 0), ("semaphore", 4))])
+def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch, kind, first):
     undo = claim._Attempt.undo
     monkeypatch.setattr(claim._Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
     # Or the lock is handed over to one of them.
-    assert "for nobody" in hunt(Zombies, range(3, 23))
+    assert "for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 
 
 def test_checker_finds_release_that_forgets_the_queue():

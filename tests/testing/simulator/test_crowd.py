@@ -10,7 +10,7 @@ from redsync.exceptions import ClientClosedError, QuorumError
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Sent
 
-WAITERS = 400
+WAITERS = 250
 HELD = 0.01
 IN_FRONT = 2 * FRONT
 
@@ -94,7 +94,7 @@ def test_another_client_is_served_beside_a_crowd(sim, crowd):
     sim.run()
     positions = [i for i, (name, _) in enumerate(crowd.served) if name == "b"]
     assert len(positions) == 10
-    assert max(positions) < WAITERS / 2, "no more than the front comes first"
+    assert max(positions) < IN_FRONT + 50, "no more than the front comes first"
 
 
 def test_timeouts_of_a_crowd_are_kept_and_mean_that_others_hold_it(sim, crowd):
@@ -123,10 +123,10 @@ def test_waiters_that_are_cancelled_make_room_for_others(sim, crowd):
     sim.run(until=1.0)
     tasks = crowd.begin(crowd.a, WAITERS)
     sim.run(until=2.0)
-    for task in [*tasks[:IN_FRONT], *tasks[-100:]]:
+    for task in [*tasks[:IN_FRONT], *tasks[-50:]]:
         task.cancel()
     sim.run()
-    assert sorted(number for _, number in crowd.served) == list(range(IN_FRONT, WAITERS - 100))
+    assert sorted(number for _, number in crowd.served) == list(range(IN_FRONT, WAITERS - 50))
 
 
 def test_closing_the_client_lets_its_crowd_go(sim, crowd):
@@ -149,9 +149,9 @@ def test_waiters_of_other_kinds_do_not_line_up(sim, crowd, get):
     async def wait():
         await getattr(crowd.clients[crowd.a], get)("x").acquire(timeout=3.0)
 
-    for _ in range(IN_FRONT + 50):
+    for _ in range(IN_FRONT + 10):
         crowd.a.start(wait())
-    sim.run(until=1.5)
+    sim.run(until=1.1)
     sent = crowd.sent("lock_acquire", "fair_lock_acquire")
     asked = {each.args[0].rpartition(b":")[0] for each in sent if each.client == "a"}
-    assert len(asked) == IN_FRONT + 50
+    assert len(asked) == IN_FRONT + 10

@@ -5,30 +5,12 @@ import asyncio
 import pytest
 
 from redsync._core.quorum import Tally
-from redsync._core.scripts import Script
 from redsync._drivers.nodes import Node
 from redsync._protocols.claim import _Attempt
 from redsync.testing.simulator import Simulation, SimulationError
-from redsync.testing.simulator.checks import Exclusion
-from redsync.testing.simulator.runs import simulate
-from tests.support.hunting import trust_records
-
-
-def hunt(seeds: range, **options) -> str:
-    """Return what the first failing seed shows."""
-    for seed in seeds:
-        try:
-            simulate(seed, checkers=[Exclusion], **options)
-        except SimulationError as error:
-            print(f"seed {seed}")
-            return str(error)
-    pytest.fail(f"{len(seeds)} runs, and nothing was found")
-
-
-def break_script(name: str, old: str, new: str) -> dict[str, str]:
-    source = Script.load(name).source.decode()
-    assert old in source
-    return {name: source.replace(old, new)}
+from redsync.testing.simulator.checks import Exclusion, SlidingWindow
+from tests.support.hunting import break_script, hunt, trust_records
+from tests.support.sweeps import swept
 
 
 def test_checker_finds_quorum_of_one(monkeypatch):
@@ -39,33 +21,40 @@ def test_checker_finds_quorum_of_one(monkeypatch):
         tally.quorum = 1
 
     monkeypatch.setattr(Tally, "__init__", make_modest)
-    report = hunt(range(10))
-    assert "exclusion: at " in report
-    assert "replay it with python -m redsync.testing.simulator --seed" in report
-    assert "lock_acquire(" in report
+    assert "is held by" in hunt(Exclusion, range(1, 10))
 
 
 def test_checker_finds_abandon_that_drops_claims_of_others():
-    broken = break_script(
-        "lock_abandon", "redis.pcall('hexists', KEYS[1], ARGV[1]) == 1", "redis.call('exists', KEYS[1]) == 1"
-    )
-    hunt(range(10), scripts=broken)
+    ours, any_claim = "redis.pcall('hexists', KEYS[1], ARGV[1]) == 1", "redis.call('exists', KEYS[1]) == 1"
+    hunt(Exclusion, range(1, 10), scripts=break_script("lock_abandon", (ours, any_claim)))
 
 
 def test_checker_finds_release_that_drops_claims_of_others():
-    broken = break_script(
-        "lock_release", "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
-    )
-    hunt(range(56, 1006), scripts=broken)
+    not_ours, no_claim = "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
+    hunt(Exclusion, range(56, 1006), scripts=break_script("lock_release", (not_ours, no_claim)))
 
 
-def test_checker_finds_nodes_that_vote_although_they_forgot(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "checker", "first", "nouns"),
+    [
+        ("lock", Exclusion, 3, ["lock"]),
+        *swept(
+            ("read-write", Exclusion, 2, ["read_lock", "write_lock"]),
+            ("semaphore", Exclusion, 51, ["semaphore"]),
+            ("limiter", SlidingWindow, 0, ["semaphore"]),
+        ),
+    ],
+)
+def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch, kind, checker, first, nouns):
     monkeypatch.setattr(Node, "unfit", lambda *_: None)
-    hunt(range(3, 1003), scripts=break_script("lock_acquire", "if guard ~= '0' then", "if false then"))
+    scripts = {}
+    for noun in nouns:
+        scripts |= break_script(f"{noun}_acquire", ("if guard ~= '0' then", "if false then"))
+    hunt(checker, range(first, first + 1000), kind=kind, scripts=scripts)
 
 
 def test_checker_finds_nodes_that_trust_records_of_another_process(monkeypatch):
-    assert "is held by" in hunt(range(1044, 1064), scripts=trust_records(monkeypatch))
+    assert "is held by" in hunt(Exclusion, range(1044, 1064), scripts=trust_records(monkeypatch))
 
 
 async def hold(client, seconds):
@@ -82,7 +71,7 @@ def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
         attempt.mark = mark
 
     monkeypatch.setattr(_Attempt, "undo", forget)
-    assert "is held by" in hunt(range(66, 166))
+    assert "is held by" in hunt(Exclusion, range(66, 166))
 
 
 def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
@@ -95,7 +84,7 @@ def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatc
 
     monkeypatch.setattr(_Attempt, "is_fresh", lambda attempt, now: True)
     monkeypatch.setattr(_Attempt, "take_over", believe)
-    assert "is held by" in hunt(range(211, 331))
+    assert "is held by" in hunt(Exclusion, range(211, 331))
 
 
 def test_checker_counts_no_owner_on_crashed_machine():

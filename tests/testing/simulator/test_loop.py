@@ -167,3 +167,15 @@ def test_many_steps_are_no_circle_while_time_passes(sim, monkeypatch):
 
     sim.machine("a").start(work())
     sim.run()
+
+
+def test_call_that_is_cancelled_before_its_turn_is_not_made(sim):
+    async def program():
+        made = []
+        asyncio.get_running_loop().call_soon(made.append, "too much").cancel()
+        await asyncio.sleep(1.0)
+        return made
+
+    task = sim.machine("a").start(program())
+    sim.run()
+    assert task.result() == []

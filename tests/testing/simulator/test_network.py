@@ -209,21 +209,3 @@ def test_torn_message_arrives_in_part_and_the_connection_ends(way):
     assert min(lengths) >= 1
     assert max(lengths) <= 9
     assert len(lengths) > 4
-
-
-def test_mended_route_tears_nothing(wire):
-    wire.route.back.tears = 1.0
-    assert wire.route.troubled
-    wire.network.heal(wire.route)
-    wire.connection.back.send(b"reply")
-    wire.settle()
-    assert wire.machine.messages == [b"reply"]
-    assert not wire.route.troubled
-
-
-def test_size_is_what_has_not_arrived(wire):
-    wire.connection.there.send(b"12345")
-    wire.connection.there.send(b"678")
-    assert wire.connection.there.size == 8
-    wire.settle()
-    assert wire.connection.there.size == 0

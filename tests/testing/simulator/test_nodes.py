@@ -6,7 +6,6 @@ import pytest
 
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync.exceptions import QuorumError
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Disconnected, Executed, Refused, Told
 from redsync.testing.simulator.scripting import run_script
@@ -41,17 +40,6 @@ def test_minority_that_is_down_costs_nothing(sim, dark):
     sim.run()
     assert {status.state for status in task.result().nodes()} == {"up", "down"}
     assert executions(sim, 1, "lock_acquire") == []
-
-
-def test_majority_that_is_down_is_an_outage(sim):
-    async def program(client):
-        with pytest.raises(QuorumError):
-            await client.get_lock("x").acquire(blocking=False)
-
-    for node in sim.nodes[1:]:
-        node.crash()
-    start(sim, program)
-    sim.run()
 
 
 def test_hung_node_executes_late_what_it_was_sent(sim):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import math
 
 import pytest
 
@@ -12,7 +11,7 @@ from redsync.exceptions import ClientClosedError, QuorumError
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Decided, Sent
 
-WAITERS = 1000
+WAITERS = 400
 
 PROBES = 101
 """Tries per second, at most, of all who wait."""
@@ -46,10 +45,10 @@ class Crowd:
     def begin(self, timeout=None):
         self.tasks = [self.machine.start(self.work(number, timeout)) for number in range(WAITERS)]
 
-    def asked(self, since, until=math.inf):
-        """Return how often the client asked for a lock between two instants."""
+    def asked(self, since):
+        """Return how often the client has asked for a lock since that instant."""
         sent = (happening for happening in self.sim.trace.happenings if isinstance(happening, Sent))
-        return sum(each.script == "lock_acquire" and since <= each.at < until for each in sent)
+        return sum(each.script == "lock_acquire" and each.at >= since for each in sent)
 
     def hang(self, *nodes):
         for i in nodes or range(3):
@@ -87,7 +86,6 @@ def make_crowd():
         yield make
 
 
-@pytest.mark.timeout(400)  # thousands of tasks, in which a busy machine takes its time
 @pytest.mark.parametrize("trouble", ["hang", "crash", "sicken", "part"])
 def test_crowd_asks_little_in_an_outage_and_is_served_soon_after_it(make_crowd, trouble):
     crowd = make_crowd()

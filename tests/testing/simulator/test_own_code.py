@@ -162,13 +162,3 @@ def test_drain_waits_while_the_machine_takes_nothing(sim, machine):
         return waited
 
     assert run(sim, machine, program()) == pytest.approx(5.0, abs=0.1)
-
-
-def test_own_code_runs_beside_locks_of_the_same_machine(sim, machine):
-    async def program():
-        async with client() as one, machine.client() as locks:
-            async with locks.get_lock("count"):
-                await one.set("count", int(await one.get("count") or 0) + 1)
-            return await one.get("count")
-
-    assert run(sim, machine, program()) == b"1"

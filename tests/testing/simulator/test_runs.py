@@ -6,7 +6,6 @@ import pytest
 
 from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.runs import simulate
-from tests.support.sweeps import swept
 
 
 def owners(trace: str, who: str) -> set[str]:
@@ -14,18 +13,16 @@ def owners(trace: str, who: str) -> set[str]:
     return set(re.findall(rf"{who} acquired .* owner=(\S+)", trace))
 
 
-def test_first_seeds_take_another_owner_for_each_turn():
-    assert len(owners(simulate(4, traced=True).trace, "worker-1 on a")) > 3
-
-
 @pytest.mark.sweep
 def test_half_of_other_seeds_have_owners_that_are_reused():
+    assert len(owners(simulate(4, traced=True).trace, "worker-1 on a")) > 3, "first seeds take another for each turn"
     counts = [len(owners(simulate(seed, traced=True).trace, "worker-1 on a")) for seed in range(1000, 1020)]
     reused = sum(count == 1 for count in counts)
     assert 4 <= reused <= 16, counts
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], *swept(*KINDS[1:])])
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", KINDS)
 def test_long_run_keeps_every_promise(kind):
     trace = simulate(1001, kind=kind, traced=True, long=True).trace
     assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"

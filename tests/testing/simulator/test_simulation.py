@@ -58,19 +58,6 @@ def test_run_until_instant_stops_there():
         assert sim.now == 10.0
 
 
-def test_minority_that_is_cut_off_costs_nothing():
-    log = []
-    with Simulation(seed=7, nodes=5, lease=2.0) as sim:
-        a, b = sim.machine("a"), sim.machine("b")
-        sim.partition(a, 1, 2)
-        a.start(take_turns(a.client(), log))
-        b.start(take_turns(b.client(), log))
-        sim.run(until=5.0)
-        sim.heal()
-        sim.run()
-    assert log == ["in", "out"] * 6
-
-
 def test_time_passes_also_when_nothing_is_left_to_happen():
     with Simulation(seed=1) as sim:
         sim.run(until=3.0)

@@ -152,15 +152,6 @@ def test_bytes_keep_their_order_however_little_the_machine_takes(sim, machine):
     assert protocol.data == b"".join(b"$%d\r\n%d\r\n" % (len(str(i)), i) for i in range(30))
 
 
-def test_what_does_not_fill_the_buffer_pauses_nobody(sim, machine):
-    transport, protocol = connect(sim, machine)
-    sim.narrow(300)
-    transport.write(SET)
-    pass_time(sim, 5.0)
-    assert "pause" not in protocol.told
-    assert value(sim) == LONG
-
-
 def test_close_sends_what_is_left_first(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.narrow(300)

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from redsync.testing.simulator import Simulation
+from tests.support.sweeps import swept
 
 LEASE = 2.0
 WAYS = {
@@ -56,12 +57,12 @@ def starve(seed, first, second, *, then=None):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *swept(2, 3)])
 def test_waiter_without_quorum_does_not_keep_a_lock_from_one_that_has_it(seed, kind):
     starve(seed, WAYS[kind], WAYS[kind])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *swept(2, 3)])
 def test_writer_without_quorum_does_not_keep_out_readers(seed):
     starve(seed, WAYS["writer"], lambda client: client.get_read_write_lock("x").read_lock, then=WAYS["writer"])
 
@@ -79,12 +80,12 @@ def semaphore(client, n):
     return All()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *swept(2, 3)])
 def test_permit_without_quorum_does_not_keep_its_slots_from_those_behind_it(seed):
     starve(seed, lambda client: semaphore(client, 2), lambda client: semaphore(client, 1))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *swept(2, 3)])
 def test_waiter_of_a_fair_lock_keeps_its_turn_through_an_outage_of_a_moment(seed):
     """Its place lasts: whoever asks during the outage comes after it."""
     with Simulation(seed, nodes=3, lease=LEASE, restart_guard=LEASE) as sim:
