@@ -86,7 +86,7 @@ def test_ignored_hangup_stays_ignored(lock_command):
     ignore = [
         sys.executable,
         "-c",
-        "import os,signal,sys\nsignal.signal(signal.SIG_IGN)\nos.execv(*sys.argv[1:2], sys.argv[1:])",
+        "import os,signal,sys\nsignal.signal(1, signal.SIG_IGN)\nos.execv(*sys.argv[1:2], sys.argv[1:])",
     ]
     process = lock_command("x", "-c", "kill -HUP $$; echo survived", before=ignore)
     assert process.finish()[0] == "survived\n"

@@ -65,5 +65,4 @@ def _called(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap(value: Any) -> Any:
     module = type(value).__module__
-    is_facade = module.startswith("redsync.") and not module.startswith("redsync._")
-    return Blocking(value) if is_facade else value
+    return Blocking(value) if module == "redsync.client" or module.startswith("redsync._facades.") else value
