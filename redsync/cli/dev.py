@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import math
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import put, warn, write_json
+from redsync.cli.signals import light_sleep
 
 if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
@@ -22,9 +23,14 @@ def dev(options: Any) -> int:
 
     try:
         # Ctrl-C is how it ends, whenever that is: nothing to complain of.
-        with contextlib.suppress(KeyboardInterrupt), LocalNodes(options.nodes, server=pinned_server()) as nodes:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            LocalNodes(options.nodes, server=pinned_server()) as nodes,
+            light_sleep() as sleep,
+        ):
             _introduce(nodes, as_json=options.json)
-            threading.Event().wait()
+            while True:
+                sleep(math.inf)
     except (ServerNotFoundError, ServerStartError) as error:
         raise SetupError(str(error), UNAVAILABLE) from error
     return FINE

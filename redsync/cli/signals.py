@@ -1,4 +1,8 @@
-"""Signals for `redsync lock`: an exception while it waits for the lock, news to act upon while the command runs."""
+"""Signals for `redsync lock`: an exception while it waits for the lock, news to act upon while the command runs.
+
+Python looks for signals before it calls the system. One that comes after that look, before the call, would go unnoticed
+for as long as the call sleeps: so what sleeps here also waits for the byte that each signal writes into a pipe.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import contextlib
 import os
 import signal
 from collections import deque
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, Self
 
 from redsync.cli.wire import Wire, is_ready
 
-__all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals"]
+__all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals", "light_sleep"]
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What ends a program from outside: the command gets it, or, before it has begun, the waiting ends."""
@@ -57,9 +62,7 @@ class Signals:
         self._former_fd = -1
 
     def __enter__(self) -> Self:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        self._reader, self._writer = _pipe()
         self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in FORWARDED:
             self._install(number)
@@ -117,3 +120,32 @@ class Signals:
             is_ready(0.1, self._reader)
         finally:
             signal.signal(signal.SIGTSTP, former)
+
+
+@contextlib.contextmanager
+def light_sleep() -> Iterator[Callable[..., None]]:
+    """Yield a sleep for so many seconds that a signal ends at once, or that one of the files given can be read.
+
+    For the main thread, and for signals that have a handler, as Ctrl-C has. What the handler raises comes out of it.
+    """
+    reader, writer = _pipe()
+    former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def sleep(seconds: float, *files: int) -> None:
+        is_ready(seconds, reader, *files)
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 4096)
+
+    try:
+        yield sleep
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(reader)
+        os.close(writer)
+
+
+def _pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import sys
 import time
@@ -17,7 +16,9 @@ from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
 from redsync.cli.listing import list_rows, more_than
 from redsync.cli.output import Line, draw, enter_screen, leave_screen, shown, write_json
 from redsync.cli.pages import Window
+from redsync.cli.signals import light_sleep
 from redsync.cli.watching import View, holds, look
+from redsync.cli.wire import is_ready
 from redsync.cli.writing import cells, fitted, narrowed, table, told
 
 __all__ = ["Ages", "page", "top"]
@@ -49,11 +50,11 @@ def top(options: Any) -> int:
     """Show what nodes keep, drawn anew every moment, until q or Ctrl-C."""
     if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("needs a terminal: take --json, or `redsync watch`")
-    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
+    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt), light_sleep() as sleep:
         window = Window(nodes, encoded(options.pattern), options.limit, lambda seen: seen.all_waiting)
         while options.json:
             write_json({"time": time.time(), **look(nodes, window)})
-            time.sleep(options.interval)
+            sleep(options.interval)
         ages = Ages()
         with _screen():
             leaving = False
@@ -61,7 +62,8 @@ def top(options: Any) -> int:
                 view, now = look(nodes, window), time.monotonic()
                 ages.note(view, now)
                 draw(page(view, ages, now, *shutil.get_terminal_size()))
-                leaving = _key_within(options.interval) in ("q", "Q", "\x03", "\x04", "")
+                sleep(options.interval, sys.stdin.fileno())
+                leaving = _key() in ("q", "Q", "\x03", "\x04", "")
     return FINE
 
 
@@ -154,8 +156,8 @@ def _screen() -> Iterator[None]:
         signal.signal(signal.SIGTERM, end)
 
 
-def _key_within(seconds: float) -> str | None:
-    """Return the key that is pressed within that time, empty when the terminal has gone; None for no key."""
-    if not select.select([sys.stdin], [], [], seconds)[0]:
+def _key() -> str | None:
+    """Return the key that was pressed, empty when the terminal has gone; None for no key."""
+    if not is_ready(0.0, sys.stdin.fileno()):
         return None
     return os.read(sys.stdin.fileno(), 1).decode("latin-1")

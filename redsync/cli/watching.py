@@ -17,6 +17,7 @@ from redsync.cli.exits import FINE
 from redsync.cli.listing import listed, more_than
 from redsync.cli.output import put, warn, write_json
 from redsync.cli.pages import Window
+from redsync.cli.signals import light_sleep
 from redsync.cli.writing import process
 
 __all__ = ["View", "changes", "holds", "look", "settled", "watch"]
@@ -37,7 +38,7 @@ def watch(options: Any) -> int:
         window = Window(nodes, encoded(options.pattern), options.limit)
         states = [{"node": node.address, "error": None} for node in nodes.nodes]
         before: View = {"nodes": states, "names": [], "more": False}
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), light_sleep() as sleep:
             while True:
                 now = settled(before, look(nodes, window))
                 if now["more"] and not before["more"]:
@@ -45,7 +46,7 @@ def watch(options: Any) -> int:
                 for event in changes(before, now):
                     _tell(event, as_json=options.json)
                 before = now
-                time.sleep(options.interval)
+                sleep(options.interval)
     return FINE
 
 

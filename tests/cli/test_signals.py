@@ -1,0 +1,59 @@
+"""Sleeps of commands: a signal ends them, whenever it comes."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from redsync.cli.signals import light_sleep
+
+
+@pytest.fixture
+def handled():
+    """A signal whose handler does nothing."""
+    former = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.timeout(20)
+def test_signal_that_comes_before_the_sleep_begins_ends_it(handled):
+    """So does one that comes when Python has looked for signals, and the system call has not begun."""
+    with light_sleep() as sleep:
+        handled()
+        sleep(60)
+
+
+def test_signal_ends_one_sleep_only(handled):
+    with light_sleep() as sleep:
+        handled()
+        sleep(60)
+        begun_at = time.monotonic()
+        sleep(0.05)
+        assert time.monotonic() - begun_at >= 0.05
+
+
+@pytest.mark.timeout(20)
+def test_sleep_ends_when_a_file_can_be_read():
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    with light_sleep() as sleep:
+        sleep(60, reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_the_handler_raises_comes_out():
+    with pytest.raises(KeyboardInterrupt), light_sleep() as sleep:  # noqa: PT012  (in which line is of no interest)
+        os.kill(os.getpid(), signal.SIGINT)
+        sleep(60)
+
+
+def test_nothing_is_left_behind(handled):
+    before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    with light_sleep() as sleep:
+        sleep(0)
+    assert signal.set_wakeup_fd(-1) == -1
+    if before is not None:
+        assert set(os.listdir("/proc/self/fd")) == before
