@@ -110,3 +110,14 @@ def test_servers_that_tell_no_identity_are_not_taken_for_one(net):
     net.cut(0, 1)
     net.servers[:2] = None, None
     assert net.connect(0, 1) == [0, 1]
+
+
+def test_node_whose_try_takes_too_long_is_waited_for_no_longer():
+    net = Net()
+    net.connect(0, 1)
+    assert not net.census.is_heard()
+    net.census.note_overdue(net.nodes[2], "is silent")
+    assert net.census.is_heard()
+    assert (net.nodes[2].tried, net.nodes[2].last_error) == (True, "is silent")
+    assert net.census.next_try(connecting=[]) > net.now, "it is tried again, after a pause"
+    assert net.census.due(connecting=[]) == []
