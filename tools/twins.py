@@ -45,7 +45,13 @@ TWINS = (
         "_facades/multi_hold",
         frozenset({"wait_lost", "release", "_check_loss"}),
     ),
-    Twin("_facades/permit", "Permit", "_facades/permit", frozenset({"__init__", "__aenter__"})),
+    Twin(
+        "_facades/multi_lock_async",
+        "MultiLock",
+        "_facades/multi_lock",
+        frozenset({"_acquire", "_undo", "release", "__aenter__", "_leave", "locked"}),
+    ),
+    Twin("_facades/permit", "Permit", "_facades/permit", frozenset({"__aenter__"})),
     Twin("_facades/rate_limiter", "RateLimiter", "_facades/rate_limiter", frozenset({"__call__"})),
     Twin("_facades/read_write_lock", "ReadWriteLock", "_facades/read_write_lock"),
     Twin("_facades/semaphore", "Semaphore", "_facades/semaphore"),
@@ -65,6 +71,7 @@ WORDS = (
     (r"A release that is cancelled gives it back all the same, without waiting for the nodes\.\n\n", ""),
     (r" One that is cancelled may have counted or not, as one that failed\.", ""),
     (r"; nothing to await, it asks nobody\b", ""),
+    (r"\bthe call is cancelled\b", "the call is interrupted"),
     (r", awaited\.", "."),
     (
         r"in the loop; it must be quick\. Without it the body of an `async with` is cancelled then\.",
@@ -160,14 +167,12 @@ def in_code(text: str, name: str) -> str:
 
 def in_words(docstring: str) -> str:
     """Return a docstring for threads; paragraphs that change are filled anew."""
-    entries = re.findall(r"\n*[^\n]*(?:\n+|$)", docstring)
     blocks: list[str] = []
-    for line in entries:
-        indent = len(line) - len(line.lstrip())
-        goes_on = blocks and line.strip() and blocks[-1].strip() and not blocks[-1].endswith("\n\n")
-        hanging = goes_on and (indent > indent_of(blocks[-1]) or indent == indent_of(blocks[-1]) == 8)
-        hanging = hanging and line.strip() != '"""'
-        if hanging and not blocks[-1].rstrip().endswith(":"):
+    for line in re.findall(r"[^\n]+\n*", docstring):
+        # A line belongs to the block above, unless a paragraph or a heading ended there, or it begins another entry.
+        above = blocks[-1] if blocks else "\n\n"
+        is_apart = above.endswith(("\n\n", ":\n")) or line.strip() == '"""'
+        if not is_apart and (indent_of(line) > indent_of(above) or indent_of(line) == 8):
             blocks[-1] += line
         else:
             blocks.append(line)

@@ -73,8 +73,8 @@ class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
 
     Attributes:
-        command: What to send, or a function that makes it at the instant of sending: after everything that was sent
-            before, and before everything that is sent later. None from that function sends nothing.
+        command: What to send, or a function that makes it at the instant of sending, when it is certain which of the
+            client's commands go before it and which behind. None from that function sends nothing.
         owner: Whose command it is; None for one on behalf of several owners.
         judge: Tells a granting reply from a refusing one.
         timeout: How long the round may wait for nodes, in seconds from sending.

@@ -29,7 +29,7 @@ _PENDING = Verdict.PENDING
 
 
 class Board:
-    """The links of one lane.
+    """The links of a client.
 
     Attributes:
         links: The link to each node, None where there is none.

@@ -1,4 +1,4 @@
-"""Lanes: one connection per node, shared by the owners that are assigned to it.
+"""The lane of a client for threads: one connection per node, for all its owners.
 
 Who may do what, for any number of threads:
 
@@ -53,7 +53,7 @@ class Lane(Exchange):
     make_poller = staticmethod(make_poller)
     make_waker = Waker
 
-    def __init__(  # noqa: PLR0917  (what a client gives each of its lanes)
+    def __init__(  # noqa: PLR0917  (what a client gives it)
         self,
         nodes: Sequence[Node],
         clock: Callable[[], float],

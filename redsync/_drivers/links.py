@@ -1,4 +1,4 @@
-"""Links: one connection of one lane to one node, non-blocking and pipelined.
+"""Links: one connection of a client to one node, non-blocking and pipelined.
 
 A link knows bytes and the order of replies: `pending` holds, oldest first, what was sent and is not answered. The n-th
 reply belongs to the n-th command, whatever pushes come in between. That pairing must never slip, so whoever is

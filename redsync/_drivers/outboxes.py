@@ -1,4 +1,4 @@
-"""Outboxes: what the owners of a lane send, written to all nodes in one order.
+"""Outboxes: what the owners of a client send, written to all nodes in one order.
 
 A thread puts its parcel into the outbox; the first to come flushes for all until it is empty, so commands of several
 threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives every node the same
@@ -44,7 +44,7 @@ _NO_PARCEL = Parcel(_NOTHING_TOLD, None)
 
 
 class Outbox:
-    """What is to be sent on one lane, and the sending."""
+    """What a client is to send, and the sending."""
 
     def __init__(
         self,

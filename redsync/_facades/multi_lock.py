@@ -123,6 +123,7 @@ def _follow(course: Course) -> None:
             error = raised
 
 
+# Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
 class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
     """Several locks as one, for threads: of any kind, also from different clients; held all or none.
 
@@ -155,7 +156,8 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
-        return self._acquire(check_timeout(blocking, timeout), lease).busy is None
+        attempt = self._acquire(check_timeout(blocking, timeout), lease)
+        return attempt.busy is None
 
     def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[Hold]:
         attempt: Attempt[Hold] = Attempt(self._locks, timeout, lease)

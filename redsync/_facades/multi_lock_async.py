@@ -65,7 +65,8 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
-        return (await self._acquire(check_timeout(blocking, timeout), lease)).busy is None
+        attempt = await self._acquire(check_timeout(blocking, timeout), lease)
+        return attempt.busy is None
 
     async def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[AsyncHold]:
         attempt: Attempt[AsyncHold] = Attempt(self._locks, timeout, lease)

@@ -9,9 +9,9 @@ from typing import Self
 
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
-from redsync._core.runner import AnyHost, AsyncRunner, Runner
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._facades.enterable import TaskEnterable, ThreadEnterable
-from redsync._facades.hold import AsyncHold, Hold
+from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.semaphore import Holding
 
 __all__ = ["AsyncPermit", "Permit", "PermitHolder"]
@@ -49,18 +49,14 @@ class PermitHolder:
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
 
 
-# Its methods come from those of AsyncPermit: change those, then run `make twins`.
-class Permit(Hold, ThreadEnterable["Permit"]):
-    """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
-
-    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any may
-    release it, and it is renewed until somebody does or the client is closed. `with permit:` releases it at its end.
-    """
+class _AnyPermit(AnyHold[RunnerT_co]):
+    """What permits of both flavours have in common: all that needs no waiting."""
 
     _NOUN = "permit"
+    _runner: RunnerT_co
 
     def __init__(
-        self, host: AnyHost[Runner], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
+        self, host: AnyHost[RunnerT_co], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
     ) -> None:
         super().__init__(host, state, on_lost)
         self._runner = host.runner
@@ -72,6 +68,15 @@ class Permit(Hold, ThreadEnterable["Permit"]):
 
     def _share(self) -> int:
         return self._state.count
+
+
+# Its methods come from those of AsyncPermit: change those, then run `make twins`.
+class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
+    """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
+
+    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any may
+    release it, and it is renewed until somebody does or the client is closed. `with permit:` releases it at its end.
+    """
 
     def _entered_in(self, place: FrameType | Owner | None) -> Permit:  # noqa: ARG002  (wherever it is)
         return self
@@ -89,28 +94,12 @@ class Permit(Hold, ThreadEnterable["Permit"]):
         return self
 
 
-class AsyncPermit(AsyncHold, TaskEnterable["AsyncPermit"]):
+class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit"]):
     """One acquisition of an async semaphore, of one permit or several: what `acquire` and `async with` give.
 
     As `Permit`, with tasks in the place of threads. The body of an `async with` is cancelled when it is lost, unless
     the semaphore has an `on_lost` option.
     """
-
-    _NOUN = "permit"
-
-    def __init__(
-        self, host: AnyHost[AsyncRunner], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
-    ) -> None:
-        super().__init__(host, state, on_lost)
-        self._runner = host.runner
-
-    @property
-    def id(self) -> str:
-        """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
-        return self._state.holder
-
-    def _share(self) -> int:
-        return self._state.count
 
     def _entered_in(self, place: FrameType | Owner | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
         return self
