@@ -124,7 +124,7 @@ class Signals:
 
 @contextlib.contextmanager
 def light_sleep() -> Iterator[Callable[..., None]]:
-    """Yield a sleep for so many seconds that a signal ends at once, or that one of the files given can be read.
+    """Yield a function that sleeps for some seconds, or until a signal comes or one of the given files can be read.
 
     For the main thread, and for signals that have a handler, as Ctrl-C has. What the handler raises comes out of it.
     """

@@ -11,9 +11,9 @@ Until then
 * the client keeps it: in the outbox, as sent and not answered, as refused and to be sent again, or for the node's next
   connection. This holds at every instant, so a command that is lost is found long before its claim expires by itself;
 * when all has been well for as long as the client has owed it, that is for no longer than `bound`: ten seconds by a
-  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect. All
-  is not well while packets are under way over its connection that the network delayed: with a reply now and then it is
-  not silent.
+  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect. The
+  time begins anew with each delayed packet that arrives over its connection: a reply now and then keeps it from being
+  silent.
 
 Strays count: what arrives over a connection that was given up has arrived.
 """
@@ -121,7 +121,7 @@ class Delivery(Checker):
                     yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
-        """Return when the latest packet arrives that was under way at any look for longer than undelayed ones are."""
+        """Return when the last delayed packet arrives, of those that looks have seen on the connection in use."""
         link = runner.lane.links[whose[1]] if runner.lane is not None else None
         if link is not None:
             connection = connection_of(link)
