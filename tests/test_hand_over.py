@@ -58,8 +58,9 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     lock.release()
     assert waiter.result(20)
     assert worker.do(heirs.remaining) > 0
-    eventually(lambda: all(node.pttl(LOCK) > 2_000 * PLACE for node in raw), within=PLACE)
-    assert worker.do(heirs.remaining) > 2 * PLACE
+    # A node that the release reaches after the renewal is renewed with the next one: four of five are no bare majority.
+    eventually(lambda: sum(node.pttl(LOCK) > 2_000 * PLACE for node in raw) >= 3, within=PLACE)
+    eventually(lambda: worker.do(heirs.remaining) > 2 * PLACE, within=PLACE)
     worker.do(heirs.release)
 
 
