@@ -244,7 +244,18 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
 
 
 def test_rule_has_what_any_branch_of_the_scripts_calls():
-    ours = {"ping", "info", "evalsha", "eval", "script|load", "subscribe", "config|get", "scan", "dbsize"}
+    ours = {
+        "ping",
+        "info",
+        "evalsha",
+        "eval",
+        "script|exists",
+        "script|load",
+        "subscribe",
+        "config|get",
+        "scan",
+        "dbsize",
+    }
     assert commands_of(ALL) == called_by(Script.shipped()) | ours | {"client|id", "client|kill"}
 
 
@@ -256,6 +267,7 @@ def test_rule_has_what_any_branch_of_the_scripts_calls():
         "+get",
         "+info",
         "+evalsha",
+        "+script|exists",
         "+script|load",
         "+subscribe",
         "+client|id",

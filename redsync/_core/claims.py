@@ -65,12 +65,11 @@ class ClaimKind(NamedTuple):
         noun: str,
         value_type: bytes,
         *,
-        renew: str | None = None,
-        by_ticket: bool = False,
         label: str = "lock",
         mode: bytes = b"",
     ) -> ClaimKind:
-        """Return the kind whose scripts are called `<noun>_acquire` and so on; `renew` may be another kind's."""
-        acquire, release, abandon = (Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon"))
-        renewal = Script.load(renew or f"{noun}_renew")
-        return cls(noun, value_type, acquire, release, abandon, renewal, by_ticket, label, mode)
+        """Return the kind whose scripts are called `<noun>_acquire` and so on."""
+        acquire, release, abandon, renew = (
+            Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
+        )
+        return cls(noun, value_type, acquire, release, abandon, renew, label=label, mode=mode)

@@ -1,8 +1,9 @@
 """The Lua scripts as values: a name, a source, a digest.
 
 Each script is one file in `redsync/_lua`; a line `-- include: name` is replaced by the snippet `_lua/_name.lua`, so
-that what several scripts do alike (handing a lock over) is written once. Every script is idempotent: a duplicate, a
-resend or a missed node cannot corrupt anything, because counts are set and never added.
+that what several scripts do alike (handing a lock over) is written once. Comments stay here: they would be half of what
+a new node gets. Every script is idempotent: a duplicate, a resend or a missed node cannot corrupt anything, because
+counts are set and never added.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = ["Script"]
 
 _FOLDER = files("redsync").joinpath("_lua")
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ ]*--.*\n", re.MULTILINE)
 
 
 @cache
@@ -49,7 +51,7 @@ class Script(NamedTuple):
     @cache
     def load(cls, name: str) -> Script:
         """Return the script in `_lua/<name>.lua`, always the same object."""
-        source = _expand(_read(f"{name}.lua")).encode()
+        source = _COMMENT.sub("", _expand(_read(f"{name}.lua"))).encode()
         return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
     @classmethod

@@ -73,13 +73,25 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
 
 
 def load_scripts() -> Talk[None]:
-    """Give a node all scripts before their first use; one that refuses them gets them when they are needed."""
-    yield _loads()
+    """Give a node the scripts that it lacks, before their first use; one that refuses them gets them when needed.
+
+    A node that is asked first spares most connections 120 kB, and itself the half of a millisecond that it takes to
+    hash them. One that does not answer the question gets all of them.
+    """
+    question, loads = _scripts()
+    (known,) = yield [question]
+    if not isinstance(known, list) or len(known) != len(loads):
+        known = [0] * len(loads)
+    if missing := [load for load, is_known in zip(loads, known, strict=True) if is_known != 1]:
+        yield missing
 
 
 @functools.cache
-def _loads() -> list[bytes]:
-    return [pack("SCRIPT", "LOAD", script.source) for script in Script.shipped()]
+def _scripts() -> tuple[bytes, list[bytes]]:
+    """Return what asks which of the scripts a node has, and what loads each."""
+    shipped = Script.shipped()
+    question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
+    return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
 def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:

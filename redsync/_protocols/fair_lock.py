@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from redsync._core.claims import ClaimKind
+from redsync._core.scripts import Script
+from redsync._protocols.lock import LOCK
 
 __all__ = ["FAIR_LOCK"]
 
-FAIR_LOCK = ClaimKind.of("fair_lock", b"hash", renew="lock_renew", by_ticket=True)
+FAIR_LOCK = LOCK._replace(noun="fair_lock", acquire=Script.load("fair_lock_acquire"), by_ticket=True)

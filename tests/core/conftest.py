@@ -130,6 +130,11 @@ class Claims:
         self.redis = node.redis
 
     @property
+    def ender(self):
+        """Whose scripts give it back and renew it."""
+        return "mutex" if self.noun == "mutex" else "lock"
+
+    @property
     def value_type(self):
         return "string" if self.noun == "mutex" else "hash"
 
@@ -153,17 +158,16 @@ class Claims:
             self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
     def release(self, owner=ME, count=0, keys=KEYS):
-        return self.node.run(f"{self.noun}_release", keys.all, owner, count, keys.channel)
+        return self.node.run(f"{self.ender}_release", keys.all, owner, count, keys.channel)
 
     def abandon(self, owner=ME, *, leave=False, keys=KEYS):
-        return self.node.run(f"{self.noun}_abandon", keys.all, owner, int(leave))
+        return self.node.run(f"{self.ender}_abandon", keys.all, owner, int(leave))
 
     def renew(self, *claims, guarded=False):
         """Each claim: name of the lock, owner, count, lease."""
         names = [b"redsync:" + claim[0] for claim in claims]
         words = [word for claim in claims for word in claim[1:]]
-        noun = "mutex" if self.noun == "mutex" else "lock"
-        return self.node.run(f"{noun}_renew", names, *words, *([1] if guarded else []))
+        return self.node.run(f"{self.ender}_renew", names, *words, *([1] if guarded else []))
 
     def force_release(self, claim=ME, keys=KEYS):
         return self.node.run("lock_force_release", keys.all, claim, self.value_type, keys.channel)

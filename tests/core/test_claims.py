@@ -14,27 +14,27 @@ from redsync._protocols.read_write_lock import READ, WRITE
 from redsync._protocols.semaphore import SEMAPHORE
 
 VERBS = ("acquire", "release", "abandon", "renew")
-KINDS = [LOCK, FAIR_LOCK, MUTEX, SEMAPHORE, READ, WRITE]
+KINDS = [LOCK, MUTEX, SEMAPHORE, READ, WRITE]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
 
 
 @kinds
 def test_kind_is_made_of_the_scripts_of_its_noun(kind):
-    nouns = [kind.noun] * 3 + ["lock" if kind is FAIR_LOCK else kind.noun]  # fair or not, it is renewed alike
-    assert [getattr(kind, verb).name for verb in VERBS] == [f"{n}_{v}" for n, v in zip(nouns, VERBS, strict=True)]
+    assert [getattr(kind, verb).name for verb in VERBS] == [f"{kind.noun}_{verb}" for verb in VERBS]
     assert all(getattr(kind, verb) in Script.shipped() for verb in VERBS)
 
 
 def test_each_script_that_makes_claims_belongs_to_a_kind():
     """So that a kind which is added is tested here too."""
     nouns = {script.name.removesuffix("_acquire") for script in Script.shipped() if script.name.endswith("_acquire")}
-    assert nouns == {kind.noun for kind in (*KINDS, FENCED_LOCK)}
+    assert nouns == {kind.noun for kind in (*KINDS, FAIR_LOCK, FENCED_LOCK)}
 
 
-def test_fenced_lock_differs_from_the_lock_in_what_grants():
+@pytest.mark.parametrize("kind", [FAIR_LOCK, FENCED_LOCK], ids=lambda kind: kind.noun)
+def test_lock_of_another_kind_differs_in_what_grants(kind):
     """So what is given back, renewed or undone is handed over and kept alike."""
-    assert FENCED_LOCK._replace(noun=LOCK.noun, acquire=LOCK.acquire) == LOCK
-    assert FENCED_LOCK.acquire.name == "fenced_lock_acquire"
+    assert kind._replace(noun=LOCK.noun, acquire=LOCK.acquire, by_ticket=False) == LOCK
+    assert kind.acquire.name == f"{kind.noun}_acquire"
 
 
 def test_kinds_share_no_script_and_no_type_of_value():
@@ -53,5 +53,4 @@ def test_kind_without_scripts_can_not_be_made():
 def test_kind_does_not_change(kind):
     with pytest.raises(AttributeError):
         kind.noun = "other"
-    options = {"renew": kind.renew.name, "by_ticket": kind.by_ticket, "label": kind.label, "mode": kind.mode}
-    assert ClaimKind.of(kind.noun, kind.value_type, **options) == kind
+    assert ClaimKind.of(kind.noun, kind.value_type, label=kind.label, mode=kind.mode) == kind

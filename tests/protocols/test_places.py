@@ -91,7 +91,7 @@ def test_ticket_is_drawn_again_if_no_quorum_tells(toy):
     fair(
         toy,
         (ASK, toy.answers(NEW, NEW, knows(4, A), knows(4, B), "down")),
-        "tell fair_lock_abandon",
+        "tell lock_abandon",
         ("wait", toy.slept()),
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.all_say(NEW)),
@@ -100,7 +100,7 @@ def test_ticket_is_drawn_again_if_no_quorum_tells(toy):
 
 
 def test_who_does_not_wait_draws_no_ticket(toy):
-    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell fair_lock_abandon", timeout=0.0) is None
+    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_abandon", timeout=0.0) is None
     assert [command.args[4] for command in toy.commands[:1]] == [0], "asks for no place"
 
 
@@ -181,7 +181,7 @@ def test_ticket_that_a_quorum_drew_stands_though_others_granted_or_are_silent(to
     fair(
         toy,
         (ASK, toy.answers(*(drew(reply) if reply == 8 else reply for reply in replies))),
-        "tell fair_lock_abandon",
+        "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(NEW)),
         crowded=True,
@@ -208,7 +208,7 @@ def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
     fair(
         toy,
         (ASK, toy.answers(*replies)),
-        "tell fair_lock_abandon, leave",
+        "tell lock_abandon, leave",
         ("wait", toy.slept(handed=0b11111)),
         (ASK, toy.all_say(knows(8))),
         (ASK, toy.all_say(drew(9))),
@@ -222,7 +222,7 @@ def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
 
 
 def test_who_does_not_wait_lets_no_node_draw_a_ticket(toy):
-    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell fair_lock_abandon", timeout=0.0, crowded=True) is None
+    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_abandon", timeout=0.0, crowded=True) is None
     assert toy.commands[0].args[4:6] == (0, 0)
 
 
@@ -235,10 +235,10 @@ def test_ticket_is_not_renewed_while_too_few_answer_and_presented_again_when_the
         toy,
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
-        "tell fair_lock_abandon",
+        "tell lock_abandon",
         ("wait", toy.slept(handed=0b11111)),
         (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
-        "tell fair_lock_abandon",
+        "tell lock_abandon",
         ("wait", toy.slept()),
         (ASK, toy.all_say(knows(9))),
         (ASK, toy.all_say(drew(5))),
@@ -293,10 +293,7 @@ def test_place_is_kept_no_longer_than_the_lease_that_is_asked_for(make_toy, leas
 
 def test_waiter_that_gives_up_leaves_its_places(toy):
     refused = (ASK, toy.all_say(knows(4), takes=0.2))
-    assert (
-        fair(toy, refused, (ASK, toy.all_say(knows(5), takes=0.2)), "tell fair_lock_abandon, leave", timeout=0.3)
-        is None
-    )
+    assert fair(toy, refused, (ASK, toy.all_say(knows(5), takes=0.2)), "tell lock_abandon, leave", timeout=0.3) is None
 
 
 @pytest.mark.parametrize(
@@ -308,14 +305,14 @@ def test_waiter_that_was_interrupted_leaves_the_places_that_it_may_have(toy, cro
     first = toy.answers(*map(drew, (3, 7, 3, 4, 5))) if crowded else toy.all_say(knows(6))
     script = [(ASK, first), (ASK, toy.all_say(drew(7))), ("wait for wake-up", toy.slept(handed=0b11111))]
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=crowded), script, at)
-    assert cleanup == ["tell fair_lock_abandon, leave" if leaves else "tell fair_lock_abandon"]
+    assert cleanup == ["tell lock_abandon, leave" if leaves else "tell lock_abandon"]
 
 
 def test_place_that_was_not_settled_is_left_also_if_its_leaving_is_interrupted(toy):
     replies = toy.answers(NEW, NEW, knows(8), knows(8, B), "down")
-    script = [(ASK, replies), "tell fair_lock_abandon, leave"]
+    script = [(ASK, replies), "tell lock_abandon, leave"]
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, 1)
-    assert cleanup == ["tell fair_lock_abandon, leave"]
+    assert cleanup == ["tell lock_abandon, leave"]
 
 
 # How long one sleeps.
@@ -327,7 +324,7 @@ def test_nodes_that_name_different_heads_are_asked_again_soon(toy):
         toy,
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.answers(knows(5, A), knows(5, A), knows(5, B), knows(5, B), "down")),
-        "tell fair_lock_abandon",
+        "tell lock_abandon",
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(NEW)),
     )

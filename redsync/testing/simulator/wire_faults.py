@@ -17,7 +17,7 @@ __all__ = ["WireFaults", "shape_wire"]
 
 _SPLITS = (0.0, 0.0, 0.05, 0.5)
 _ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
-"""Bytes of a connection that a machine keeps: nearly all scripts, which every new one begins with, or some of them."""
+"""Bytes of a connection that a machine keeps: all scripts, which a new node gets at once, or some of them."""
 
 _NARROW = (150, 300, 900)
 """Bytes that it keeps for a while: a few commands, or half of one. With these no client would ever be connected."""

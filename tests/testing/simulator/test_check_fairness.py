@@ -21,7 +21,7 @@ QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
 
 GRANT_TO_ANYBODY = break_script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
 POP_WHO_IS_WOKEN = break_script(
-    "fair_lock_release",
+    "lock_release",
     (WAKE, "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) < 0 then break end"),
 )
 LEAVE_WHEN_GRANTED = break_script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1"))

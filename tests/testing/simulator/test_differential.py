@@ -448,9 +448,7 @@ class Chance:
 
 
 ARGUMENTS = {
-    "fair_lock_abandon": Chance.abandon,
     "fair_lock_acquire": Chance.acquire_by_ticket,
-    "fair_lock_release": Chance.release,
     "fenced_lock_acquire": Chance.acquire_with_token,
     "fenced_lock_write_back": Chance.write_back,
     "latch_exchange": Chance.exchange,

@@ -30,8 +30,8 @@ __all__ = ["DRAWN", "Place", "Queues", "asked_ticket"]
 
 _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
     "fair_lock_acquire",
-    "fair_lock_release",
-    "fair_lock_abandon",
+    "lock_release",
+    "lock_abandon",
     "lock_force_release",
 )
 _FOREIGN = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Turns"]
 
 _NEW = 1
-_HANDING = ("fair_lock_release", "fair_lock_abandon", "lock_force_release")
+_HANDING = ("lock_release", "lock_abandon", "lock_force_release")
 
 
 class Turns(Checker):
@@ -73,7 +73,7 @@ class Turns(Checker):
     @staticmethod
     def _stays(executed: Executed) -> bool:
         """Whether it gave back one hold of several."""
-        return executed.script == "fair_lock_release" and executed.args[1] != 0
+        return executed.script == "lock_release" and executed.args[1] != 0
 
     def _holder(self, node: int, key: bytes) -> bytes | None:
         found = self.sim.nodes[node].store.peek(key)

@@ -1,0 +1,38 @@
+"""Greetings: which scripts a client gives to a node that it connects."""
+
+import hiredis
+import pytest
+
+from redsync._core.scripts import Script
+from redsync._drivers.greetings import load_scripts
+from redsync._drivers.nodes import pack
+
+SHIPPED = Script.shipped()
+LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
+
+
+def loaded(known):
+    """Return what a node is told that says that of its scripts."""
+    talk = load_scripts()
+    assert next(talk) == [pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))]
+    try:
+        return talk.send([known])
+    except StopIteration:
+        return []
+
+
+def test_node_gets_the_scripts_that_it_lacks():
+    assert loaded([0, 1] + [1] * (len(SHIPPED) - 3) + [0]) == [LOADS[0], LOADS[-1]]
+
+
+def test_node_that_has_all_scripts_gets_none():
+    assert loaded([1] * len(SHIPPED)) == []
+
+
+@pytest.mark.parametrize(
+    "known",
+    [hiredis.ReplyError("NOPERM"), b"OK", None, [], [1] * (len(SHIPPED) + 1), [b"1"] * len(SHIPPED)],
+    ids=["refused", "text", "null", "nothing", "too many", "words"],
+)
+def test_node_that_does_not_say_what_it_has_gets_all(known):
+    assert loaded(known) == LOADS
