@@ -221,7 +221,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timeline.entries.clear()
         for task in asyncio.all_tasks(self):
             assert isinstance(task, _Task), "this loop makes no others"
-            task.host.paused = task.host.crashed = False
+            task.host.crashed = False
+            if task.host.paused:
+                self.resume(task.host)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
         asyncio._set_running_loop(self)

@@ -103,7 +103,7 @@ def test_checker_finds_release_that_leaves_the_claim(mode):
 
 
 def test_checker_finds_reader_that_is_refused_what_it_has_because_a_writer_waits():
-    has = "if had and is_live(had) then\n  -- A nested"
+    has = "if had and is_live(had) then\n  local refusal = put"
     refuse = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
     broken = break_script("read_lock_acquire", (has, refuse + has))
     complaint = hunt(Reentrancy, range(1, 41), kind="read-write", scripts=broken)

@@ -34,7 +34,7 @@ def test_checker_finds_counts_that_are_added_by_a_renewal():
 
 
 def test_checker_finds_inner_release_that_frees_the_lock():
-    broken = break_script("lock_release", ("if ARGV[2] ~= '0' then\n  --", "if false then\n  --"))
+    broken = break_script("lock_release", ("if ARGV[2] ~= '0' then", "if false then"))
     assert "counts 1, and keeps nothing" in hunt(Reentrancy, range(10), scripts=broken)
 
 

@@ -130,6 +130,28 @@ def test_timers_follow_the_clock_of_their_machine(sim):
     assert ends == [(pytest.approx(11.0), pytest.approx(10.0))]
 
 
+def test_programs_of_paused_machine_clean_up_at_close():
+    """Also if something waits there to be run."""
+    ended = []
+
+    async def program():
+        try:
+            await asyncio.sleep(1.0)
+        finally:
+            ended.append(True)
+
+    with Simulation(seed=1) as sim:
+        a = sim.machine("a")
+        a.start(program())
+        sim.run(until=0.5)
+        a.pause()
+        a.start(program())  # which is there to be run, and never begins
+        sim.run(until=2.0)
+        assert not ended
+        sim.close()
+    assert ended == [True]
+
+
 def test_program_that_ignores_its_end_is_given_up_at_close():
     with Simulation(seed=1) as sim:
 
