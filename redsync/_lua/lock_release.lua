@@ -1,5 +1,5 @@
--- Purpose: give back one hold of a reentrant, fair or fenced lock. The count that remains is set, never subtracted; at 0 the lock is
--- deleted, and handed over to the next waiter. Idempotent: a lock that is not ours stays as it is.
+-- Purpose: give back one hold of a reentrant, fair or fenced lock. The count that remains is set, never subtracted; at 0
+-- the lock is deleted, and handed over to the next waiter. Idempotent: a lock that is not ours stays as it is.
 -- KEYS[1] lock: hash claim -> hold count    KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock    KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
 -- Reply: 1 this node had our claim | 0 it had not

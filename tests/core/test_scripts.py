@@ -38,6 +38,14 @@ def test_script_includes_are_resolved(name):
     assert Script.load(name).source.decode() == sent(name)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_comments_of_script_are_whole_lines(name):
+    """Only these are left out; lines of a long string or comment, `[[...]]`, would be taken for some, or stay."""
+    source = Script.load(name).source.decode()
+    assert "--" not in source
+    assert not re.search(r"\[=*\[|\\$", source, re.MULTILINE)
+
+
 def sent(name):
     lines = expanded((LUA / f"{name}.lua").read_text()).splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith("--"))

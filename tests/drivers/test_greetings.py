@@ -1,20 +1,24 @@
 """Greetings: which scripts a client gives to a node that it connects."""
 
+from contextlib import closing
+
 import hiredis
 import pytest
+import redis
 
 from redsync._core.scripts import Script
 from redsync._drivers.greetings import load_scripts
-from redsync._drivers.nodes import pack
+from redsync._drivers.nodes import make_nodes, pack
 
 SHIPPED = Script.shipped()
+QUESTION = pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))
 LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
 
 
 def loaded(known):
     """Return what a node is told that says that of its scripts."""
     talk = load_scripts()
-    assert next(talk) == [pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))]
+    assert next(talk) == [QUESTION]
     try:
         return talk.send([known])
     except StopIteration:
@@ -36,3 +40,14 @@ def test_node_that_has_all_scripts_gets_none():
 )
 def test_node_that_does_not_say_what_it_has_gets_all(known):
     assert loaded(known) == LOADS
+
+
+def test_server_says_what_it_has(nodes):
+    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+    with closing(node.open(20.0)) as channel:
+        channel.ask(pack("SCRIPT", "FLUSH"))
+        assert loaded(*channel.ask(QUESTION)) == LOADS
+        channel.ask(*LOADS[1:])
+        assert loaded(*channel.ask(QUESTION)) == LOADS[:1]
+        channel.ask(LOADS[0])
+        assert loaded(*channel.ask(QUESTION)) == []
