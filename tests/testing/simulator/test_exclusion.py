@@ -71,7 +71,7 @@ def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
         attempt.mark = mark
 
     monkeypatch.setattr(_Attempt, "undo", forget)
-    assert "is held by" in hunt(Exclusion, range(66, 166))
+    assert "is held by" in hunt(Exclusion, range(310, 410))
 
 
 def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
