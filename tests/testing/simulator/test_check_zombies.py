@@ -9,6 +9,7 @@ from redsync._drivers.outboxes import Outbox
 from redsync._protocols import claim
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
+from redsync.testing.simulator.happenings import Executed
 from tests.support.hunting import KEYS, break_script, hunt
 from tests.support.sweeps import swept
 
@@ -107,6 +108,32 @@ def test_what_strays_leave_is_excused():
         sim.run(until=30.0)
         sim.nodes[0].resume()
         sim.run(until=31.0)
+
+
+def test_place_of_a_latch_is_found_unless_a_stray_left_it(sim):
+    """Which came when the waiter had gone, and its place was given up over the next connection."""
+    client = sim.machine("a").client()
+    keys = b"redsync_latch:{redsync:x}", b"redsync_latch_waiters:{redsync:x}"
+
+    async def wait():
+        await client.get_count_down_latch("x").try_set_count(1)
+        assert not await client.get_count_down_latch("x").wait(timeout=0.5)
+
+    def execute(script, *args, stray):
+        sim.saw(Executed(sim.now, 1, "a", script, keys, args, 1, stray, 0, None))
+        sim.check()
+        sim.run(until=sim.now + 0.5)
+        sim.check()
+
+    sim.machines[0].start(wait())
+    sim.run()
+    sim.run(until=sim.now + 0.5)
+    place = f"redsync:wake:a {client.runner.client_id}:1".encode()
+    sim.nodes[1].store.execute(b"zadd", keys[1], b"%d" % ((sim.nodes[1].clock.now() + 5.0) * 1000), place)
+    execute("latch_exchange", b"86400000", place, b"5000", stray=True)
+    with pytest.raises(SimulationError, match="keeps a place of one who does not wait: 'redsync_latch:.* held by a:1"):
+        execute("latch_leave", place, stray=False)
+    sim.nodes[1].store.flush()
 
 
 def test_checker_finds_release_that_is_not_sent_again(monkeypatch):

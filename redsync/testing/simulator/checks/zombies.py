@@ -64,6 +64,9 @@ _PLACE = 3.0
 _OF_LIMITER = 13
 """So many arguments has the acquire of a rate limiter, one more than that of a semaphore."""
 
+_PLACE_OF_LATCH: Final = {EXCHANGE: 1, "latch_leave": 0}
+"""Which argument of the scripts is a place of a latch, or empty."""
+
 _UNDECIDED = 1.0
 """Seconds for which a round may be open: one that was interrupted never ends."""
 
@@ -166,13 +169,12 @@ class Zombies(Checker):
     def _note_executed(self, executed: Executed) -> None:
         if not (executed.stray or self._strays):
             return
-        for claim in claims(executed.script, executed.keys, executed.args):
-            for whose in (claim.id, claim.owner):
-                place = executed.node, claim.key, whose, claim.mode
-                if executed.stray:
-                    self._strays[place] = None
-                elif not executed.script.endswith("_renew"):
-                    self._strays.pop(place, None)
+        for key, whose, mode in _concerned(executed):
+            place = executed.node, key, whose, mode
+            if executed.stray:
+                self._strays[place] = None
+            elif not executed.script.endswith("_renew"):
+                self._strays.pop(place, None)
 
     def _look_at(self, runner: SimulatedRunner, line: Link) -> Iterator[tuple[str, float]]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
@@ -226,7 +228,8 @@ class Zombies(Checker):
             for place, until_ms in found[0].items():
                 owner = place.rpartition(b" ")[2]
                 is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
-                if is_ours and not runner.listens(owner + b" " + key):
+                is_stray = (node.index, key, owner, b"") in self._strays
+                if is_ours and not is_stray and not runner.listens(owner + b" " + key):
                     yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[tuple[str, float]]:
@@ -257,6 +260,16 @@ class Zombies(Checker):
                     yield f"{node.name} keeps {name!r} {_for_how_long(found[1])}"
                 elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in self._claims(node, key)):
                     yield f"{node.name} keeps a claim on {name!r} for too long"
+
+
+def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Return whose claims or places a command was about, as a key, an owner or its claim, and a mode."""
+    for claim in claims(executed.script, executed.keys, executed.args):
+        for whose in (claim.id, claim.owner):
+            yield claim.key, whose, claim.mode
+    if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
+        assert isinstance(place, bytes), "it names a channel and an owner"
+        yield executed.keys[0], place.rpartition(b" ")[2], b""
 
 
 def _for_how_long(left: int | None) -> str:
