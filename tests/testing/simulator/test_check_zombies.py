@@ -131,7 +131,7 @@ def test_place_of_a_latch_is_found_unless_a_stray_left_it(sim):
     place = f"redsync:wake:a {client.runner.client_id}:1".encode()
     sim.nodes[1].store.execute(b"zadd", keys[1], b"%d" % ((sim.nodes[1].clock.now() + 5.0) * 1000), place)
     execute("latch_exchange", b"86400000", place, b"5000", stray=True)
-    with pytest.raises(SimulationError, match="keeps a place of one who does not wait: 'redsync_latch:.* held by a:1"):
+    with pytest.raises(SimulationError, match=r"keeps a place of one who does not wait: 'redsync_latch:.* held by a:1"):
         execute("latch_leave", place, stray=False)
     sim.nodes[1].store.flush()
 

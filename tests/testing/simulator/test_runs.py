@@ -24,7 +24,7 @@ def test_half_of_other_seeds_have_owners_that_are_reused():
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_run_keeps_every_promise(kind):
-    trace = simulate(1001, kind=kind, traced=True, long=True).trace
+    trace = simulate(1000, kind=kind, traced=True, long=True).trace
     assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"
 
 
