@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from redsync import Client
-from redsync._protocols.bids import Bid
+from redsync._protocols.attempts import Attempt
 
 PER = 1.0
 """Seconds of the rate limiter's window."""
@@ -26,7 +26,7 @@ class Answer(TypedDict):
 
     Attributes:
         taken: How many were taken; all but those of the rate limiter were given back.
-        rounds: How often nodes were asked for them, all of them at once each time; 0 for locks.
+        rounds: How often nodes were asked for them, all of them at once each time.
         at: When each of the rate limiter's was had, seconds on the machine's monotonic clock.
     """
 
@@ -41,13 +41,13 @@ class _Rounds:
     def __init__(self) -> None:
         self._count = itertools.count()
         self._looks = 0
-        ask, count = Bid.ask, self._count
+        ask, count = Attempt.ask, self._count
 
-        def counted(bid: Bid, now: float) -> object:
+        def counted(attempt: Attempt, now: float) -> object:
             next(count)
-            return ask(bid, now)
+            return ask(attempt, now)
 
-        Bid.ask = counted  # type: ignore[method-assign,assignment]
+        Attempt.ask = counted  # type: ignore[method-assign,assignment]
 
     def so_far(self) -> int:
         # To look at it counts too.

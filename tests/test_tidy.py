@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from redsync._core.holds import HoldState
+from redsync._protocols import rate  # noqa: F401  (what it claims is then known)
+from redsync._protocols.claims import Claim
+from redsync._protocols.places import Place
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redsync"
 SANS_IO = ("redsync._core", "redsync._protocols")
@@ -187,6 +194,34 @@ def test_modules_are_short_and_say_what_they_are():
         if lines > LINES_MAX or not re.match(r'[rR]?"""', source):
             found.append(f"{path.relative_to(ROOT)}: {lines} lines")
     assert found == []
+
+
+NEUTRAL = {
+    "_protocols/acquiring.py": {"refusal"},
+    "_protocols/attempts.py": {"refusal", "self._state"},
+    "_protocols/renewal.py": {"state.lost"},
+    "_core/holds.py": {"self.lost", "state.lost", "held"},
+}
+"""Modules that do not ask what kind of thing they have, and what they may compare with None for other reasons."""
+
+
+@pytest.mark.parametrize("path", NEUTRAL)
+def test_loop_renewal_and_holds_do_not_ask_for_the_kind(path):
+    tree = ast.parse((PACKAGE / path).read_text())
+    compared, named = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and "None" in map(ast.unparse, node.comparators):
+            compared.add(ast.unparse(node.left))
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            named |= {alias.name for alias in node.names}
+        assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"), ast.unparse(node)
+    assert compared == NEUTRAL[path]
+    assert not named & {each.__name__ for each in (*_below(Claim), *_below(Place), *_below(HoldState))}
+
+
+def _below(base):
+    """Return all classes below a class."""
+    return [each for sub in base.__subclasses__() for each in (sub, *_below(sub))]
 
 
 def test_scripts_open_with_their_contract():

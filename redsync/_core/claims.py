@@ -14,9 +14,9 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
 * `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 
-Permits go further: what is claimed is *slots*, and each node may grant others. Their `acquire` has a bid's arguments
-and replies (see `_protocols.bids`), their `release` says which slots remain, their `renew` which to keep, and carries
-the limits of their semaphores.
+Permits go further: what is claimed is *slots*, and each node may grant others. Their `acquire` has more arguments and
+other replies (see `_protocols.slot_claims`), their `release` says which slots remain, their `renew` which to keep, and
+carries the limits of their semaphores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class ClaimKind(NamedTuple):
         release: Gives one hold back, and the lock to the next waiter.
         abandon: Undoes an attempt.
         renew: Lengthens many claims.
-        by_ticket: Those who wait are served by tickets, first come, first served.
         label: What messages call it.
         mode: Tells it from the others that share the lock's keys; empty if there are none. Who only tries then heeds
             the queue as well.
@@ -50,7 +49,6 @@ class ClaimKind(NamedTuple):
     release: Script
     abandon: Script
     renew: Script
-    by_ticket: bool = False
     label: str = "lock"
     mode: bytes = b""
 
@@ -72,4 +70,4 @@ class ClaimKind(NamedTuple):
         acquire, release, abandon, renew = (
             Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
         )
-        return cls(noun, value_type, acquire, release, abandon, renew, label=label, mode=mode)
+        return cls(noun, value_type, acquire, release, abandon, renew, label, mode)

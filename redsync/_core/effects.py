@@ -76,7 +76,7 @@ class Broadcast(NamedTuple):
         command: What to send, or a function that makes it at the instant of sending, when it is certain which of the
             client's commands go before it and which behind. None from that function sends nothing.
         owner: Whose command it is; None for one on behalf of several owners.
-        judge: Tells a granting reply from a refusing one.
+        judge: Reads a reply, see `quorum.Judge`.
         timeout: How long the round may wait for nodes, in seconds from sending.
         guard: For how many seconds a node must have remembered everything to have a vote; 0.0 for all that is no new
             claim.

@@ -16,47 +16,33 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Tally
 
 if TYPE_CHECKING:
     from redsync._core.limits import Limit
 
-__all__ = ["HoldState", "HoldTable", "granted_slots", "read_slots", "write_slots"]
-
-_GRANTED, _REFUSED = Choice.GRANTED, Choice.REFUSED
+__all__ = ["HoldState", "HoldTable", "Renewal"]
 
 
-def read_slots(text: bytes) -> tuple[int, ...]:
-    """Return the slots that a node names.
+class Renewal(NamedTuple):
+    """The call that renews several holds of one kind.
 
-    Raises:
-        ValueError: It is no list of slots.
+    Attributes:
+        keys: The script's KEYS.
+        args: Its ARGV, but for what goes behind them, whatever the kind.
+        limits: What is known of the limits that go along, for each semaphore in the order of its keys.
     """
-    slots = tuple(map(int, text.split(b",")))
-    if write_slots(slots) != text or len(set(slots)) < len(slots):
-        raise ValueError(f"{text!r:.80} is no list of slots")
-    return slots
 
-
-def granted_slots(reply: Any) -> tuple[int, ...]:
-    """Return the slots that a grant names, whether or not the node also tells what is taken.
-
-    Raises:
-        ValueError: They are no list of slots.
-    """
-    return read_slots(reply if reply.__class__ is bytes else reply[0])
-
-
-def write_slots(slots: Iterable[int]) -> bytes:
-    """Return slots as nodes keep them."""
-    return b",".join(b"%d" % slot for slot in slots)
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+    limits: list[list[Limit]]
 
 
 class HoldState:
@@ -87,8 +73,7 @@ class HoldState:
         fencing_token: The token of a fenced lock.
         watchers: How many sleep until it ends.
         queued: Its owner had to queue for it.
-        slots: Which slots a permit has, of which the first `count` are not yet given back; empty for a lock.
-        limit: What is known of the limit of a permit's semaphore; None for a lock.
+        what: What it is called.
         entered: Whether a `with` statement will give it back.
     """
 
@@ -104,7 +89,6 @@ class HoldState:
         "keys",
         "kind",
         "lease",
-        "limit",
         "live",
         "lost",
         "name",
@@ -112,13 +96,14 @@ class HoldState:
         "owner",
         "queued",
         "renew_at",
-        "slots",
         "tally",
         "touched",
         "valid_until",
         "watchers",
         "watching",
     )
+
+    what = "hold"
 
     def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self,
@@ -157,8 +142,6 @@ class HoldState:
         self.fencing_token: int | None = None
         self.watchers = 0
         self.queued = False
-        self.slots: tuple[int, ...] = ()
-        self.limit: Limit | None = None
         self.entered = False
 
     def valid(self, now: float) -> bool:
@@ -190,23 +173,12 @@ class HoldState:
 
     @property
     def rest(self) -> bytes:
-        """What a release says besides the count: Redisson's channel, or the slots that remain."""
-        return write_slots(self.slots[: self.count]) if self.slots else self.keys.channel
+        """What a release says besides the count: Redisson's channel."""
+        return self.keys.channel
 
-    def strays(self, tally: Tally) -> int:
-        """Return the bit set of the nodes that did not grant just this in that round, but answered, also late.
-
-        There other slots of a permit are to be exchanged, or a place is left in the line.
-        """
-        if not self.slots:
-            return 0
-        ours = set(self.slots)
-        votes = enumerate(zip(tally.choices, tally.replies, strict=True))
-        return sum(
-            1 << i
-            for i, (choice, reply) in votes
-            if choice is _REFUSED or (choice is _GRANTED and set(granted_slots(reply)) != ours)
-        )
+    def strays(self, tally: Tally) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
+        """Return the bit set of the nodes that granted something else in that round, also late."""
+        return 0
 
     @property
     def end_key(self) -> bytes:
@@ -221,6 +193,20 @@ class HoldState:
     def lengthen(self, valid_until: float) -> None:
         """Believe until that instant, if it is later than before and within `ends_at`."""
         self.valid_until = max(self.valid_until, min(valid_until, self.ends_at))
+
+    @classmethod
+    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
+        """Return what renews several holds of one kind, each for its lease."""
+        args: list[bytes | int] = []
+        for state, lease_ms in zip(holds, leases_ms, strict=True):
+            args += (state.claim, state.count, lease_ms)
+        return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
+
+    def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
+        """Enter it in the table of permits by key, if it is one."""
+
+    def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
+        """Take it out of that table."""
 
     @property
     def due(self) -> float:
@@ -266,8 +252,7 @@ class HoldTable:
     def add(self, state: HoldState) -> None:
         """Take up a new hold."""
         self._holds.setdefault(state.owner, {})[state.keys.hold] = state
-        if state.slots:
-            self._permits.setdefault(state.keys.lock, {})[state] = None
+        state.enlist(self._permits)
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
@@ -300,10 +285,7 @@ class HoldTable:
             held.pop(state.keys.hold, None)
             if not held:
                 self._holds.pop(state.owner, None)
-        if state.slots and (permits := self._permits.get(state.keys.lock)) is not None:
-            permits.pop(state, None)
-            if not permits:
-                self._permits.pop(state.keys.lock, None)
+        state.delist(self._permits)
 
     def clear(self) -> None:
         """Forget everything, as the child of a fork does: it holds nothing."""

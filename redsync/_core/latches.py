@@ -81,7 +81,7 @@ class LatchState:
 
 
 class Told(NamedTuple):
-    """What a node has told.
+    """What a node has told; true if that is all that it ever knew.
 
     Attributes:
         state: What it knows.
@@ -91,6 +91,9 @@ class Told(NamedTuple):
 
     state: LatchState
     life: int | None
+
+    def __bool__(self) -> bool:
+        return self.life is None
 
     @classmethod
     def read(cls, reply: Any) -> Self:

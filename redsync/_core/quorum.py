@@ -49,8 +49,10 @@ class Verdict(Enum):
 _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
-Judge: TypeAlias = Callable[[Any], bool]
-"""Tells whether a script's reply grants (True) or refuses (False); raises on a reply of no known shape."""
+Judge: TypeAlias = Callable[[Any], object]
+"""Reads a script's reply; returns what it says: true if the node grants, false if it refuses.
+
+It raises on a reply of no known shape."""
 
 
 _ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
@@ -112,7 +114,8 @@ class Tally:
         quorum: How many GRANTED win.
         granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
         choices: Each node's choice, None while it has not voted.
-        replies: Each node's reply, or the reason (text) for which it FAILED.
+        answers: What each node's reply says, as the judge reads it; None for a node that has not voted, or FAILED.
+        replies: Each node's reply as it came, or the reason (text) for which it FAILED: for people.
         verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
         late: Whether choices and replies that come after the round was won are noted too.
         lingers: Whether those are even waited for, so failures are noted as well; until the tally is frozen.
@@ -125,6 +128,7 @@ class Tally:
         "_decide",
         "_judge",
         "_thorough",
+        "answers",
         "at",
         "choices",
         "failed",
@@ -154,7 +158,7 @@ class Tally:
 
         Args:
             nodes: The addresses of the configured nodes.
-            judge: Tells a granting reply from a refusing one.
+            judge: Reads a reply.
             decide: Replaces the plain count of votes.
             thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
                 must not be taken for a refusal. A function tells whether they also say enough about who has it.
@@ -166,6 +170,7 @@ class Tally:
         self.quorum: Final = n // 2 + 1
         self.granted = self.refused = self.failed = 0
         self.choices: list[Choice | None] = [None] * n
+        self.answers: list[Any] = [None] * n
         self.replies: list[Any] = [None] * n
         self.verdict = _PENDING
         self.sent = 0
@@ -189,14 +194,15 @@ class Tally:
                 return self.lingers and not self.open if known else None
             return False
         try:
-            granted = self._judge(reply)
+            answer = self._judge(reply)
         except _ODD as error:
             if is_interruption(error):
                 raise
             self.fail(node, f"unexpected reply {outline(reply)}")
             return None
         self.replies[node] = reply
-        if granted:
+        self.answers[node] = answer
+        if answer:
             self.choices[node] = _GRANTED
             self.granted = votes = self.granted + 1
             if votes >= self.quorum and self._decide is None:
@@ -212,14 +218,16 @@ class Tally:
 
         Returns whether the judge knows such a reply.
         """
+        answer = None
         try:
-            choice = _GRANTED if self._judge(reply) else _REFUSED
+            answer = self._judge(reply)
+            choice = _GRANTED if answer else _REFUSED
         except _ODD as error:
             if is_interruption(error):
                 raise
             choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
         # In this order: whoever reads the votes meanwhile finds what goes with a choice.
-        self.replies[node] = reply
+        self.replies[node], self.answers[node] = reply, answer
         self.choices[node] = choice
         return choice is not _FAILED
 
@@ -231,6 +239,19 @@ class Tally:
     def freeze(self) -> None:
         """Note no vote any more."""
         self.late = self.lingers = False
+
+    @property
+    def grants(self) -> list[Any]:
+        """What the nodes say that GRANTED."""
+        # Choices are read first: votes that come late are noted in the other order.
+        votes = zip(self.choices, self.answers, strict=True)
+        return [answer for choice, answer in votes if choice is _GRANTED]
+
+    @property
+    def refusals(self) -> list[Any]:
+        """What the nodes say that REFUSED."""
+        votes = zip(self.choices, self.answers, strict=True)
+        return [answer for choice, answer in votes if choice is _REFUSED]
 
     @property
     def backers(self) -> int:

@@ -21,7 +21,7 @@ from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
 from redsync._facades.hold import Hold
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import check, release
-from redsync._protocols.tokens import Fence
+from redsync._protocols.places import Arrival, Place
 from redsync.exceptions import NotOwnedError
 
 __all__ = ["Exclusive", "ExclusiveLock", "Saved"]
@@ -36,7 +36,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
-    _fence: Fence | None = None
+    _QUEUE: ClassVar[type[Place]] = Arrival
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             self._tell_lost,
             count,
             self._crowded,
-            fence=self._fence,
+            self._QUEUE,
         )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:

@@ -10,8 +10,11 @@ The decisions are in `redsync._protocols.places`; here is only what callers touc
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.places import Place, Ticket
 
 __all__ = ["AsyncFairLock", "FairLock"]
 
@@ -30,6 +33,7 @@ class FairLock(Lock):
     """
 
     _KIND = FAIR_LOCK
+    _QUEUE: ClassVar[type[Place]] = Ticket
 
 
 class AsyncFairLock(AsyncLock):
@@ -39,3 +43,4 @@ class AsyncFairLock(AsyncLock):
     """
 
     _KIND = FAIR_LOCK
+    _QUEUE: ClassVar[type[Place]] = Ticket

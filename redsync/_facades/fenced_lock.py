@@ -33,7 +33,7 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
         self._fence = Fence(self._keys)
 
     def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, demand, now)
+        return protocol.acquire(session, demand, self._fence, now)
 
 
 class FencedLock(_Fenced[Any, Any], Lock):

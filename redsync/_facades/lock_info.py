@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from redsync._core.presence import Claim
-from redsync._core.quorum import Choice, Tally, Vote
+from redsync._core.quorum import Tally, Vote
 from redsync._protocols.lock_survey import Look
 from redsync.exceptions import QuorumError
 
@@ -70,11 +70,7 @@ class LockInfo:
         """
         if tally.without_quorum:
             raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
-        looks = [
-            Look.read(reply)
-            for reply, choice in zip(tally.replies, tally.choices, strict=True)
-            if choice is not None and choice is not Choice.FAILED
-        ]
+        looks: list[Look] = [look for look in tally.answers if look is not None]
         by_owner: dict[tuple[str, str | None], list[Claim]] = {}
         for look in looks:
             for claim in _claims(look):

@@ -6,7 +6,7 @@ with limiter:  # waits until one more is allowed
     call_the_partner()
 ```
 
-The decisions are in `redsync._protocols.rate`, `windows` and `bids`; here is only what callers touch.
+The decisions are in `redsync._protocols.rate`, `windows` and `slot_claims`; here is only what callers touch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from redsync._core.timing import check_timeout
 from redsync._facades.wrapping import OnBusy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
-from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
@@ -87,9 +86,8 @@ class _Limiter(Generic[RunnerT_co]):
     def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
         self._check_count(wanted)
         pool, session, owner = self._pool, self._runner.session, self._runner.new_owner()
-        bid = Bid(pool.name, owner, wanted, pool.limit, session.luck, waits=timeout != 0, window=self._window)
-        demand = Demand(pool.name, protocol.RATE, pool.keys, owner, Receipt(), timeout=timeout, holds=wanted, bid=bid)
-        return protocol.acquire(session, demand, pool, self._runner.now())
+        demand = Demand(pool.name, protocol.RATE, pool.keys, owner, Receipt(), timeout=timeout, holds=wanted)
+        return protocol.acquire(session, demand, pool, self._window, self._runner.now())
 
     def _available_steps(self) -> Steps[int]:
         return semaphore.available(self._runner.session, self._pool, self._runner.new_owner())

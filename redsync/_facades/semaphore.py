@@ -6,7 +6,7 @@ with semaphore as permit:  # waits; the body never runs without a permit
     run_solver()
 ```
 
-The decisions are in `redsync._protocols.bids` and `redsync._protocols.semaphore`; here is only what callers touch.
+The decisions are in `redsync._protocols`, `slot_claims` and `semaphore`; here is only what callers touch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
 from redsync._protocols import semaphore as protocol
-from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import give_back
 
@@ -63,19 +62,18 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
         self._check_count(count)
-        session, owner = self._runner.session, self._runner.new_owner()
+        session = self._runner.session
         return Demand(
             self._pool.name,
             protocol.SEMAPHORE,
             self._pool.keys,
-            owner,
+            self._runner.new_owner(),
             Receipt(),
             self._lease if lease is None else session.timing.check_lease(lease),
             timeout,
             self._max_hold,
             self._tell_lost,
             count,
-            bid=Bid(self._pool.name, owner, count, self._pool.limit, session.luck, waits=timeout != 0),
         )
 
     def _check_count(self, count: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from redsync._core.runner import AnyHost, RunnerT_co
@@ -20,6 +21,7 @@ from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.demands import Demand
+from redsync._protocols.places import Nowhere
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
@@ -39,7 +41,7 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         super().__init__(host, name, **options)
 
     def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
-        return super()._demand(timeout, lease, count)._replace(backoff=self._pause)
+        return super()._demand(timeout, lease, count)._replace(queue=partial(Nowhere, self._pause))
 
     def _pause(self, tries: int, luck: float) -> float:
         if self._backoff is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,8 +10,7 @@ from redsync._core.claims import ClaimKind
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._protocols.bids import Bid
-from redsync._protocols.tokens import Fence
+from redsync._protocols.places import Arrival, Place, Waiting
 
 __all__ = ["Demand", "Receipt"]
 
@@ -47,9 +47,7 @@ class Demand(NamedTuple):
         on_lost: What to call when the hold is lost.
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
-        backoff: Seconds to sleep after so many tries, by luck in [0, 1), instead of queueing; None to queue.
-        fence: What sees to the fencing tokens of its grants; None if they carry none.
-        bid: What asks for slots; None for what is claimed as a whole.
+        queue: How one waits for a lock that others hold.
     """
 
     name: str | bytes
@@ -63,6 +61,13 @@ class Demand(NamedTuple):
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     crowded: bool = False
-    backoff: Callable[[int, float], float] | None = None
-    fence: Fence | None = None
-    bid: Bid | None = None
+    queue: Callable[[Waiting], Place] = Arrival
+
+    @property
+    def renewed(self) -> bool:
+        """Whether the watchdog is to renew what comes of it."""
+        return self.lease is None
+
+    def deadline(self, started: float) -> float:
+        """Return when the time is up of an acquire that began at that instant."""
+        return math.inf if self.timeout is None else started + self.timeout

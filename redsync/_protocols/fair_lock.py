@@ -7,4 +7,4 @@ from redsync._protocols.lock import LOCK
 
 __all__ = ["FAIR_LOCK"]
 
-FAIR_LOCK = LOCK._replace(noun="fair_lock", acquire=Script.load("fair_lock_acquire"), by_ticket=True)
+FAIR_LOCK = LOCK._replace(noun="fair_lock", acquire=Script.load("fair_lock_acquire"))

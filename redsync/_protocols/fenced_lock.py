@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols import lock
 from redsync._protocols.demands import Demand
+from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import KeyTypeError
 
 __all__ = ["FENCED_LOCK", "acquire"]
@@ -15,7 +18,7 @@ __all__ = ["FENCED_LOCK", "acquire"]
 FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced_lock_acquire"))
 
 
-def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+def acquire(session: Session, demand: Demand, fence: Fence, now: float) -> Steps[HoldState | None]:
     """Take the lock; return the hold, which has a token, or None when others held it all the time.
 
     Raises:
@@ -24,7 +27,7 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """
     held = session.holds.get(demand.keys.hold, demand.owner)
-    if held is not None and held.fencing_token is None:
+    if held is not None and held.kind is not FENCED_LOCK:
         sentence = f"lock {demand.name!r} is held already, but not as a fenced lock: it has no token"
         raise KeyTypeError(demand.name, sentence)
-    return lock.acquire(session, demand, now)
+    return lock.acquire(session, demand, now, partial(FencedClaim, fence=fence))

@@ -134,4 +134,4 @@ def _lost(state: HoldState) -> LeaseLostError:
 
 
 def _what(state: HoldState) -> str:
-    return f"the {'permit' if state.slots else 'hold'} of {state.kind.label} {state.name!r}"
+    return f"the {state.what} of {state.kind.label} {state.name!r}"

@@ -36,13 +36,14 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import acquire_new
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.answers import FOREIGN, Refusal
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
-from redsync._protocols.tokens import Fence
+from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import AcquireTimeout, QuorumError
 
 __all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_open"]
@@ -65,15 +66,13 @@ _SETTING = 5.0
 """Seconds of the lease under which it is set: some rounds long. Others wait that long if the setter dies."""
 
 
-def _is_certain(reply: Any) -> bool:
-    if reply.__class__ is int and reply == 0:
-        return False
-    return Told.read(reply).life is None
+def _read(reply: Any) -> Told | Refusal:
+    return FOREIGN if reply.__class__ is int and reply == 0 else Told.read(reply)
 
 
 def _told(tally: Tally) -> list[tuple[int, Told]]:
     """Return what nodes told, by their indices; foreign values left out."""
-    return [(i, Told.read(reply)) for i, reply in enumerate(tally.replies) if reply.__class__ is list]
+    return [(i, answer) for i, answer in enumerate(tally.answers) if isinstance(answer, Told)]
 
 
 def _is_known(tally: Tally) -> Verdict:
@@ -182,7 +181,7 @@ class _Caller:
             Broadcast(
                 self.command(latch.known, waits=waits),
                 self.owner,
-                _is_certain,
+                _read,
                 min(self.session.timing.node_timeout, max(patience, _LAST_TRY)),
                 decide=decide,
                 listen=self.wake_key if waits else None,
@@ -383,9 +382,9 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     if state.count and size:
         return False
     keys = latch.keys.setting
-    fence = Fence(keys, state.generation)
-    demand = Demand(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING, fence=fence)
-    hold = yield from acquire_new(session, demand, tally.at, tally.at)
+    demand = Demand(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING)
+    claim = FencedClaim(session, demand, Fence(keys, state.generation))
+    hold = yield from acquire_new(session, demand, claim, tally.at, tally.at)
     if hold is None:
         raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:

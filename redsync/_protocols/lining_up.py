@@ -7,57 +7,102 @@ it was not its turn: that is an answer. Unless the front found no quorum; then i
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Protocol
 
-from redsync._core.crowds import FRONT
+from redsync._core.crowds import FRONT, Crowds
 from redsync._core.effects import Steps, Wait, signal, wait
 from redsync._core.runner import Session
 from redsync._protocols.demands import Demand
+from redsync._protocols.places import Place
 
-__all__ = ["call_forward", "crowd_of", "line_up"]
+__all__ = ["Turn", "line_up"]
 
 _LONGEST_SLEEP = 30.0
 """Seconds after which one that is behind looks by itself: an interruption of another may have cost its wake-up."""
 
 
-def crowd_of(session: Session, demand: Demand) -> Hashable:
-    """Return what those have in common that wait for the same; None for one that waits by itself.
+class Turn(Protocol):
+    """One acquire's turn to ask, among those of its client that wait for the same."""
 
-    So does whoever only tries; and where the order begins with a place on the nodes, or readers come in together.
+    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
+        """Sleep until it has come, or the time is up; return the instant, and whether it may ask."""
+        ...
+
+    def note(self, *, mute: bool) -> None:
+        """Take note of a round, and whether it found no quorum."""
+        ...
+
+    def end(self) -> Steps[None]:
+        """Make room for another one."""
+        ...
+
+
+def line_up(session: Session, demand: Demand, place: Place) -> Turn:
+    """Return the turn of an acquire that begins.
+
+    Whoever only tries waits by itself; so does whoever is where the order begins with a place on the nodes, or readers
+    come in together; and all do where few wait.
     """
-    if session.crowds.under_way <= FRONT:
-        return None
-    kind = demand.kind
-    if demand.timeout == 0 or kind.by_ticket or kind.mode or demand.bid is not None or demand.backoff is not None:
-        return None
-    # Some may wait in vain where others need not: for a lease that is too short for these nodes, say.
-    return demand.keys.lock if demand.lease is None else (demand.keys.lock, demand.lease)
+    if session.crowds.under_way <= FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
+        return _Alone()
+    return _InCrowd(session.crowds, demand, place)
 
 
-def line_up(
-    session: Session, demand: Demand, crowd: Hashable, now: float, deadline: float
-) -> Steps[tuple[float, bool]]:
-    """Sleep until it is in front, or its time is up; return the instant, and whether it may ask."""
-    crowds, owner = session.crowds, demand.owner
+class _Alone:
+    """The turn of one that waits by itself; see `Turn`."""
 
-    def in_front() -> bool:
-        return crowds.is_in_front(crowd, owner.wire)
+    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
+        yield from ()
+        return now, True
 
-    # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
-    while not crowds.enter(crowd, owner.wire) and now < deadline:
-        until = min(deadline, now + _LONGEST_SLEEP)
-        now = (yield from wait(Wait(until, _turn_key(owner.wire, demand), unless=in_front))).at
-    return now, in_front() or crowd in crowds.mute
+    def note(self, *, mute: bool) -> None:
+        """Nobody is told."""
+
+    def end(self) -> Steps[None]:
+        yield from ()
 
 
-def call_forward(demand: Demand, follower: bytes) -> Steps[None]:
-    """Wake one that is in front now."""
-    key = _turn_key(follower, demand)
-    try:
-        yield from signal(key)
-    except BaseException:
-        # The interruption may have come first.
-        yield from signal(key)
-        raise
+class _InCrowd:
+    """The turn of one among many; see `Turn`."""
+
+    def __init__(self, crowds: Crowds, demand: Demand, place: Place) -> None:
+        self._crowds = crowds
+        self._demand = demand
+        self._place = place
+        self._waiter = demand.owner.wire
+        # Some may wait in vain where others need not: for a lease that is too short for these nodes, say.
+        self._crowd: Hashable = demand.keys.lock if demand.lease is None else (demand.keys.lock, demand.lease)
+
+    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
+        crowds, crowd, waiter = self._crowds, self._crowd, self._waiter
+        if crowds.enter(crowd, waiter):
+            return now, True
+        key = _turn_key(waiter, self._demand)
+        # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
+        while not crowds.enter(crowd, waiter) and now < deadline:
+            now = (yield from wait(Wait(min(deadline, now + _LONGEST_SLEEP), key, unless=self._in_front))).at
+        may_ask = self._in_front() or crowd in crowds.mute
+        if may_ask:
+            self._place.begin(now)
+        return now, may_ask
+
+    def _in_front(self) -> bool:
+        return self._crowds.is_in_front(self._crowd, self._waiter)
+
+    def note(self, *, mute: bool) -> None:
+        self._crowds.note(self._crowd, mute=mute)
+
+    def end(self) -> Steps[None]:
+        follower = self._crowds.leave(self._crowd, self._waiter)
+        if follower is None:
+            return
+        key = _turn_key(follower, self._demand)
+        try:
+            yield from signal(key)
+        except BaseException:
+            # The interruption may have come first.
+            yield from signal(key)
+            raise
 
 
 def _turn_key(waiter: bytes, demand: Demand) -> bytes:

@@ -6,7 +6,7 @@ hold is a *re-entry* and wins only with a quorum of nodes that had the claim alr
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 from redsync._core.claims import ClaimKind
@@ -15,25 +15,35 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
-from redsync._protocols.claim import acquire_new, listen
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.answers import EXISTING, read_by_arrival
+from redsync._protocols.claims import Claim, listen
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lease import forsake, lose, milliseconds
-from redsync._protocols.rounds import is_granted, no_quorum
+from redsync._protocols.rounds import no_quorum
 
 __all__ = ["LOCK", "acquire"]
 
 LOCK = ClaimKind.of("lock", b"hash")
 
-_EXISTING = 2
-
 
 def _is_existing(reply: Any) -> bool:
-    return is_granted(reply) and bool(reply == _EXISTING)
+    # By ticket a refusal has one more number, of no matter here.
+    words = reply[:3] if reply.__class__ is list else reply
+    return bool(read_by_arrival(words) == EXISTING)
 
 
-def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+def acquire(
+    session: Session, demand: Demand, now: float, claims: Callable[[Session, Demand], Claim] = Claim
+) -> Steps[HoldState | None]:
     """Take the lock; return the hold, or None when others held it all the time.
+
+    Args:
+        session: The client's session.
+        demand: What is wanted.
+        now: The instant at which it begins.
+        claims: Makes what a new acquire claims.
 
     Raises:
         LeaseLostError: The owner held it, and that hold is lost.
@@ -47,7 +57,7 @@ def acquire(session: Session, demand: Demand, now: float) -> Steps[HoldState | N
         if state.live:
             return state
         # Another thread gave the last hold back meanwhile, through a Hold object: this is a first acquire after all.
-    return (yield from acquire_new(session, demand, started, now))
+    return (yield from acquire_new(session, demand, claims(session, demand), started, now))
 
 
 def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> Steps[float]:
@@ -55,7 +65,7 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
 
     Returns the instant of the answer. If the hold is not live by then, what was asked for has been undone.
     """
-    deadline = math.inf if demand.timeout is None else now + demand.timeout
+    deadline = demand.deadline(now)
     lease = state.lease if demand.lease is None else demand.lease
     failures = 0
     while state.live:

@@ -12,9 +12,10 @@ from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.presence import Claim, ClientRecord, owner_of
-from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._protocols.answers import read_forced
 from redsync._protocols.rounds import has_answers, no_quorum, type_error
 
 __all__ = ["Look", "force_release", "holder", "survey"]
@@ -22,20 +23,13 @@ __all__ = ["Look", "force_release", "holder", "survey"]
 FORCE_RELEASE = Script.load("lock_force_release")
 INSPECT = Script.load("lock_inspect")
 
-
-def _not_foreign(reply: Any) -> bool:
-    if reply.__class__ is not int or reply not in (1, 0, -1):
-        raise ValueError("a forced release is answered by 1, 0 or -1")
-    return bool(reply >= 0)
-
-
 _MOST_ROUNDS = 8
 """Claims of different holders that one forced release takes away: contenders that have a minority of nodes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one node knows of a lock.
+    """What one node knows of a lock; true if somebody holds it there.
 
     Attributes:
         kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
@@ -75,6 +69,9 @@ class Look:
             claims,
         )
 
+    def __bool__(self) -> bool:
+        return self.claim is not None
+
     @property
     def owner(self) -> str | None:
         """Who holds it."""
@@ -86,13 +83,13 @@ class Look:
 def look(
     session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict], *, lingers: bool = False
 ) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock; `Look.read` reads each reply."""
+    """Ask all nodes what they know of a lock: each answers by a `Look`."""
     return (
         yield from broadcast(
             Broadcast(
                 Command(INSPECT, (keys.lock, keys.queue, keys.token), ()),
                 owner,
-                lambda reply: Look.read(reply).owner is not None,
+                Look.read,
                 session.timing.node_timeout,
                 decide=decide,
                 lingers=lingers,
@@ -114,8 +111,7 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
     """
 
     def owners(tally: Tally) -> Counter[str]:
-        replies = zip(tally.replies, tally.choices, strict=True)
-        return Counter(str(Look.read(reply).owner) for reply, choice in replies if choice is Choice.GRANTED)
+        return Counter(str(look.owner) for look in tally.grants)
 
     def decide(tally: Tally) -> Verdict:
         unheard = len(tally.nodes) - tally.granted - tally.refused - tally.failed
@@ -146,15 +142,14 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     tally = yield from survey(session, keys, owner)
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    votes = zip(tally.replies, tally.choices, strict=True)
-    claims = dict.fromkeys(Look.read(reply).claim for reply, choice in votes if choice is Choice.GRANTED)
+    claims = dict.fromkeys(look.claim for look in tally.grants)
     held = False
     # If nobody is seen, the type of the key is still to be looked at.
     for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
         command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
         timeout = session.timing.node_timeout
-        tally = yield from broadcast(Broadcast(command, owner, _not_foreign, timeout))
+        tally = yield from broadcast(Broadcast(command, owner, read_forced, timeout))
         if not tally.won:
             raise type_error(name, tally) or no_quorum(name, tally)
-        held = held or 1 in tally.replies
+        held = held or any(forced.had for forced in tally.grants)
     return held

@@ -11,7 +11,8 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
-from redsync._protocols.claim import acquire_new
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.claims import Claim
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check, give_back
 from redsync._protocols.lease import lose
@@ -54,7 +55,7 @@ def acquire(
     last = possession.state
     if last is not None and possession.is_held and last.ended(now):
         yield from check(last, now)
-    state = yield from acquire_new(session, demand, now, now)
+    state = yield from acquire_new(session, demand, Claim(session, demand), now, now)
     if state is None:
         return None
     last = possession.state

@@ -1,6 +1,7 @@
 """The rate limiter: never more than so many successes in any window. Why that is exact is told in `windows`.
 
-It is a semaphore whose permits are never given back: what asks for slots, undoes and waits is the same, see `bids`.
+It is a semaphore whose permits are never given back: what asks for slots, undoes and waits is the same, see
+`slot_claims`.
 What is left to do here is to tidy up behind a success, and to tell when the next one can be.
 """
 
@@ -11,12 +12,12 @@ from collections.abc import Iterable
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Command, Steps, Tell, tell
-from redsync._core.holds import write_slots
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
 from redsync._protocols import semaphore
 from redsync._protocols.demands import Demand
 from redsync._protocols.semaphore import Look, Pool, survey
+from redsync._protocols.slot_claims import WindowClaim
 from redsync._protocols.windows import Window
 
 __all__ = ["RATE", "acquire", "retry_after"]
@@ -27,7 +28,7 @@ _MORE = 64
 """So many permits more than are wanted are asked for: those that run out first may be others on other nodes."""
 
 
-def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[bool]:
+def acquire(session: Session, demand: Demand, pool: Pool, window: Window, now: float) -> Steps[bool]:
     """Take permits that count now; return whether there was room.
 
     Interrupted before it has succeeded it leaves nothing behind; after that they count, whoever hears of it.
@@ -37,13 +38,14 @@ def acquire(session: Session, demand: Demand, pool: Pool, now: float) -> Steps[b
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    state = yield from semaphore.acquire(session, demand, pool.limit, now)
+    claim = WindowClaim(session, demand, pool.limit, window)
+    state = yield from semaphore.claim_slots(session, demand, claim, pool.limit, now)
     if state is None:
         return False
-    queued = demand.bid is not None and demand.bid.taken
+    queued = claim.has_queued
     if queued or (state.tally is not None and state.strays(state.tally)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
-        rest = Command(demand.kind.release, demand.keys.all, (state.claim, state.count, write_slots(state.slots)))
+        rest = Command(demand.kind.release, demand.keys.all, (state.claim, state.count, state.rest))
         # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
         # that for one who was served: so this is owed to it for as long as that.
         owed_to = state.touched if queued else 0

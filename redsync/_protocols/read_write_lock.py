@@ -20,6 +20,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._protocols.answers import FOREIGN, Refusal, read_forced
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
@@ -57,20 +58,14 @@ _AT_ONCE = 500
 """Claims that one script tells of or takes away."""
 
 
-def _is_held(reply: Any) -> bool:
+def _read_claims(reply: Any) -> list[bytes] | Refusal:
     if reply == -1:
-        return False
+        return FOREIGN
     if reply.__class__ is not list or not all(
         claim.__class__ is bytes and claim[:2] in (b"r:", b"w:") for claim in reply
     ):
         raise ValueError("a look is answered by the claims, or by -1")
-    return bool(reply)
-
-
-def _not_foreign(reply: Any) -> bool:
-    if reply.__class__ is not int or reply not in (1, 0, -1):
-        raise ValueError("a forced release is answered by 1, 0 or -1")
-    return bool(reply >= 0)
+    return reply
 
 
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
@@ -92,7 +87,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         Broadcast(
             Command(LOOK, (keys.lock,), (kind.mode, 1)),
             owner,
-            _is_held,
+            _read_claims,
             session.timing.node_timeout,
             decide=decide,
         )
@@ -115,19 +110,19 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     """
     held = False
     while True:
-        tally = yield from _ask_all(session, Command(LOOK, (keys.lock,), (kind.mode, _AT_ONCE)), owner, _is_held)
+        tally = yield from _ask_all(session, Command(LOOK, (keys.lock,), (kind.mode, _AT_ONCE)), owner, _read_claims)
         if tally.without_quorum:
             raise no_quorum(name, tally)
-        seen = [reply for reply in tally.replies if reply.__class__ is list]
+        seen = [claims for claims in tally.grants + tally.refusals if claims is not FOREIGN]
         if (error := type_error(name, tally)) is not None:
             raise error
         claims = list(dict.fromkeys(claim for reply in seen for claim in reply))
         for i in range(0, len(claims), _AT_ONCE):
             command = Command(FORCE_RELEASE, keys.all, tuple(claims[i : i + _AT_ONCE]))
-            freed = yield from _ask_all(session, command, owner, _not_foreign)
+            freed = yield from _ask_all(session, command, owner, read_forced)
             if freed.granted < freed.quorum:
                 raise no_quorum(name, freed)
-            held = held or 1 in freed.replies
+            held = held or any(forced.had for forced in freed.grants)
         # Nodes tell of so many at a time.
         if max(map(len, seen), default=0) < _AT_ONCE:
             return held

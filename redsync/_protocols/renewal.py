@@ -18,7 +18,7 @@ renewal can not revive what was released.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
@@ -55,32 +55,33 @@ class _Renewal:
         self._undecided = len(holds)
         self.existing = [0] * len(holds)
         self.against = [0] * len(holds)
-        keys, args = (_of_permits if holds and holds[0].slots else _of_locks)(holds, self._lease_of)
-        self._limits = _limits_of(holds)
-        args += [max(known, key=_version).text for known in self._limits]
-        if self._guarded:
-            args.append(1)
+        if not holds:
+            self.holds = holds
+            return None
+        call = type(holds[0]).renewal_of(holds, [milliseconds(self._lease_of(state)) for state in holds])
+        self._limits = call.limits
+        guard = (1,) if self._guarded else ()
         # Last: what was interrupted half-way has renewed nothing.
         self.holds = holds
-        return Command(holds[0].kind.renew, tuple(keys), tuple(args)) if holds else None
+        return Command(holds[0].kind.renew, call.keys, (*call.args, *guard))
 
-    def judge(self, reply: Any) -> bool:
-        if self._limits:
-            reply = self._hear(reply)
+    def judge(self, reply: Any) -> tuple[int, ...]:
+        """Return the codes that a node replies, one for each hold, when they are counted."""
+        codes = self._hear(reply) if self._limits else reply
         if (
-            reply.__class__ is not list
-            or len(reply) != len(self.holds)
-            or not all(code.__class__ is int and code in _CODES for code in reply)
+            codes.__class__ is not list
+            or len(codes) != len(self.holds)
+            or not all(code.__class__ is int and code in _CODES for code in codes)
         ):
             raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many codes")
-        for i, code in enumerate(reply):
+        for i, code in enumerate(codes):
             if code == _OURS:
                 self.existing[i] += 1
                 self._undecided -= self.existing[i] == self._quorum
             else:
                 self.against[i] += 1
                 self._undecided -= self.against[i] == self._enough_against
-        return True
+        return tuple(codes)
 
     def _hear(self, reply: Any) -> Any:
         """Learn the newer limits that a node tells behind the codes, if it knows any; return the codes."""
@@ -103,46 +104,9 @@ class _Renewal:
     def missing(self, i: int, tally: Tally) -> int:
         """Return how many nodes are known not to keep the hold of that index."""
         return sum(
-            choice is Choice.FAILED or (choice is Choice.GRANTED and reply[i] not in (_HEALED, _OURS))
-            for choice, reply in zip(tally.choices, tally.replies, strict=True)
+            choice is Choice.FAILED or (choice is Choice.GRANTED and codes[i] not in (_HEALED, _OURS))
+            for choice, codes in zip(tally.choices, tally.answers, strict=True)
         )
-
-
-def _limits_of(holds: Iterable[HoldState]) -> list[list[Limit]]:
-    """Return what is known of the limits of permits, for each semaphore in the order of its keys."""
-    limits: dict[bytes, list[Limit]] = {}
-    for state in holds:
-        if state.limit is not None:
-            limits.setdefault(state.keys.lock, []).append(state.limit)
-    return list(limits.values())
-
-
-def _version(limit: Limit) -> int:
-    return limit.version
-
-
-def _of_locks(
-    holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]
-) -> tuple[Iterable[bytes], list[bytes | int]]:
-    args: list[bytes | int] = []
-    for state in holds:
-        args += (state.claim, state.count, milliseconds(lease_of(state)))
-    return [state.keys.lock for state in holds], args
-
-
-def _of_permits(
-    holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]
-) -> tuple[Iterable[bytes], list[bytes | int]]:
-    # Many permits are of one semaphore: its keys are sent once.
-    numbers: dict[bytes, int] = {}
-    keys: list[bytes] = []
-    args: list[bytes | int] = []
-    for state in holds:
-        number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
-        if len(keys) < number * len(state.keys.held):
-            keys += state.keys.held
-        args += (number, state.claim, state.rest, milliseconds(lease_of(state)))
-    return keys, args
 
 
 def renew(

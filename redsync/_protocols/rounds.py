@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
-from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.quorum import Tally, Verdict
+from redsync._protocols.answers import FOREIGN
 from redsync.exceptions import KeyTypeError, QuorumError
 
-__all__ = ["has_answers", "is_granted", "most_refusals", "no_quorum", "refusals", "type_error"]
-
-
-_FOREIGN = 0
-_CODES = (1, 2, _FOREIGN)
-_REFUSALS = [int, bytes], [int, bytes, int], [int, bytes, int, int]
+__all__ = ["has_answers", "most_refusals", "no_quorum", "time_left", "told", "type_error"]
 
 
 def has_answers(tally: Tally) -> Verdict:
@@ -23,30 +20,26 @@ def has_answers(tally: Tally) -> Verdict:
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
 
-def is_granted(reply: Any) -> bool:
-    """Judge a reply to an acquire, be it new or a repetition."""
-    if reply.__class__ is int and reply in _CODES:
-        return bool(reply != _FOREIGN)
-    if reply.__class__ is not list or [word.__class__ for word in reply] not in _REFUSALS:
-        raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
-    return False
-
-
-def refusals(tally: Tally) -> list[Any]:
-    """Return the replies of the nodes that refused: [remaining ms, holder], or the integer for a foreign value."""
-    return [reply for reply, choice in zip(tally.replies, tally.choices, strict=True) if choice is Choice.REFUSED]
-
-
 def most_refusals(tally: Tally) -> int:
     """Return how many nodes refused for the same holder, whoever has most of them."""
-    # A foreign value counts as an owner of its own: it keeps the lock away as well.
-    return max(Counter(reply[1] if reply else b"" for reply in refusals(tally)).values(), default=0)
+    return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
+
+
+def told(tally: Tally) -> list[Any]:
+    """Return the refusals of the nodes that do not keep a value of another type."""
+    return [refusal for refusal in tally.refusals if refusal is not FOREIGN]
+
+
+def time_left(tally: Tally) -> float:
+    """Return for how many seconds a quorum of nodes keeps what is in the way; infinity if it is not known."""
+    remaining = sorted(refusal.left_ms if refusal.left_ms >= 0 else math.inf for refusal in tally.refusals)
+    return remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
 
 
 def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeError | None:
     """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
-    refused = refusals(tally)
-    foreign = sum(not isinstance(reply, list) for reply in refused)
+    refused = tally.refusals
+    foreign = sum(refusal is FOREIGN for refusal in refused)
     if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
         return None
     sentence = f"the key of {label} {name!r} holds a value of another type: choose another name or prefix"

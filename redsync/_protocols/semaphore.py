@@ -1,4 +1,4 @@
-"""The semaphore: what is not as with every claim, its limit. How slots are asked for is in `bids`.
+"""The semaphore: what is not as with every claim, its limit. How slots are claimed is in `slot_claims`.
 
 At any instant at most P permits are believed: a permit believes that it has a slot only while a quorum of nodes keeps
 it there, and all slots are below P. While a limit changes that is the larger of the two: a grant under the old limit
@@ -26,20 +26,23 @@ from typing import Any, NamedTuple
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
-from redsync._core.holds import HoldState, read_slots
+from redsync._core.holds import HoldState
 from redsync._core.limits import Limit, is_void, next_version
 from redsync._core.ownership import Owner
+from redsync._core.permits import read_slots
 from redsync._core.presence import ClientRecord
-from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
-from redsync._protocols.claim import acquire_new
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.answers import FOREIGN, Refusal
 from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync._protocols.shrinking import MOST_BYTES
+from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
 __all__ = [
@@ -89,8 +92,15 @@ def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit, or one that is too small.
     """
-    state = yield from acquire_new(session, demand, now, now)
-    if demand.bid is not None and demand.bid.contested and state is not None:
+    return (yield from claim_slots(session, demand, SlotClaim(session, demand, limit), limit, now))
+
+
+def claim_slots(
+    session: Session, demand: Demand, claim: SlotClaim, limit: Limit, now: float
+) -> Steps[HoldState | None]:
+    """Acquire slots, as `acquire` does; nodes that have another limit of the same version get the one that holds."""
+    state = yield from acquire_new(session, demand, claim, now, now)
+    if claim.contested and state is not None:
         # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
         args = (limit.version, limit.permits, 1, *limit.window)
         yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner))
@@ -257,13 +267,8 @@ def _look(
             return Verdict.WON
         return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
-    looks: dict[int, Look] = {}
-
-    def judge(reply: Any) -> bool:
-        if reply.__class__ is int and reply == 0:
-            return False
-        looks[id(reply)] = Look.read(reply)
-        return True
+    def judge(reply: Any) -> Look | Refusal:
+        return FOREIGN if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = Command(INSPECT, pool.keys.all, (holders, memory, start))
@@ -272,8 +277,7 @@ def _look(
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
-    votes = enumerate(zip(tally.choices, tally.replies, strict=True))
-    return {node: looks[id(reply)] for node, (choice, reply) in votes if choice is Choice.GRANTED}, tally
+    return {node: look for node, look in enumerate(tally.answers) if look}, tally
 
 
 def _clock(looks: Sequence[Look]) -> int:
@@ -370,24 +374,24 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
     known = (pool.limit.version, *(look.version for look in looks))
     version = next_version(max(each for each in known if not is_void(each, now_ms)), permits, now_ms)
 
-    def is_newer(reply: Any) -> bool:
-        return bool(_read_limit(reply) >= version)
+    def judge(reply: Any) -> Limit | None:
+        limit = _read_limit(reply)
+        return limit if limit is not None and limit.version >= version else None
 
     args: tuple[Arg, ...] = (version, permits, 0)
     timeout = session.timing.node_timeout
     command = Command(RESIZE, pool.keys.all, args)
-    tally = yield from broadcast(Broadcast(command, owner, is_newer, timeout, thorough=True))
-    for choice, reply in zip(tally.choices, tally.replies, strict=True):
-        if choice is Choice.GRANTED and not is_void(reply[0], now_ms):
-            pool.limit.learn(*reply)
+    tally = yield from broadcast(Broadcast(command, owner, judge, timeout, thorough=True))
+    for limit in tally.grants:
+        if not is_void(limit.version, now_ms):
+            pool.limit.learn(limit.version, limit.permits)
     if not tally.won:
         raise no_quorum(pool.name, tally, "semaphore")
 
 
-def _read_limit(reply: Any) -> int:
+def _read_limit(reply: Any) -> Limit | None:
+    """Return the limit that a resize says the node knows now, if it knows any."""
     version, permits = reply
     if version.__class__ is not int or permits.__class__ is not int:
         raise ValueError("a resize is answered by the limit that the node knows")
-    if version != -1:
-        Limit.read(b"%d %d" % (version, permits))
-    return int(version)
+    return None if version == -1 else Limit.read(b"%d %d" % (version, permits))

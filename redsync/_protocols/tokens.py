@@ -26,21 +26,24 @@ a quorum has refused it, who asked no longer counts votes of that size. (See `_a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from redsync._core.effects import Broadcast, Command, Steps, broadcast
+from redsync._core.effects import Arg, Broadcast, Command, Steps, broadcast
+from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Tally
+from redsync._core.runner import Session
 from redsync._core.scripts import Script
-from redsync._protocols.rounds import is_granted
+from redsync._protocols.answers import EXISTING, NEW, Refusal, read_by_arrival
+from redsync._protocols.claims import Claim, Settlement
+from redsync._protocols.demands import Demand
+from redsync._protocols.lease import milliseconds
 
-__all__ = ["Fence"]
+__all__ = ["Fence", "FencedClaim"]
 
 WRITE_BACK = Script.load("fenced_lock_write_back")
-
-_GRANTED = Choice.GRANTED
-_GRANTS = (1, 2)
 
 _HIGHEST = 1 << 52
 """Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
@@ -70,15 +73,21 @@ class Fence:
         """Return the command that asks for a token as well."""
         return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
 
-    def judge(self, reply: Any) -> bool:
-        """Judge a reply to an acquire whose grants carry tokens."""
-        if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in _GRANTS:
-            if self.is_absurd(reply[1]):
+    def judge(self, reply: Any) -> int | Refusal:
+        """Return the token that a grant carries, or the refusal.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in (NEW, EXISTING):
+            token = int(reply[1])
+            if self.is_absurd(token):
                 raise ValueError("a token beyond all clocks")
-            return True
-        if is_granted(reply):
+            return token
+        answer = read_by_arrival(reply)
+        if answer:
             raise ValueError("a grant that lacks its fencing token")
-        return False
+        return answer
 
     def is_absurd(self, token: int) -> bool:
         """Whether only a broken node can tell that token."""
@@ -86,9 +95,7 @@ class Fence:
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a round that was won, and whether a quorum is known to stand at it."""
-        # The choice is read first: votes that come late are noted in the other order.
-        votes = zip(tally.choices, tally.replies, strict=True)
-        tokens = [reply[1] for choice, reply in votes if choice is _GRANTED]
+        tokens = tally.grants
         likely = [token for token in tokens if not self.is_absurd(token)]
         token: int = max(likely if len(likely) >= tally.quorum else tokens)
         is_level = tokens.count(token) >= tally.quorum
@@ -105,3 +112,47 @@ class Fence:
         elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
             self._highest = token - 1
         return written
+
+
+class FencedClaim(Claim):
+    """A whole lock whose grants carry tokens: a round counts when a quorum stands at its token."""
+
+    def __init__(self, session: Session, demand: Demand, fence: Fence) -> None:
+        super().__init__(session, demand)
+        # Without a guard only a token depends on what the node remembers.
+        self._memory = session.processes.guard(milliseconds(self.guard))
+        self._fence = fence
+        self._token = 0
+
+    @property
+    def _handed_over(self) -> bool:
+        return False  # A hand-over tells no token.
+
+    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        return self._fence.ask(super().ask(claim, place))
+
+    def judge(self, reply: object) -> object:
+        return self._fence.judge(reply)
+
+    def is_settled(self, tally: Tally) -> bool:
+        self._token, is_level = self._fence.read(tally)
+        return is_level
+
+    def settle(self, tally: Tally, claim: bytes, patience: Callable[[float], float]) -> Steps[Settlement]:
+        """Raise a quorum to the token."""
+        at = tally.at
+        while True:
+            written = yield from self._fence.level(self._demand.owner, claim, self._token, patience(at))
+            at = written.at
+            if written.won:
+                return Settlement(tally, at)
+            if not self._fence.is_absurd(self._token):
+                return Settlement(written, at)
+            # One node has told what no token can be; the others may be a quorum without it.
+            if self.is_settled(tally):
+                return Settlement(tally, at)
+            if self._fence.is_absurd(self._token):
+                return Settlement(written, at)
+
+    def note_won(self, state: HoldState, tally: Tally) -> None:  # noqa: ARG002
+        state.fencing_token = self._token

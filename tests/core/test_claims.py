@@ -33,7 +33,7 @@ def test_each_script_that_makes_claims_belongs_to_a_kind():
 @pytest.mark.parametrize("kind", [FAIR_LOCK, FENCED_LOCK], ids=lambda kind: kind.noun)
 def test_lock_of_another_kind_differs_in_what_grants(kind):
     """So what is given back, renewed or undone is handed over and kept alike."""
-    assert kind._replace(noun=LOCK.noun, acquire=LOCK.acquire, by_ticket=False) == LOCK
+    assert kind._replace(noun=LOCK.noun, acquire=LOCK.acquire) == LOCK
     assert kind.acquire.name == f"{kind.noun}_acquire"
 
 

@@ -7,9 +7,11 @@ import threading
 import pytest
 
 from redsync._core.claims import ClaimKind
-from redsync._core.holds import HoldState, HoldTable, read_slots, write_slots
+from redsync._core.holds import HoldState, HoldTable
 from redsync._core.keys import LockKeys
+from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
+from redsync._core.permits import PermitState, read_slots, write_slots
 from redsync._core.quorum import Tally
 
 KIND = ClaimKind.of("lock", b"hash")
@@ -17,11 +19,9 @@ OWNER = Owner.of("c", 1)
 LEASE = 30.0
 
 
-def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf):
+def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
     keys = LockKeys.of(b"redsync:", name)
-    return HoldState(
-        name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until
-    )
+    return kind(name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
 
 
 class Alarm:
@@ -308,8 +308,9 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
 
 
 def new_permit(serial, *slots):
-    state = new_state(owner=Owner.of("c", serial))
-    state.slots, state.count = slots, len(slots)
+    state = new_state(owner=Owner.of("c", serial), kind=PermitState)
+    state.grant(slots, Limit(9))
+    state.count = len(slots)
     return state
 
 

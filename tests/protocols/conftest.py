@@ -28,10 +28,13 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._protocols.claim import acquire_new
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.claims import Claim
 from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
+from redsync._protocols.places import Arrival, Ticket
 from redsync._protocols.watchdog import watchdog
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
@@ -100,13 +103,16 @@ class Toy:
 
     def demand(self, name="x", **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))
-        return Demand(**{"name": name, "kind": LOCK, "keys": keys, "owner": self.owner, "receipt": Receipt(), **fields})
+        queue = Ticket if fields.get("kind") is FAIR_LOCK else Arrival
+        usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "receipt": Receipt(), "queue": queue}
+        return Demand(name, **{**usual, **fields})
 
     # What most tests begin or end with.
 
-    def acquiring(self, name="x", **fields):
-        """Return the steps of a new acquire."""
-        return acquire_new(self.session, self.demand(name, **fields), self.now, self.now)
+    def acquiring(self, name="x", claims=Claim, **fields):
+        """Return the steps of a new acquire; `claims`: makes what is claimed."""
+        demand = self.demand(name, **fields)
+        return acquire_new(self.session, demand, claims(self.session, demand), self.now, self.now)
 
     def acquire(self, *script, **fields):
         """Acquire anew as the script says; return the hold, or None."""

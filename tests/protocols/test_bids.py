@@ -1,12 +1,13 @@
-"""Bids: which slots are won, which are asked for next, and how a limit is learnt."""
+"""Claims of slots: which slots are won, which are asked for next, and how a limit is learnt."""
 
 import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.slots import SlotKeys
-from redsync._protocols.bids import Bid
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
+from redsync._protocols.slot_claims import SlotClaim
+from redsync._protocols.slot_lines import SlotLine
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError
 
 V1 = 1 << 32
@@ -53,9 +54,8 @@ class Bidder:
     def steps(self, n=1, *, timeout=0.0, **fields):
         toy = self.toy
         owner = toy.new_owner()
-        self.bid = Bid("x", owner, n, self.limit, toy.session.luck, waits=timeout != 0)
         fields = {"kind": SEMAPHORE, "keys": self.keys, "owner": owner, "timeout": timeout, **fields}
-        demand = toy.demand(holds=n, bid=self.bid, **fields)
+        demand = toy.demand(holds=n, **fields)
         return acquire(toy.session, demand, self.limit, toy.now)
 
     def play(self, *script, n=1, **fields):
@@ -262,18 +262,18 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(bidder):
     assert toy.waits[0].until - 1000.0 < 0.05
 
 
-def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(bidder):
+def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(bidder, monkeypatch):
     """It has drawn one, and no node has heard of it: an undoing that gave the place back would put it there."""
     toy = bidder.toy
     steps = bidder.steps(timeout=5.0)
-    ask = bidder.bid.ask
+    ask = SlotLine.ask
 
-    def interrupted(now):
+    def interrupted(line, now):
         if toy.tallies:
             raise KeyboardInterrupt
-        return ask(now)
+        return ask(line, now)
 
-    bidder.bid.ask = interrupted
+    monkeypatch.setattr(SlotLine, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         toy.play(steps, (ASK, toy.all_say(full())), UNDO)
     assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
@@ -464,8 +464,9 @@ def test_foreign_value_is_an_error(bidder):
     ],
 )
 def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict):
-    bid = Bid("x", toy.owner, wanted, Limit(9), lambda: 0.0, waits=False)
-    tally = Tally([f"node{i}" for i in range(5)], bid.judge, bid.decide)
+    claim = SlotClaim(toy.session, toy.demand(kind=SEMAPHORE, holds=wanted, timeout=0.0), Limit(9))
+    claim.place(0.0)
+    tally = Tally([f"node{i}" for i in range(5)], claim.judge, claim.decide)
     for node, reply in enumerate(replies):
         assert tally.verdict is Verdict.PENDING
         tally.fail(node, reply) if isinstance(reply, str) else tally.record(node, reply)

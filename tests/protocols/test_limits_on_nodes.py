@@ -1,10 +1,11 @@
 """Limits of semaphores on virtual nodes: what a shrink promises, what nodes forget, and one that tells nonsense."""
 
+from dataclasses import replace
+
 import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
-from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
@@ -30,9 +31,9 @@ class Program:
         """Take a permit whose rounds reach these nodes; the slots from a share `start` of the limit on come first."""
         owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
-        bid = Bid("x", owner, 1, limit, lambda: start, waits=timeout != 0)
-        demand = Demand("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout, bid=bid)
-        state = self.world.run(acquire(self.session, demand, limit, self.world.now), *reach)
+        demand = Demand("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout)
+        session = replace(self.session, luck=lambda: start)
+        state = self.world.run(acquire(session, demand, limit, self.world.now), *reach)
         self.had += [state] if state else []
         return state
 

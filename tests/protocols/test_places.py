@@ -1,9 +1,11 @@
 """How waiters queue: by arrival, by ticket, or not at all. `test_claim_waiting.py` has what is common to them."""
 
+from functools import partial
+
 import pytest
 
 from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync._protocols.places import highest_ticket
+from redsync._protocols.places import Nowhere, highest_ticket
 from tests.support.replies import FOREIGN, NEW, A, B, held
 
 ASK = "ask fair_lock_acquire for a place"
@@ -384,7 +386,7 @@ def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
 
     refused = ("ask lock_acquire", toy.all_say([20_000, A]))
     script = [refused, "tell lock_abandon", ("wait", toy.slept())] * 3
-    state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), backoff=backoff)
+    state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), queue=partial(Nowhere, backoff))
     assert state.valid(toy.now)
     assert asked == [(1, 0.5), (2, 0.5), (3, 0.5)]
     assert all(effect.listen is None for effect in toy.asked)
@@ -397,7 +399,7 @@ def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
         outage,
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(NEW)),
-        backoff=lambda tries, luck: pytest.fail("that is for a lock that others hold"),
+        queue=partial(Nowhere, lambda tries, luck: pytest.fail("that is for a lock that others hold")),
     )
 
 
@@ -407,6 +409,9 @@ def test_backoff_that_raises_undoes_the_attempt(toy):
 
     with pytest.raises(ValueError, match="no such pause"):
         toy.acquire(
-            ("ask lock_acquire", toy.all_say([20_000, A])), "tell lock_abandon", "tell lock_abandon", backoff=backoff
+            ("ask lock_acquire", toy.all_say([20_000, A])),
+            "tell lock_abandon",
+            "tell lock_abandon",
+            queue=partial(Nowhere, backoff),
         )
     assert len(toy.session.holds) == 0

@@ -5,7 +5,6 @@ import pytest
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
 from redsync._protocols import rate as protocol
-from redsync._protocols.bids import Bid
 from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, QuorumError
@@ -29,10 +28,8 @@ class Limiter:
 
     def steps(self, n=1, timeout=0.0):
         toy, owner = self.toy, self.toy.new_owner()
-        waits = timeout != 0
-        bid = Bid("x", owner, n, self.pool.limit, toy.session.luck, waits=waits, window=self.window)
-        demand = toy.demand(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n, bid=bid)
-        return protocol.acquire(toy.session, demand, self.pool, toy.now)
+        demand = toy.demand(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n)
+        return protocol.acquire(toy.session, demand, self.pool, self.window, toy.now)
 
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)

@@ -5,15 +5,16 @@ from itertools import product
 import pytest
 
 from redsync._core.quorum import Choice, Tally
-from redsync._protocols.rounds import no_quorum, refusals, type_error
+from redsync._protocols.answers import FOREIGN, Refusal
+from redsync._protocols.rounds import no_quorum, told, type_error
 from redsync.exceptions import KeyTypeError, QuorumError
 
-HELD, FOREIGN, GRANTED = [20_000, b"client-a:1"], 0, 1
+HELD, GRANTED = Refusal(20_000, b"client-a:1"), 1
 
 
 def tally_of(*replies):
     """Count replies; a text means FAILED."""
-    tally = Tally([f"node{i}" for i in range(len(replies))], lambda reply: reply == GRANTED)
+    tally = Tally([f"node{i}" for i in range(len(replies))], lambda answer: answer)
     for node, reply in enumerate(replies):
         if isinstance(reply, str):
             tally.fail(node, reply)
@@ -22,9 +23,9 @@ def tally_of(*replies):
     return tally
 
 
-def test_refusals_are_the_replies_of_who_refused():
-    assert refusals(tally_of(GRANTED, HELD, "down", FOREIGN, GRANTED)) == [HELD, FOREIGN]
-    assert refusals(tally_of(GRANTED, "down", "down")) == []
+def test_who_keeps_another_value_tells_nothing_else():
+    assert told(tally_of(GRANTED, HELD, "down", FOREIGN, GRANTED)) == [HELD]
+    assert told(tally_of(GRANTED, "down", "down")) == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])

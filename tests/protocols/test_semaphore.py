@@ -5,7 +5,6 @@ import pytest
 from redsync._core.limits import Limit, next_version
 from redsync._core.presence import ClientRecord
 from redsync._core.slots import SlotKeys
-from redsync._protocols.bids import Bid
 from redsync._protocols.lease import lose
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, holdings, limit_of, release_latest, resize
@@ -37,14 +36,12 @@ def take(toy, pool):
 
     def take(*slots, answers=None, **fields):
         owner = toy.new_owner()
-        bid = Bid("x", owner, len(slots), pool.limit, toy.session.luck, waits=False)
         options = {
             "kind": SEMAPHORE,
             "keys": pool.keys,
             "owner": owner,
             "timeout": 0.0,
             "holds": len(slots),
-            "bid": bid,
         }
         demand = toy.demand(**{**options, **fields})
         steps = acquire(toy.session, demand, pool.limit, toy.now)

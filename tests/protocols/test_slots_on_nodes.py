@@ -1,10 +1,11 @@
 """Slots that nodes chose differently, on virtual nodes: a renewal makes them the same, so that each can be had."""
 
+from dataclasses import replace
+
 import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
-from redsync._protocols.bids import Bid
 from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, acquire
@@ -30,9 +31,9 @@ class Program:
     def asking(self, *slots):
         """Return the steps of asking for as many permits; these slots are preferred."""
         limit = Limit(PERMITS)
-        bid = Bid("x", self.owner, len(slots), limit, lambda: slots[0] / PERMITS, waits=False)
-        demand = Demand("x", SEMAPHORE, KEYS, self.owner, Receipt(), timeout=0.0, holds=len(slots), bid=bid)
-        return acquire(self.session, demand, limit, self.world.now)
+        demand = Demand("x", SEMAPHORE, KEYS, self.owner, Receipt(), timeout=0.0, holds=len(slots))
+        session = replace(self.session, luck=lambda: slots[0] / PERMITS)
+        return acquire(session, demand, limit, self.world.now)
 
     def take(self, slot):
         return self.world.run(self.asking(slot))

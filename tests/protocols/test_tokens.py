@@ -1,12 +1,13 @@
 """Acquires whose grants carry tokens, step by step; `test_tokens_on_nodes` has the schedules."""
 
+from functools import partial
+
 import pytest
 
 from redsync._core.keys import LatchKeys
-from redsync._protocols.claim import acquire_new
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.latch import Latch, count_left
-from redsync._protocols.tokens import Fence
+from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import QuorumError
 from tests.protocols.conftest import GARBAGE
 from tests.support.replies import A, B, busy, held
@@ -14,11 +15,16 @@ from tests.support.replies import A, B, busy, held
 ASK, PLACE, WRITE = "ask fenced_lock_acquire", "ask fenced_lock_acquire for a place", "ask fenced_lock_write_back"
 
 
+def fencing(toy, fence=None, **fields):
+    """Return the steps of a new acquire of a fenced lock."""
+    return toy.acquiring(kind=FENCED_LOCK, claims=partial(FencedClaim, fence=fence or Fence(toy.keys)), **fields)
+
+
 @pytest.fixture
 def fenced(toy):
     """Return what acquires a fenced lock as a script says."""
     fence = Fence(toy.keys)
-    return lambda *script, **fields: toy.acquire(*script, kind=FENCED_LOCK, fence=fence, **fields)
+    return lambda *script, **fields: toy.play(fencing(toy, fence, **fields), *script)
 
 
 def granted(*tokens):
@@ -87,7 +93,7 @@ def test_acquire_that_waits_tries_again_after_a_write_back_that_failed(toy, fenc
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_interrupted_acquire_is_undone_everywhere(toy, at):
-    steps = acquire_new(toy.session, toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys)), toy.now, toy.now)
+    steps = fencing(toy)
     script = [(ASK, toy.answers(*granted(7, 9, 8, 7, 7))), (WRITE, toy.all_say(9))]
     assert toy.interrupt(steps, script, at) == ["tell lock_abandon"]
     assert toy.told[0].owed_to == 0b11111
@@ -122,16 +128,14 @@ def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
 def test_grant_without_a_token_is_no_grant(make_toy):
     for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0]):
         toy = make_toy()
-        demand = toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys), timeout=0.0)
-        tally = toy.perform(toy.start(acquire_new(toy.session, demand, toy.now, toy.now)), toy.all_say(reply))
+        tally = toy.perform(toy.start(fencing(toy, timeout=0.0)), toy.all_say(reply))
         assert tally.without_quorum, reply
 
 
 def test_write_back_that_is_answered_by_nonsense_does_not_count(make_toy):
     for reply in (0, -1, *GARBAGE):
         toy = make_toy()
-        demand = toy.demand(kind=FENCED_LOCK, fence=Fence(toy.keys), timeout=0.0)
-        steps = acquire_new(toy.session, demand, toy.now, toy.now)
+        steps = fencing(toy, timeout=0.0)
         asked = toy.perform(toy.start(steps), toy.answers(*granted(7, 9, 8, 7, 7)))
         effect = steps.send(asked)
         assert toy.begin(effect) == WRITE

@@ -31,10 +31,8 @@ class Fenced(World):
     def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
-        demand = Demand(
-            "x", FENCED_LOCK, KEYS, owner, Receipt(), timeout=timeout, fence=Fence(KEYS) if fresh else fence
-        )
-        return self.run(fenced_lock.acquire(session, demand, self.now), *reach)
+        demand = Demand("x", FENCED_LOCK, KEYS, owner, Receipt(), timeout=timeout)
+        return self.run(fenced_lock.acquire(session, demand, Fence(KEYS) if fresh else fence, self.now), *reach)
 
     def release(self, who, hold, *reach):
         self.run(release(self.client(who)[0], hold, self.now), *reach)
@@ -184,7 +182,7 @@ def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
     session, owner, fence = world.client("ada")
     world.run(lock.acquire(session, Demand("x", LOCK, KEYS, owner, Receipt()), world.now))
     with pytest.raises(KeyTypeError, match="no token"):
-        fenced_lock.acquire(session, Demand("x", FENCED_LOCK, KEYS, owner, Receipt(), fence=fence), world.now)
+        fenced_lock.acquire(session, Demand("x", FENCED_LOCK, KEYS, owner, Receipt()), fence, world.now)
 
 
 # Data of before.

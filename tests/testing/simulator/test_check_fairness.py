@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from redsync._protocols.places import Ticket
-from redsync._protocols.rounds import refusals
+from redsync._protocols.rounds import told
 from redsync.exceptions import LeaseLostError
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Fairness, Turns
@@ -53,10 +53,10 @@ def test_checker_finds_waiter_that_is_overtaken_because_a_script(case, first):
 @pytest.mark.parametrize("missing", [1, *swept(2)])
 def test_checker_finds_tickets_that_are_drawn_from_less_than_a_quorum(monkeypatch, missing):
     def learn(place, tally):
-        told = [reply[2] for reply in refusals(tally) if reply]
-        if place._ticket not in (0, DRAWN) or not place._waits or not told:
+        tickets = [refusal.ticket for refusal in told(tally)]
+        if place._ticket not in (0, DRAWN) or not place._waits or not tickets:
             return False
-        place._ticket = max(told[: max(tally.quorum - missing, 1)]) + (place._ticket == 0)
+        place._ticket = max(tickets[: max(tally.quorum - missing, 1)]) + (place._ticket == 0)
         return True
 
     monkeypatch.setattr(Ticket, "learn", learn)

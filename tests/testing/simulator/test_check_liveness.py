@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from redsync._protocols import claim, places
+from redsync._protocols import attempts, places
+from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Liveness
 from redsync.testing.simulator.checks.calm import Calm
@@ -13,7 +14,7 @@ from tests.support.hunting import KEYS, break_script, hunt
 
 
 def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
-    monkeypatch.setattr(claim, "_time_left", lambda tally: 3600.0)
+    monkeypatch.setattr(attempts, "time_left", lambda tally: 3600.0)
     monkeypatch.setattr(places, "patience", lambda *_: 3600.0)
     publish = "redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1])"
     broken = break_script("lock_release", (publish, "1"))
@@ -21,13 +22,13 @@ def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
 
 
 def test_checker_finds_timeouts_that_are_not_kept(monkeypatch):
-    make = claim._Attempt.__init__
+    make = Attempt.__init__
 
-    def make_patient(attempt, session, demand, started):
-        make(attempt, session, demand, started)
+    def make_patient(attempt, *args):
+        make(attempt, *args)
         attempt.deadline += 3.0
 
-    monkeypatch.setattr(claim._Attempt, "__init__", make_patient)
+    monkeypatch.setattr(Attempt, "__init__", make_patient)
     assert "was to have an answer" in hunt(Liveness, range(40))
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from redsync._core.permits import PermitState, write_slots
 from redsync._core.quorum import Verdict
-from redsync._protocols import renewal
-from redsync._protocols.bids import Bid
 from redsync._protocols.shrinking import Taken
+from redsync._protocols.slot_claims import SlotClaim
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion, Liveness, PermitBound, Renewal, Slots
 from redsync.testing.simulator.checks.limits import Limits
@@ -50,25 +50,22 @@ def test_checker_finds_counter_on_each_node_where_slots_keep_the_bound():
 
 
 def test_checker_finds_slots_without_a_quorum(monkeypatch):
-    monkeypatch.setattr(Bid, "decide", count_grants)
+    monkeypatch.setattr(SlotClaim, "decide", count_grants)
     complaint = hunt(Exclusion, range(22, 62), kind="semaphore")
     assert " slot " in complaint
     assert "is held by" in complaint
 
 
 def test_checker_finds_renewal_of_slots_that_were_given_back(monkeypatch):
-    of_permits = renewal._of_permits
+    renewal_of = PermitState.renewal_of
 
-    def name_all(holds, lease_of):
-        keys, args = of_permits(holds, lease_of)
-        for i, state in enumerate(holds):
-            args[4 * i + 2] = semaphore_slots(state)
-        return keys, args
+    def name_all(holds, leases_ms):
+        call = renewal_of(holds, leases_ms)
+        args = list(call.args)
+        args[2 : 4 * len(holds) : 4] = [write_slots(state.slots) for state in holds]
+        return call._replace(args=tuple(args))
 
-    def semaphore_slots(state):
-        return b",".join(b"%d" % slot for slot in state.slots)
-
-    monkeypatch.setattr(renewal, "_of_permits", name_all)
+    monkeypatch.setattr(PermitState, "renewal_of", name_all)
     assert ", and has " in hunt(Renewal, range(9, 209), kind="semaphore")
 
 

@@ -80,8 +80,8 @@ def test_checker_finds_rounds_that_count_however_late(monkeypatch):
 def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch):
     acquire = rate.acquire
 
-    def give_back(session, demand, pool, now):
-        won = yield from acquire(session, demand, pool, now)
+    def give_back(session, demand, *args):
+        won = yield from acquire(session, demand, *args)
         if won:
             release = Command(demand.kind.release, demand.keys.all, (demand.receipt.state.claim, 0, b""))
             yield from tell(Tell(release, demand.owner))

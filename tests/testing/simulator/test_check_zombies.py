@@ -6,7 +6,7 @@ import pytest
 
 from redsync._drivers import exchange
 from redsync._drivers.outboxes import Outbox
-from redsync._protocols import claim
+from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
 from redsync.testing.simulator.happenings import Executed
@@ -22,14 +22,14 @@ def test_checker_finds_attempts_that_are_not_undone(monkeypatch, kind, first):
         return
         yield
 
-    monkeypatch.setattr(claim._Attempt, "undo", undo)
+    monkeypatch.setattr(Attempt, "undo", undo)
     assert " for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 
 
 @pytest.mark.parametrize(("kind", "first"), [("lock", 3), *swept(("read-write", 0), ("semaphore", 4))])
 def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch, kind, first):
-    undo = claim._Attempt.undo
-    monkeypatch.setattr(claim._Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
+    undo = Attempt.undo
+    monkeypatch.setattr(Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
     # Or the lock is handed over to one of them.
     assert "for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import Node
-from redsync._protocols.claim import _Attempt
+from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion, SlidingWindow
 from tests.support.hunting import break_script, hunt, trust_records
@@ -63,27 +63,27 @@ async def hold(client, seconds):
 
 
 def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
-    undo = _Attempt.undo
+    undo = Attempt.undo
 
     def forget(attempt, *, leave):
-        mark = attempt.mark
+        mark = attempt._mark
         yield from undo(attempt, leave=leave)
-        attempt.mark = mark
+        attempt._mark = mark
 
-    monkeypatch.setattr(_Attempt, "undo", forget)
+    monkeypatch.setattr(Attempt, "undo", forget)
     assert "is held by" in hunt(Exclusion, range(310, 410))
 
 
 def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
     """Nodes keep it from the last ask on, for as long as the place."""
-    take_over = _Attempt.take_over
+    take_over = Attempt.take_over
 
     def believe(attempt, now):
         attempt._asked_at = now
         return take_over(attempt, now)
 
-    monkeypatch.setattr(_Attempt, "is_fresh", lambda attempt, now: True)
-    monkeypatch.setattr(_Attempt, "take_over", believe)
+    monkeypatch.setattr(Attempt, "is_fresh", lambda attempt, now: True)
+    monkeypatch.setattr(Attempt, "take_over", believe)
     assert "is held by" in hunt(Exclusion, range(211, 331))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from redsync._core.holds import HoldState
+from redsync._core.permits import PermitState
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Stepped
 
@@ -40,7 +41,7 @@ class Exclusion(Checker):
         for runner in machine.runners:
             if len(runner.session.holds):
                 for state in runner.session.holds:
-                    for slot in state.slots[: state.count] or (None,):
+                    for slot in _slots(state) or (None,):
                         complaint = self._look_at((state.keys.lock, slot), machine, state)
                         if complaint is not None:
                             return complaint
@@ -60,7 +61,7 @@ class Exclusion(Checker):
 
     @staticmethod
     def _believes(slot: int | None, machine: Machine, state: HoldState) -> bool:
-        has = slot is None or slot in state.slots[: state.count]
+        has = slot is None or slot in _slots(state)
         return has and not machine.crashed and state.valid(machine.clock.now())
 
     def _describe(self, thing: _Thing, *believers: tuple[Machine, HoldState]) -> str:
@@ -71,6 +72,11 @@ class Exclusion(Checker):
         key, slot = thing
         what = f"slot {slot} of " if slot is not None else ""
         return f"at {self.sim.now:.6f} {what}{key.decode(errors='replace')!r} is held by {who}"
+
+
+def _slots(state: HoldState) -> tuple[int, ...]:
+    """Return the slots that a permit has."""
+    return state.slots[: state.count] if isinstance(state, PermitState) else ()
 
 
 def _exclude(one: HoldState, other: HoldState) -> bool:

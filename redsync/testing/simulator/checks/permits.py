@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.holds import HoldState
+from redsync._core.permits import PermitState
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
 from redsync.testing.simulator.happenings import Sent, Stepped
@@ -52,7 +53,7 @@ class PermitBound(Checker):
     def _take_up(self, machine: Machine) -> None:
         for runner in machine.runners:
             for state in runner.session.holds:
-                if state.slots and state not in self._held:
+                if isinstance(state, PermitState) and state not in self._held:
                     # Votes count that were asked for last.
                     self._held[state] = machine, self._asked[state.claim]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync._core.holds import granted_slots, read_slots
+from redsync._core.permits import read_slots
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.rounds import PERMIT, is_granted, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
@@ -53,7 +53,8 @@ class Slots(Checker):
         if noun != PERMIT:
             return None
         if verb == "acquire" and is_granted(happening.reply):
-            limit, slots = int(happening.args[8]), granted_slots(happening.reply)
+            told = happening.reply
+            limit, slots = int(happening.args[8]), read_slots(told if isinstance(told, bytes) else told[0])
             if max(slots) >= limit:
                 return f"{self._node(happening)} granted slots {slots} of {limit}"
         keys = happening.keys

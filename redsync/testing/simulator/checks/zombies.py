@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from redsync._core.holds import HoldState, read_slots
+from redsync._core.permits import PermitState, read_slots
 from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
@@ -204,7 +204,7 @@ class Zombies(Checker):
     ) -> Iterator[tuple[str, float]]:
         state = self.hold(runner, key, claim.id, claim.mode)
         if state is not None and state.lost is None:
-            if key in self._slots:
+            if isinstance(state, PermitState):
                 yield from self._look_at_slots(node.index, key, state)
             return
         # Who is handed a read-write lock loses its place with that.
@@ -232,7 +232,7 @@ class Zombies(Checker):
                 if is_ours and not is_stray and not runner.listens(owner + b" " + key):
                     yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
 
-    def _look_at_slots(self, index: int, key: bytes, state: HoldState) -> Iterator[tuple[str, float]]:
+    def _look_at_slots(self, index: int, key: bytes, state: PermitState) -> Iterator[tuple[str, float]]:
         found = self.sim.nodes[index].store.peek(self._slots[key])
         has = found[0].get(state.claim) if found is not None and isinstance(found[0], Hash) else None
         others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None

@@ -1,0 +1,106 @@
+"""Permits: holds of slots of a semaphore; how nodes name slots, and what one round granted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
+
+from redsync._core.holds import HoldState, Renewal
+from redsync._core.limits import Limit
+from redsync._core.quorum import Choice, Tally
+
+__all__ = ["PermitState", "SlotGrant", "read_slots", "write_slots"]
+
+
+def read_slots(text: bytes) -> tuple[int, ...]:
+    """Return the slots that a node names.
+
+    Raises:
+        ValueError: It is no list of slots.
+    """
+    slots = tuple(map(int, text.split(b",")))
+    if write_slots(slots) != text or len(set(slots)) < len(slots):
+        raise ValueError(f"{text!r:.80} is no list of slots")
+    return slots
+
+
+def write_slots(slots: Iterable[int]) -> bytes:
+    """Return slots as nodes keep them."""
+    return b",".join(b"%d" % slot for slot in slots)
+
+
+class SlotGrant(NamedTuple):
+    """A node grants slots.
+
+    Attributes:
+        slots: Which.
+        taken: Bit map of all that are taken there, if that was asked for.
+    """
+
+    slots: tuple[int, ...]
+    taken: bytes = b""
+
+
+def _version(limit: Limit) -> int:
+    return limit.version
+
+
+class PermitState(HoldState):
+    """One permit: a hold of slots, of which the first `count` are not yet given back.
+
+    Attributes:
+        slots: Which slots it has.
+        limit: What is known of the limit of its semaphore.
+    """
+
+    __slots__ = ("limit", "slots")
+
+    what = "permit"
+
+    def grant(self, slots: tuple[int, ...], limit: Limit) -> None:
+        """Note which slots were won, under which limit."""
+        self.slots, self.limit = slots, limit
+
+    @property
+    def rest(self) -> bytes:
+        """The slots that remain, as a release says."""
+        return write_slots(self.slots[: self.count])
+
+    def strays(self, tally: Tally) -> int:
+        """Return the bit set of the nodes that did not grant just these slots in that round, but answered, also late.
+
+        There other slots are to be exchanged, or a place is left in the line.
+        """
+        ours = set(self.slots)
+        votes = enumerate(zip(tally.choices, tally.answers, strict=True))
+        return sum(
+            1 << i
+            for i, (choice, answer) in votes
+            if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
+        )
+
+    @classmethod
+    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
+        # Many permits are of one semaphore: its keys are sent once, and the newest limit that is known of it.
+        numbers: dict[bytes, int] = {}
+        limits: list[list[Limit]] = []
+        keys: list[bytes] = []
+        args: list[bytes | int] = []
+        for state, lease_ms in zip(holds, leases_ms, strict=True):
+            number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
+            if number > len(limits):
+                limits.append([])
+                keys += state.keys.held
+            limits[number - 1].append(state.limit)
+            args += (number, state.claim, state.rest, lease_ms)
+        newest = (max(known, key=_version).text for known in limits)
+        return Renewal(tuple(keys), (*args, *newest), limits)
+
+    def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
+        permits.setdefault(self.keys.lock, {})[self] = None
+
+    def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
+        if (ours := permits.get(self.keys.lock)) is not None:
+            ours.pop(self, None)
+            if not ours:
+                permits.pop(self.keys.lock, None)

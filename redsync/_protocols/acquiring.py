@@ -1,0 +1,89 @@
+"""Acquiring: asking for a new claim, waiting for it, undoing what came of a try. Shared by all that is claimed.
+
+Whatever the reason a round was not won for, its claims are undone on all nodes, unless all that were asked have
+refused, or the same is asked for again at once, now with a place in the queue. Then:
+
+* *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
+  until the deadline, and without a place that others would have to wait for;
+* *split vote* (contenders hold a minority each, so nobody can win): try again after a short random pause that grows;
+* *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
+  Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
+
+**Handed over.** A node that frees a lock claims it for the head of the queue in the same step, for as long as it would
+have kept the place, and says so with the *mark* of the ask that it answers. A quorum of these are as good as votes, and
+are believed from the instant of that ask. An undo may take away what was handed over since, so after one nothing counts
+that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
+the watchdog has to lengthen it; else we ask, and find our claims there.
+
+**Each try after an undo is a claim of its own**, with a number that no try before had. So an undo that comes late, over
+a connection that was given up, finds nothing of what was asked for since. The place in the queue goes on: it belongs to
+the owner. A try without an undo before it repeats its claim, and finds it where it was granted.
+
+What is claimed is a matter of the claim, see `claims`; who is served first, of the place, see `places`. Here neither is
+known by name.
+"""
+
+from __future__ import annotations
+
+from redsync._core.effects import Steps, broadcast, wait
+from redsync._core.holds import HoldState
+from redsync._core.runner import Session
+from redsync._protocols.attempts import Attempt
+from redsync._protocols.claims import Claim
+from redsync._protocols.demands import Demand
+from redsync._protocols.lining_up import line_up
+
+__all__ = ["acquire_new"]
+
+
+def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, now: float) -> Steps[HoldState | None]:
+    """Ask for a new claim until it is had, for as long as the demand says; None if others held it all the time.
+
+    Raises:
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit than the program.
+    """
+    attempt = Attempt(session, demand, claim, started)
+    settled = held = False
+    session.crowds.under_way += 1
+    turn = line_up(session, demand, attempt.place)
+    try:
+        now, may_ask = yield from turn.come(now, attempt.deadline)
+        if not may_ask:
+            return None
+        while True:
+            tally = yield from broadcast(attempt.ask(now))
+            now = tally.at
+            if tally.won and not claim.is_settled(tally):
+                attempt.note(tally)
+                tally, now = yield from claim.settle(tally, attempt.id, attempt.patience)
+            if tally.won and now < claim.valid_until(tally):
+                return attempt.hold(tally, now)
+            attempt.note(tally)
+            refusal = None if tally.won else claim.refusal(tally)
+            over = now >= attempt.deadline or refusal is not None
+            # A round that was won too late tells as little as one without answers: the nodes are too slow now.
+            mute = tally.without_quorum or tally.won
+            was_held, held = held, not mute
+            turn.note(mute=mute)
+            if refusal is None and attempt.repeats(tally, over=over):
+                # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
+                continue
+            leave = over or (mute and attempt.place.suspend())
+            if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):
+                yield from attempt.undo(leave=leave)
+            settled = over
+            if over:
+                attempt.conclude(tally, refusal, mute=mute, was_held=was_held)
+                return None
+            wake = yield from wait(attempt.sleep(tally, now, mute=mute))
+            now = wake.at
+            if wake.handed.bit_count() >= session.quorum and attempt.is_fresh(now):
+                return attempt.take_over(now)
+    except BaseException:
+        yield from attempt.drop(settled=settled)
+        raise
+    finally:
+        session.crowds.under_way -= 1
+        yield from turn.end()

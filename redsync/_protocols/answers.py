@@ -1,0 +1,161 @@
+"""Answers: what nodes' replies to an acquire say, read once, as they come in. A grant is true, a refusal is false."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redsync._core.limits import Limit
+from redsync._core.permits import SlotGrant, read_slots
+from redsync._protocols.shrinking import MOST_BYTES
+
+__all__ = [
+    "EXISTING",
+    "FOREIGN",
+    "FULL",
+    "NEW",
+    "OTHER_LIMIT",
+    "TAKEN",
+    "Forced",
+    "Refusal",
+    "SlotRefusal",
+    "read_by_arrival",
+    "read_by_ticket",
+    "read_forced",
+    "read_of_slots",
+]
+
+NEW, EXISTING = 1, 2
+"""Grants of a lock: the node keeps the claim from now on, or kept it already."""
+
+FULL, TAKEN, OTHER_LIMIT = b"full", b"taken", b"limit"
+"""Why slots are refused: there is no room, others have some of those that were asked for, the limit is another one."""
+
+
+class Refusal(NamedTuple):
+    """A node refuses a lock.
+
+    Attributes:
+        left_ms: Milliseconds for which it keeps the holder's claim; -1 if that has no end, or is not known.
+        holder: Whose claim it is, or whose turn.
+        ticket: The highest ticket of its queue, where tickets are drawn.
+        ahead: How many wait before the asker; -1 if it has no place.
+    """
+
+    left_ms: int
+    holder: bytes
+    ticket: int = 0
+    ahead: int = -1
+
+    def __bool__(self) -> bool:
+        return False
+
+
+FOREIGN = Refusal(-1, b"")
+"""The key holds a value of another type. It counts as an owner of its own, for it keeps the lock away as well."""
+
+
+class SlotRefusal(NamedTuple):
+    """A node refuses slots.
+
+    Attributes:
+        left_ms: Milliseconds until enough of them run out; -1 if that is not known.
+        reason: `FULL`, `TAKEN` or `OTHER_LIMIT`.
+        ticket: The highest ticket in its line.
+        ahead: How many wait before the asker, or how many slots they want who do.
+        taken: Bit map of what is taken there, if that is the reason.
+        limit: The limit that it knows, if that is the reason, and it knows any.
+    """
+
+    left_ms: int
+    reason: bytes
+    ticket: int
+    ahead: int
+    taken: bytes = b""
+    limit: Limit | None = None
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def read_by_arrival(reply: Any) -> int | Refusal:
+    """Read a reply to an acquire whose waiters are served by arrival.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if reply.__class__ is list and [word.__class__ for word in reply] in ([int, bytes], [int, bytes, int]):
+        left_ms, holder, *ahead = reply
+        return Refusal(left_ms, holder, 0, *ahead)
+    return _read_code(reply)
+
+
+def read_by_ticket(reply: Any) -> int | Refusal:
+    """Read a reply to an acquire whose waiters are served by ticket.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if reply.__class__ is list and [word.__class__ for word in reply] in ([int, bytes, int], [int, bytes, int, int]):
+        return Refusal(*reply)
+    return _read_code(reply)
+
+
+def _read_code(reply: Any) -> int | Refusal:
+    if reply.__class__ is int and reply in (NEW, EXISTING):
+        return int(reply)
+    if reply.__class__ is int and reply == 0:
+        return FOREIGN
+    raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
+
+
+def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> SlotGrant | SlotRefusal | Refusal:
+    """Read a reply to an acquire of slots.
+
+    Args:
+        reply: The reply.
+        wanted: How many were asked for.
+        permits: How many there are.
+        tells: Whether what is taken was asked for.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if reply.__class__ is int and reply == 0:
+        return FOREIGN
+    words = [word.__class__ for word in reply] if reply.__class__ is list else []
+    if words != [int, bytes, int, int, bytes, int]:
+        grant = _read_grant(reply, words, tells=tells)
+        if len(grant.slots) != wanted or (tells and max(grant.slots) >= permits):
+            raise ValueError("a grant names as many slots as were wanted, all of them below the limit")
+        return grant
+    left_ms, reason, ticket, ahead, detail, _ = reply
+    if len(detail) > MOST_BYTES:
+        raise ValueError("no semaphore has so many slots")
+    if reason == OTHER_LIMIT:
+        return SlotRefusal(left_ms, reason, ticket, ahead, limit=Limit.read(detail) if detail else None)
+    return SlotRefusal(left_ms, reason, ticket, ahead, detail)
+
+
+def _read_grant(reply: Any, words: list[type], *, tells: bool) -> SlotGrant:
+    if not tells and reply.__class__ is bytes:
+        return SlotGrant(read_slots(reply))
+    if not tells or words != [bytes, bytes] or len(reply[1]) > MOST_BYTES:
+        raise ValueError("an acquire is answered by slots, or by the reason why there are none")
+    return SlotGrant(read_slots(reply[0]), reply[1])
+
+
+class Forced(NamedTuple):
+    """A node has done a forced release; `had`: whether it kept such a claim."""
+
+    had: bool
+
+
+def read_forced(reply: Any) -> Forced | Refusal:
+    """Read a reply to a forced release.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if reply.__class__ is not int or reply not in (1, 0, -1):
+        raise ValueError("a forced release is answered by 1, 0 or -1")
+    return FOREIGN if reply == -1 else Forced(reply == 1)

@@ -1,0 +1,263 @@
+"""One acquire's attempt: what has been asked of which nodes, enough to undo it at any point; see `acquiring`.
+
+It knows neither what is claimed (`claims`) nor how one waits (`places`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from redsync._core.effects import Broadcast, Steps, Wait, tell
+from redsync._core.holds import HoldState
+from redsync._core.quorum import Tally
+from redsync._core.runner import Session
+from redsync._core.timing import retry_delay
+from redsync._protocols.claims import Claim
+from redsync._protocols.demands import Demand
+from redsync._protocols.lease import abandon, renew_at
+from redsync._protocols.rounds import no_quorum, time_left
+from redsync.exceptions import RedsyncError
+
+__all__ = ["Attempt"]
+
+_GRACE = 0.003
+"""Seconds to wait for more nodes' wake-ups after the first: a release reaches the nodes one after the other."""
+
+_CROWDED = 0.001
+"""Seconds in the queue after which a lock counts as crowded: the next acquire asks for a place with its first try."""
+
+_LAST_TRY = 0.03
+"""Seconds that a try may take when the caller's time is already up, so that timeouts are kept within 50 ms."""
+
+
+class Attempt:
+    """What one acquire has done so far: enough to undo it at any point.
+
+    Attributes:
+        id: What nodes keep for the claim, unlike that of any other.
+        place: How it waits.
+        deadline: When the caller's timeout is over.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_asked_at",
+        "_asking",
+        "_claim",
+        "_demand",
+        "_doubtful",
+        "_failures",
+        "_hurried",
+        "_kept_until",
+        "_left",
+        "_mark",
+        "_repeats",
+        "_session",
+        "_splits",
+        "_started",
+        "_state",
+        "_touched",
+        "_tries",
+        "deadline",
+        "id",
+        "place",
+    )
+
+    def __init__(self, session: Session, demand: Demand, claim: Claim, started: float) -> None:
+        self._session = session
+        self._demand = demand
+        self._claim = claim
+        self._started = started
+        self._state: HoldState | None = None
+        self.id = demand.owner.claim(next(session.claims))
+        self.place = claim.place(started)
+        self.deadline = demand.deadline(started)
+        # Nodes asked since the last undo, those of them that may have granted, and all that were ever asked.
+        self._asked = self._doubtful = self._touched = 0
+        self._kept_until = self._asked_at = 0.0
+        self._asking = self._left = self._repeats = self._hurried = False
+        self._mark: bytes | None = None
+        self._failures = self._splits = self._tries = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a node that was asked since the last undo may have granted."""
+        return self._doubtful != 0
+
+    @property
+    def _wake_key(self) -> bytes | None:
+        """What the nodes' wake-ups for this attempt say; None if there will be none."""
+        return self._demand.owner.wire + b" " + self._demand.keys.lock if self.place.taken else None
+
+    # Asking.
+
+    def ask(self, now: float) -> Broadcast:
+        """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
+        claim, place = self._claim, self.place
+        patience = self.patience(now)
+        self._hurried = patience < claim.round_timeout
+        self._asking, self._left = True, False
+        self._tries += 1
+        if not self._repeats:
+            claim.begin()
+        self._repeats = False
+        command = claim.ask(self.id, place.ask(now))
+        self._mark, self._asked_at = place.mark, now
+        kept = max(claim.lease, place.kept) if place.taken else claim.lease
+        self._kept_until = max(self._kept_until, now + patience + kept)
+        return Broadcast(
+            command,
+            self._demand.owner,
+            claim.judge,
+            patience,
+            claim.guard,
+            decide=claim.decide,
+            listen=self._wake_key,
+            thorough=place.enough,
+            late=True,
+        )
+
+    def patience(self, now: float) -> float:
+        """Return for how many seconds a round that begins now may wait for nodes."""
+        usual = self._claim.round_timeout
+        return min(usual, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else usual
+
+    def note(self, tally: Tally) -> None:
+        """Take note of which nodes were asked."""
+        self._asking = False
+        self._touched |= tally.sent
+        self._asked |= tally.sent
+        # Who refuses keeps no claim of ours, also none of an earlier round.
+        self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
+        self._kept_until = max(self._kept_until, tally.at + self._claim.lease)
+
+    def repeats(self, tally: Tally, *, over: bool) -> bool:
+        """Take note of a round without success; return whether to ask again at once, without an undo before."""
+        claim = self._claim
+        if tally.won:
+            self._repeats = claim.insist(tally)
+        elif not tally.without_quorum:
+            self._repeats = claim.adapt(tally)
+            if not self._repeats and not over and claim.may_queue(tally):
+                self._queue(tally)
+        return self._repeats
+
+    def _queue(self, tally: Tally) -> None:
+        """Ask for a place with the next try, if this round has told enough for that."""
+        if self.place.learn(tally):
+            self._claim.queued()
+            self._repeats = True
+
+    # Undoing.
+
+    def undo(self, *, leave: bool) -> Steps[None]:
+        """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""
+        demand, place = self._demand, self.place
+        leave = place.taken and (leave or place.unsettled)
+        # What nodes hand over until they get this is taken away again, and not to be counted.
+        self._mark = None
+        # A round that was interrupted may have been sent to any node.
+        # Our place may be anywhere that we ever asked; our claim only where we asked for it.
+        owed_to = self._session.all_nodes if self._asking else self._touched if leave else self._asked
+        back = () if leave else self._claim.given_back()
+        until = self._kept_until
+        drop = abandon(demand.kind, demand.keys, demand.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until)
+        if back:
+            # At once or never: a node that gave the place back later would give it to one who has left.
+            command = drop.command._replace(args=(*drop.command.args, *back))
+            yield from tell(drop._replace(command=command, owed_to=0))
+        yield from tell(drop)
+        if back:
+            # Nodes that were never asked keep the place too now, and are to be told when we leave it.
+            self._touched = self._session.all_nodes
+        # Only now: an interruption before it was sent finds all of it still to be undone.
+        self._doubtful = self._asked = 0
+        self.id = demand.owner.claim(next(self._session.claims))
+        self._left = leave
+        if leave:
+            place.leave()
+
+    def drop(self, *, settled: bool) -> Steps[None]:
+        """Undo everything, also what was won, unless that is settled."""
+        if settled:
+            return
+        # Interrupted: a claim may be on its way to any node, and a place in any queue.
+        if self._state is not None:
+            self._session.holds.remove(self._state)
+            self._state = None
+        if self._asking or self._touched:
+            yield from self.undo(leave=True)
+
+    def conclude(self, tally: Tally, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
+        """Return if others hold it, now that it is over; else raise."""
+        if refusal is not None:
+            raise refusal
+        # In no time nobody can answer. Then the round before it tells whether others hold it.
+        if mute and not (was_held and self._hurried):
+            raise no_quorum(self._demand.name, tally, self._demand.kind.label)
+
+    # Waiting.
+
+    def sleep(self, tally: Tally, now: float, *, mute: bool) -> Wait:
+        """Return the sleep before the next try."""
+        luck = self._session.luck()
+        if mute:
+            self._failures += 1
+            pause = retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
+            return Wait(self.deadline, retry_at=now + pause)
+        pause = self.place.pause(self._tries, luck, lambda: self._usual_pause(tally, luck))
+        return Wait(min(self.deadline, now + pause), self._wake_key, self._session.quorum, _GRACE, self._mark)
+
+    def _usual_pause(self, tally: Tally, luck: float) -> float:
+        """Return how many seconds to sleep after a refusal."""
+        if self._claim.is_split(tally):
+            # From now on each try takes a place, in the same step that refuses it. But who has just left the queue
+            # comes after all who have finished queueing by then, and of them this round knows nothing.
+            if not self._left:
+                self._queue(tally)
+            self._splits += 1
+            return retry_delay(self._splits, luck, longest=0.05)
+        self._failures = self._splits = 0
+        return min(time_left(tally) + 0.001 + self._claim.spread * luck, self.place.patience(tally, luck))
+
+    # Succeeding.
+
+    def hold(self, tally: Tally, now: float) -> HoldState:
+        """Take up the hold that was won."""
+        session, lease, sent_at = self._session, self._claim.lease, tally.sent_at
+        # A place lasts where the round that won did not come.
+        kept_until = max(self._kept_until, now + lease) if self.place.taken else now + lease
+        renewal_at = renew_at(sent_at, lease) if self._demand.renewed else math.inf
+        valid_until, touched = self._claim.valid_until(tally), self._touched | tally.sent
+        state = self._claim.hold(self.id, sent_at, valid_until, renewal_at, touched, kept_until)
+        if session.nodes > session.quorum:
+            # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
+            turn = session.timing.round_timeout(lease)
+            state.fill_at = (sent_at // turn + 2) * turn
+            state.tally = tally
+        state.queued = self.place.taken and sent_at - self._started > _CROWDED
+        self._claim.note_won(state, tally)
+        return self._take_up(state)
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether what nodes handed over since they were asked lasts long enough to be lengthened in time."""
+        return now < (self._asked_at + self._handed_until) / 2
+
+    @property
+    def _handed_until(self) -> float:
+        return self._session.timing.valid_until(self._asked_at, self.place.kept)
+
+    def take_over(self, now: float) -> HoldState:
+        """Take up the hold that a quorum of nodes handed over: each keeps it for as long as the place it knew."""
+        believed_until, claim = self._handed_until, self._claim
+        turn = min(claim.round_timeout, self.place.kept / 12)
+        renewal_at = min((now // turn + 2) * turn, (now + believed_until) / 2)
+        state = claim.hold(self.id, now, believed_until, renewal_at, self._touched, self._kept_until)
+        state.queued = True
+        return self._take_up(state)
+
+    def _take_up(self, state: HoldState) -> HoldState:
+        self._state = state
+        self._claim.take_up(state)
+        self._demand.receipt.state = state
+        return state

@@ -1,0 +1,183 @@
+"""What is claimed: a whole lock, here; one that grants fencing tokens, see `tokens`; slots, see `slot_claims`.
+
+The acquiring loop (`acquiring`) knows the interface of `Claim` alone, and how one waits is the matter of `places`. One
+object serves one acquire, which asks as often as it must.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from redsync._core.effects import Arg, Command, Steps
+from redsync._core.holds import HoldState
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.runner import Session
+from redsync._protocols.demands import Demand
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.places import PLACE_KEPT, Place, Waiting
+from redsync._protocols.rounds import most_refusals, type_error
+from redsync.exceptions import RedsyncError
+
+__all__ = ["Claim", "Settlement", "listen"]
+
+_SHORTEST_HANDED = 1.0
+"""Seconds of the shortest lease with which one is handed a lock: it must be renewed before half of it is over."""
+
+
+class Settlement(NamedTuple):
+    """What became of a round that was won, but was not enough.
+
+    Attributes:
+        tally: The round that was won, if it counts now, or else the one in which that failed.
+        at: The instant at which that was known, seconds on the driver's clock.
+    """
+
+    tally: Tally
+    at: float
+
+
+class Claim:
+    """A whole lock, as one acquire claims it.
+
+    Attributes:
+        lease: Seconds for which nodes shall keep what they are asked for now.
+        guard: For how many seconds a node must have remembered everything to grant.
+        round_timeout: How long a round may wait for nodes, in seconds.
+        decide: Replaces the plain count of votes, see `Tally`.
+        spread: Seconds over which those who wait for one holder spread their looks when its time is up.
+    """
+
+    decide: Callable[[Tally], Verdict] | None = None
+    spread = 0.02
+    _hold_class = HoldState
+
+    def __init__(self, session: Session, demand: Demand) -> None:
+        timing = session.timing
+        self._session = session
+        self._demand = demand
+        self.lease = timing.lease if demand.lease is None else demand.lease
+        self.guard = timing.guard(self.lease)
+        self.round_timeout = timing.round_timeout(self.lease)
+        self._memory: Arg = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
+        self._longest = math.inf if demand.max_hold is None else demand.max_hold
+        self._read: Callable[[object], object]
+
+    # Asking.
+
+    def place(self, started: float) -> Place:
+        """Return the place of one that begins to wait at that instant."""
+        demand = self._demand
+        waits = demand.timeout != 0
+        marks = self._session.marks if self._handed_over else None
+        kept = min(PLACE_KEPT, self.lease)
+        place = self._new_place(Waiting(demand.owner, waits, demand.crowded and waits, marks, kept, started))
+        self._read = place.read
+        return place
+
+    def _new_place(self, waiting: Waiting) -> Place:
+        return self._demand.queue(waiting)
+
+    @property
+    def _handed_over(self) -> bool:
+        """Whether it counts if nodes hand it over."""
+        # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
+        demand = self._demand
+        return demand.lease is None and demand.holds == 1 and self.lease >= _SHORTEST_HANDED
+
+    def begin(self) -> None:
+        """Begin a try: what the one before it has found out is void."""
+
+    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        """Return the command of the next round, which asks for a place as well."""
+        demand = self._demand
+        keys = demand.keys.all if place or demand.kind.mode else (demand.keys.lock,)
+        args = (claim, demand.holds, milliseconds(self.lease), self._memory)
+        return Command(demand.kind.acquire, keys, args + place)
+
+    def judge(self, reply: object) -> object:
+        """Read a reply, see `quorum.Judge`."""
+        return self._read(reply)
+
+    # What a round says.
+
+    def valid_until(self, tally: Tally) -> float:
+        """Return until when what was won may be believed."""
+        return min(self._session.timing.valid_until(tally.sent_at, self.lease), tally.sent_at + self._longest)
+
+    def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
+        """Take note of a round that was won; return whether it counts as it is."""
+        return True
+
+    def settle(self, tally: Tally, claim: bytes, patience: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
+        """Do what it takes that a round counts; `patience(now)`: for how many seconds a further one may wait."""
+        yield from ()
+        return Settlement(tally, tally.at)
+
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Return the error to raise if what the nodes said rules the claim out for good."""
+        return type_error(self._demand.name, tally)
+
+    def insist(self, tally: Tally) -> bool:  # noqa: ARG002
+        """Take note of a round that was won too late to count; return whether to ask for the same at once."""
+        return False
+
+    def adapt(self, tally: Tally) -> bool:  # noqa: ARG002
+        """Take note of a round that was not won; return whether to ask for something else at once."""
+        return False
+
+    def may_queue(self, tally: Tally) -> bool:
+        """Whether it makes sense to take a place at once."""
+        return not self.is_split(tally)
+
+    def queued(self) -> None:
+        """Take note that the next round asks for a place that the one before it did not have."""
+
+    def is_split(self, tally: Tally) -> bool:
+        """Whether no other owner can be seen to have a quorum: then waiting for its release would most likely be vain.
+
+        An owner's claims on nodes that failed are not seen. Who takes a holder for a split vote asks once too often;
+        who takes a split vote for a holder sleeps while nobody is left to wake anybody.
+        """
+        return most_refusals(tally) + tally.choices.count(None) < tally.quorum
+
+    def given_back(self) -> tuple[Arg, ...]:
+        """Return what an undoing says of a place that goes on; empty if nodes keep it anyway."""
+        return ()
+
+    # The hold.
+
+    def hold(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
+        self, claim: bytes, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float
+    ) -> HoldState:
+        """Return the hold that comes of it; arguments as for `HoldState`, `since`: the instant at which it began."""
+        demand = self._demand
+        return self._hold_class(
+            demand.name,
+            demand.kind,
+            demand.keys,
+            demand.owner,
+            claim,
+            demand.holds,
+            self.lease,
+            valid_until,
+            renewal_at,
+            since + self._longest,
+            touched,
+            kept_until,
+        )
+
+    def note_won(self, state: HoldState, tally: Tally) -> None:
+        """Note in a hold what the round that won it has told."""
+
+    def take_up(self, state: HoldState) -> None:
+        """Take up the hold: from now on it is renewed, and to be given back."""
+        listen(state, self._demand)
+        self._session.holds.add(state)
+
+
+def listen(state: HoldState, demand: Demand) -> None:
+    """Let the holder be told of the loss of a hold in the way that the demand asks for."""
+    if demand.on_lost is not None:
+        state.on_lost.append(demand.on_lost)

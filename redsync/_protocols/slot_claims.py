@@ -1,0 +1,207 @@
+"""Slots as they are claimed: which ones a permit asks for, and what a round has won. Shared by all that is counted.
+
+A semaphore of P permits is P *slots*, each of them owned by one permit at a time as a lock is: a permit has a slot if a
+quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are no more than P.
+
+* *The first try* names a slot to start from, by chance; each node grants the first free ones from there on, cyclically.
+  Nodes on which the same slots are taken choose the same ones, so that one round is enough; that is the usual case.
+* *If nodes chose differently*, the permit picks those slots that most nodes have granted or may still have free, and
+  asks for exactly them, at once. A node exchanges what it granted before. (See `slot_search`.)
+* *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `slot_lines`). A node
+  grants only what is left when everybody before it has got what it wants. So who waits for many is not overtaken by
+  those who want few, and who fits is not held up.
+
+How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
+under the one limit that a quorum of nodes has; nodes that know an older one learn it from the question itself. What a
+lowered limit asks for besides is in `shrinking`, which limits are believed in `_core.limits`.
+"""
+
+from __future__ import annotations
+
+from redsync._core.effects import Arg, Command
+from redsync._core.holds import HoldState
+from redsync._core.limits import Limit
+from redsync._core.permits import PermitState
+from redsync._core.quorum import Tally, Verdict
+from redsync._core.runner import Session
+from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
+from redsync._protocols.claims import Claim
+from redsync._protocols.demands import Demand
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.places import Place, Waiting
+from redsync._protocols.rounds import told, type_error
+from redsync._protocols.slot_lines import SlotLine, WindowLine
+from redsync._protocols.slot_search import SlotSearch
+from redsync._protocols.windows import Window
+from redsync.exceptions import ConfigurationError, RedsyncError
+
+__all__ = ["SlotClaim", "WindowClaim"]
+
+
+class SlotClaim(Claim):
+    """Slots, as one permit claims them: all that it wants, or none.
+
+    Attributes:
+        contested: Whether the limit of some node was another one of the same version, when the last round was over.
+    """
+
+    _hold_class = PermitState
+    _line: SlotLine
+
+    def __init__(self, session: Session, demand: Demand, limit: Limit) -> None:
+        """Begin to claim; `limit`: what is known of the semaphore's limit, to be kept up to date."""
+        super().__init__(session, demand)
+        self._limit = limit
+        self._search = SlotSearch(demand.holds, limit, session.luck)
+        self.contested = self._newer = False
+
+    @property
+    def _handed_over(self) -> bool:
+        return False  # What gets free is not handed over.
+
+    def _new_place(self, waiting: Waiting) -> Place:
+        self._line = self._new_line(waiting)
+        return self._line
+
+    def _new_line(self, waiting: Waiting) -> SlotLine:
+        return SlotLine(waiting)
+
+    def begin(self) -> None:
+        self._search.begin()
+
+    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        return super().ask(claim, (*place, *self._search.ask()))
+
+    def judge(self, reply: object) -> object:
+        return read_of_slots(reply, self._demand.holds, self._search.permits, tells=self._search.tells)
+
+    def decide(self, tally: Tally) -> Verdict:
+        """Return WON if a quorum of nodes has granted each of as many slots as are wanted."""
+        wanted, search = self._demand.holds, self._search
+        votes = search.votes(tally)
+        best = sorted(votes.values(), reverse=True)[:wanted]
+        least = best[-1] if len(best) == wanted else 0
+        if least >= tally.quorum:
+            return Verdict.WON
+        heard = tally.granted + tally.refused
+        unheard = len(tally.nodes) - heard - tally.failed
+        if tally.without_quorum or not unheard:
+            return Verdict.LOST
+        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
+        if self._line.has_ticket or least + unheard >= tally.quorum or heard < tally.quorum:
+            return Verdict.PENDING
+        # Those who are heard are not enough for these slots, but perhaps for others; else it takes the rest.
+        hopeless = heard - _full(tally) + unheard < tally.quorum
+        return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
+
+    def adapt(self, tally: Tally) -> bool:
+        return self._search.exchange(tally, newer=self._newer)
+
+    def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket is ordered, whoever is refused)
+        return True
+
+    def queued(self) -> None:
+        self._search.widen()
+
+    def is_split(self, tally: Tally) -> bool:
+        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain.
+
+        The same if all that was granted is reserved: no node knows of enough to refuse. That ends when what lives on
+        bare majorities has been filled up.
+        """
+        return _full(tally) + tally.choices.count(None) < tally.quorum
+
+    def given_back(self) -> tuple[Arg, ...]:
+        return self._line.given_back(self._demand.holds)
+
+    def note_won(self, state: HoldState, tally: Tally) -> None:
+        assert isinstance(state, PermitState), "the hold that comes of slots"
+        search, limit = self._search, self._limit
+        self._hear(tally)
+        state.grant(search.won(tally), limit)
+        limit.prove(search.version)
+        if search.version == limit.version and search.is_within(tally):
+            limit.lowered = False
+
+    # Being refused.
+
+    def refusal(self, tally: Tally) -> RedsyncError | None:
+        """Learn the limit; return the error to raise if it can't be had at all.
+
+        That is so if the nodes have another limit than the programs, if there are fewer permits than are wanted, or
+        if the key is in use for something else.
+        """
+        others, limit, demand = self._hear(tally), self._limit, self._demand
+        if demand.holds > limit.permits:
+            resized = f"semaphore {demand.name!r} was resized to {limit.permits} permits"
+            return ConfigurationError(f"{resized}: {demand.holds} at once can't be had")
+        if len(others) > len(tally.nodes) - tally.quorum:
+            return limit.differs(demand.name, others[0])
+        return type_error(demand.name, tally, limit.noun)
+
+    def _hear(self, tally: Tally) -> list[Limit]:
+        """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
+        limit, before = self._limit, self._limit.version
+        differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
+        others = [refusal.limit for refusal in differs if refusal.limit is not None]
+        alike = [other for other in others if other.per_us == limit.per_us]
+        # Who knows none, or an older one, refuses ours as void.
+        void = len(differs) - len(others) + sum(other.version < before for other in alike)
+        if void > len(tally.nodes) - tally.quorum and before == self._search.version:
+            limit.forget()
+        for other in alike:
+            limit.learn(other.version, other.permits)
+        others = [other for other in others if other.per_us != limit.per_us]
+        if limit.version == before:
+            others += [other for other in alike if other.version == before]
+        self.contested, self._newer = bool(others), limit.version != before
+        return others
+
+
+class WindowClaim(SlotClaim):
+    """Slots of a rate limiter: nobody holds them. They are neither renewed nor given back, and run out by themselves.
+
+    Attributes:
+        has_queued: Whether nodes may have a place of it.
+    """
+
+    spread = 0.0  # Those who wait for a window are told different times.
+
+    def __init__(self, session: Session, demand: Demand, limit: Limit, window: Window) -> None:
+        super().__init__(session, demand, limit)
+        self._window = window
+        self._useful = 0.0
+        self.guard, self.round_timeout = window.guard, window.round_timeout
+        self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
+
+    def _new_line(self, waiting: Waiting) -> SlotLine:
+        return WindowLine(waiting, self._window, self._limit)
+
+    @property
+    def has_queued(self) -> bool:
+        return self._line.taken
+
+    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        self.lease, self._useful = self._window.terms()
+        return super().ask(claim, place)
+
+    def valid_until(self, tally: Tally) -> float:
+        """Return until when it counts that a round was won."""
+        return tally.sent_at + self._useful
+
+    def insist(self, tally: Tally) -> bool:
+        """The nodes have the slots already: all that is asked for is more time."""
+        self._window.note(tally.at - tally.sent_at, late=True)
+        return self._search.insist(tally)
+
+    def note_won(self, state: HoldState, tally: Tally) -> None:
+        super().note_won(state, tally)
+        self._window.note(tally.at - tally.sent_at, late=False)
+
+    def take_up(self, state: HoldState) -> None:
+        """It is nobody's."""
+
+
+def _full(tally: Tally) -> int:
+    """Return how many nodes have no room."""
+    return sum(refusal.reason == FULL for refusal in told(tally))

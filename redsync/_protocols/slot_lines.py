@@ -1,0 +1,84 @@
+"""Lines: how those who are refused slots wait for room, by ticket; see `places`.
+
+A grant takes the place in the line away, and what a permit wants stands there with its place. So an undoing gives the
+place back to a permit that goes on waiting.
+"""
+
+from __future__ import annotations
+
+from redsync._core.effects import Arg
+from redsync._core.limits import Limit
+from redsync._core.quorum import Tally
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.places import Place, Waiting, highest_ticket, patience
+from redsync._protocols.rounds import told
+from redsync._protocols.windows import Window
+
+__all__ = ["SlotLine", "WindowLine"]
+
+
+class SlotLine(Place):
+    """A place in the line for the permits of a semaphore, by a ticket of its own choice.
+
+    Attributes:
+        has_ticket: Whether it has chosen one.
+    """
+
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__(waiting)
+        self._ticket = 0
+        self._suspended = False
+
+    @property
+    def has_ticket(self) -> bool:
+        return self._ticket > 0
+
+    @property
+    def words(self) -> tuple[Arg, ...]:
+        """The place, as nodes are told it."""
+        keeps = self._waits and not self._suspended
+        return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
+
+    def given_back(self, wanted: int) -> tuple[Arg, ...]:
+        """Return what an undoing says to get the place back that grants have taken away; empty if there is none."""
+        return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
+
+    def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
+        return True
+
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
+        self.taken = self.taken or (self.has_ticket and not self._suspended)
+        return self.words
+
+    def learn(self, tally: Tally) -> bool:
+        tickets = [refusal.ticket for refusal in told(tally)]
+        suspended, self._suspended = self._suspended, False
+        if not (suspended and self._ticket):
+            if self._ticket or not self._waits or len(tickets) < tally.quorum:
+                return False
+            self._ticket = highest_ticket(tickets) + 1
+        return True
+
+    def suspend(self) -> bool:
+        self._suspended = True
+        return False
+
+    def leave(self) -> None:
+        self._ticket, self.taken = 0, False
+
+    def patience(self, tally: Tally, luck: float) -> float:
+        return patience(tally, luck, self.kept)
+
+
+class WindowLine(SlotLine):
+    """A place in the line for the permits of a rate limiter, which only run out: each waiter is told when."""
+
+    def __init__(self, waiting: Waiting, window: Window, limit: Limit) -> None:
+        super().__init__(waiting)
+        self._window = window
+        self._limit = limit
+        self.kept = window.place_kept
+
+    def patience(self, tally: Tally, luck: float) -> float:
+        ahead = min((refusal.ahead for refusal in told(tally)), default=0)
+        return self._window.patience(luck, ahead / self._limit.permits)

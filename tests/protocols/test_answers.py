@@ -1,0 +1,101 @@
+"""What nodes reply to an acquire: each known shape is read, and everything else is refused."""
+
+import pytest
+
+from redsync._core.permits import SlotGrant
+from redsync._protocols.answers import (
+    EXISTING,
+    FOREIGN,
+    NEW,
+    Forced,
+    Refusal,
+    SlotRefusal,
+    read_by_arrival,
+    read_by_ticket,
+    read_forced,
+    read_of_slots,
+)
+from redsync._protocols.shrinking import MOST_BYTES
+from tests.protocols.conftest import GARBAGE
+
+READERS = [read_by_arrival, read_by_ticket]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_grants_are_true_and_a_foreign_value_refuses(read):
+    assert (read(1), read(2)) == (NEW, EXISTING)
+    assert read(0) is FOREIGN
+    assert not FOREIGN
+
+
+def test_refusal_says_who_holds_it_and_how_many_wait():
+    assert read_by_arrival([20, b"a"]) == Refusal(20, b"a")
+    assert read_by_arrival([20, b"a", 3]) == Refusal(20, b"a", ahead=3)
+    assert read_by_ticket([-1, b"a", 7]) == Refusal(-1, b"a", 7)
+    assert read_by_ticket([20, b"a", 7, 3]) == Refusal(20, b"a", 7, 3)
+    assert not Refusal(20, b"a")
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("reply", [*GARBAGE, 3, True, [20], [20, "a"], [20, b"a", 7, 3, 1], [20, b"a", b"7"]])
+def test_garbage_is_no_answer(read, reply):
+    with pytest.raises(ValueError, match="an acquire is answered"):
+        read(reply)
+
+
+def test_queue_without_tickets_tells_none():
+    with pytest.raises(ValueError, match="an acquire is answered"):
+        read_by_arrival([20, b"a", 7, 3])
+    with pytest.raises(ValueError, match="an acquire is answered"):
+        read_by_ticket([20, b"a"])
+
+
+def slots(reply, wanted=2, *, tells=False):
+    return read_of_slots(reply, wanted, 8, tells=tells)
+
+
+def test_slots_are_granted_or_refused_for_a_reason():
+    assert slots(b"3,0") == SlotGrant((3, 0))
+    assert slots([b"3,0", b"\xf0"], tells=True) == SlotGrant((3, 0), b"\xf0")
+    assert slots(0) is FOREIGN
+    assert slots([20, b"full", 7, 3, b"", 8]) == SlotRefusal(20, b"full", 7, 3)
+    assert slots([20, b"taken", 7, 3, b"\xf0", 8]) == SlotRefusal(20, b"taken", 7, 3, b"\xf0")
+    told = slots([-1, b"limit", 0, 0, b"17 9", 9])
+    assert (told.limit.version, told.limit.permits) == (17, 9)
+    assert slots([-1, b"limit", 0, 0, b"", 9]).limit is None
+    assert not told
+
+
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *GARBAGE,
+        1,
+        b"3",
+        [b"3,0"],
+        [b"3", b"\xf0"],
+        [b"3,0", bytes(MOST_BYTES + 1)],
+        [20, b"full", 7, 3, b""],
+        [20, b"taken", 7, 3, bytes(MOST_BYTES + 1), 8],
+        [-1, b"limit", 0, 0, b"x", 9],
+    ],
+)
+def test_garbage_is_no_answer_about_slots(reply, tells):
+    with pytest.raises((ValueError, TypeError)):
+        slots(reply, tells=tells)
+
+
+def test_grant_tells_what_is_taken_if_that_was_asked_for_and_else_not():
+    for reply, tells in ((b"3,0", True), ([b"3,0", b"\xf0"], False), ([b"3,9", b"\xf0"], True)):
+        with pytest.raises(ValueError, match="slots"):
+            slots(reply, tells=tells)
+
+
+def test_forced_release_tells_whether_there_was_a_holder():
+    assert (read_forced(1), read_forced(0)) == (Forced(True), Forced(False))
+    assert read_forced(0), "the node has done it"
+    assert read_forced(-1) is FOREIGN
+    for reply in (*GARBAGE, 2, True):
+        with pytest.raises(ValueError, match="a forced release"):
+            read_forced(reply)
