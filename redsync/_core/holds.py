@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from redsync._core.claims import ClaimKind
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, Votes
 
 if TYPE_CHECKING:
     from redsync._core.limits import Limit
@@ -60,7 +60,7 @@ class HoldState:
         renew_at: When the watchdog renews it next; infinity if it does not renew it.
         fill_at: When to see whether more than a bare majority keeps the claim; infinity once that is so.
         fill_pause: Seconds between the last two such looks.
-        tally: The round that won it, with the votes that came late; None once it was looked at, or a
+        tally: The round that won it, in which late votes are noted; None once it was looked at, or a
             renewal has told anew who keeps it.
         ends_at: When `max_hold` ends it, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
@@ -176,8 +176,8 @@ class HoldState:
         """What a release says besides the count: Redisson's channel."""
         return self.keys.channel
 
-    def strays(self, tally: Tally) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
-        """Return the bit set of the nodes that granted something else in that round, also late."""
+    def strays(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
+        """Return the bit set of the nodes that granted something else."""
         return 0
 
     @property

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.limits import Limit
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Choice, Votes
 
 __all__ = ["PermitState", "SlotGrant", "read_slots", "write_slots"]
 
@@ -66,16 +66,15 @@ class PermitState(HoldState):
         """The slots that remain, as a release says."""
         return write_slots(self.slots[: self.count])
 
-    def strays(self, tally: Tally) -> int:
-        """Return the bit set of the nodes that did not grant just these slots in that round, but answered, also late.
+    def strays(self, votes: Votes) -> int:
+        """Return the bit set of the nodes that answered, but did not grant just these slots.
 
         There other slots are to be exchanged, or a place is left in the line.
         """
         ours = set(self.slots)
-        votes = enumerate(zip(tally.choices, tally.answers, strict=True))
         return sum(
             1 << i
-            for i, (choice, answer) in votes
+            for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
             if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
         )
 

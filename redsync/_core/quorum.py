@@ -13,8 +13,8 @@ share a node, also for even N, and that shared node is the whole safety argument
 A LOST round is either *busy* (enough nodes answered, they refused) or *without quorum* (more than `n - quorum` nodes
 FAILED). The two are never merged: busy is an answer, no quorum is an outage.
 
-Votes that come after the verdict are not counted: a protocol that was resumed with a tally may read it without it
-changing under its eyes. Not thread-safe: the driver that fills a tally guards it.
+A protocol that is resumed with a tally reads it without it changing under its eyes: votes that come after the verdict
+are not counted, and are noted, if at all, in a copy. Not thread-safe: the driver that fills a tally guards it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from redsync._core.interruptions import is_interruption
 
-__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "outline", "quorum_of"]
+__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "outline", "quorum_of"]
 
 
 class Choice(Enum):
@@ -106,18 +106,68 @@ class Vote(NamedTuple):
         return f"{self.node} {self.choice.value}{': ' if self.detail else ''}{self.detail}"
 
 
-class Tally:
-    """The votes of one round so far.
+class Votes:
+    """What each node said.
 
     Attributes:
         nodes: The addresses of the configured nodes.
-        quorum: How many GRANTED win.
-        granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
+        quorum: How many of them win.
         choices: Each node's choice, None while it has not voted.
         answers: What each node's reply says, as the judge reads it; None for a node that has not voted, or FAILED.
         replies: Each node's reply as it came, or the reason (text) for which it FAILED: for people.
+    """
+
+    __slots__ = ("answers", "choices", "nodes", "quorum", "replies")
+
+    def __init__(
+        self, nodes: Sequence[str], choices: list[Choice | None], answers: list[Any], replies: list[Any]
+    ) -> None:
+        self.nodes: Final = nodes
+        self.quorum: Final = len(nodes) // 2 + 1
+        self.choices = choices
+        self.answers = answers
+        self.replies = replies
+
+    @property
+    def grants(self) -> list[Any]:
+        """What the nodes say that GRANTED."""
+        votes = zip(self.choices, self.answers, strict=True)
+        return [answer for choice, answer in votes if choice is _GRANTED]
+
+    @property
+    def refusals(self) -> list[Any]:
+        """What the nodes say that REFUSED."""
+        votes = zip(self.choices, self.answers, strict=True)
+        return [answer for choice, answer in votes if choice is _REFUSED]
+
+    @property
+    def backers(self) -> int:
+        """Bit set of the nodes that granted."""
+        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
+
+    @property
+    def refusers(self) -> int:
+        """Bit set of the nodes that refused."""
+        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _REFUSED)
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """What each node said; a node whose vote was not waited for is left out of the count but listed."""
+        return tuple(
+            Vote(node, choice, reply if choice is _FAILED else outline(reply))
+            if choice is not None
+            else Vote(node, _FAILED, "not waited for")
+            for node, choice, reply in zip(self.nodes, self.choices, self.replies, strict=True)
+        )
+
+
+class Tally(Votes):
+    """The votes of one round so far; attributes as for `Votes`, and these.
+
+    Attributes:
+        granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
         verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
-        late: Whether choices and replies that come after the round was won are noted too.
+        late: Whether votes that come after the round was won are noted too, see `all_votes`.
         lingers: Whether those are even waited for, so failures are noted as well; until the tally is frozen.
         sent: Bit set of the nodes to which the command was handed, so of all nodes that may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
@@ -127,18 +177,14 @@ class Tally:
     __slots__ = (
         "_decide",
         "_judge",
+        "_late_votes",
         "_thorough",
-        "answers",
         "at",
-        "choices",
         "failed",
         "granted",
         "late",
         "lingers",
-        "nodes",
-        "quorum",
         "refused",
-        "replies",
         "sent",
         "sent_at",
         "verdict",
@@ -166,18 +212,15 @@ class Tally:
             lingers: Note whatever anybody says after that.
         """
         n = len(nodes)
-        self.nodes: Final = nodes
-        self.quorum: Final = n // 2 + 1
+        super().__init__(nodes, [None] * n, [None] * n, [None] * n)
         self.granted = self.refused = self.failed = 0
-        self.choices: list[Choice | None] = [None] * n
-        self.answers: list[Any] = [None] * n
-        self.replies: list[Any] = [None] * n
         self.verdict = _PENDING
         self.sent = 0
         self.late = late or lingers
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
+        self._late_votes: Votes | None = None
         self._decide = decide
         self._thorough = thorough
 
@@ -186,12 +229,12 @@ class Tally:
 
         None says that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
         """
-        if self.choices[node] is not None:
-            return False
         if self.verdict is not _PENDING:
-            if self.late and self.verdict is _WON:
+            if self.late and self.verdict is _WON and self.all_votes.choices[node] is None:
                 known = self._note_late(node, reply)
                 return self.lingers and not self.open if known else None
+            return False
+        if self.choices[node] is not None:
             return False
         try:
             answer = self._judge(reply)
@@ -226,10 +269,20 @@ class Tally:
             if is_interruption(error):
                 raise
             choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
-        # In this order: whoever reads the votes meanwhile finds what goes with a choice.
-        self.replies[node], self.answers[node] = reply, answer
-        self.choices[node] = choice
+        votes: Votes = self
+        if not self.lingers:
+            # The protocol may be reading the tally.
+            before = self.all_votes
+            votes = Votes(self.nodes, before.choices[:], before.answers[:], before.replies[:])
+        votes.replies[node], votes.answers[node], votes.choices[node] = reply, answer, choice
+        if votes is not self:
+            self._late_votes = votes
         return choice is not _FAILED
+
+    @property
+    def all_votes(self) -> Votes:
+        """All votes so far, late ones included; what has been returned does not change any more."""
+        return self._late_votes or self
 
     @property
     def open(self) -> bool:
@@ -239,29 +292,6 @@ class Tally:
     def freeze(self) -> None:
         """Note no vote any more."""
         self.late = self.lingers = False
-
-    @property
-    def grants(self) -> list[Any]:
-        """What the nodes say that GRANTED."""
-        # Choices are read first: votes that come late are noted in the other order.
-        votes = zip(self.choices, self.answers, strict=True)
-        return [answer for choice, answer in votes if choice is _GRANTED]
-
-    @property
-    def refusals(self) -> list[Any]:
-        """What the nodes say that REFUSED."""
-        votes = zip(self.choices, self.answers, strict=True)
-        return [answer for choice, answer in votes if choice is _REFUSED]
-
-    @property
-    def backers(self) -> int:
-        """Bit set of the nodes that are known to have granted, also late."""
-        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
-
-    @property
-    def refusers(self) -> int:
-        """Bit set of the nodes that refused."""
-        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _REFUSED)
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; True when nobody is waited for any more."""
@@ -311,13 +341,3 @@ class Tally:
     def without_quorum(self) -> bool:
         """Whether so many nodes FAILED that the others could not have granted: an outage, not contention."""
         return self.failed > len(self.nodes) - self.quorum
-
-    @property
-    def votes(self) -> tuple[Vote, ...]:
-        """What each node said; a node whose vote was not waited for is left out of the count but listed."""
-        return tuple(
-            Vote(node, choice, reply if choice is _FAILED else outline(reply))
-            if choice is not None
-            else Vote(node, _FAILED, "not waited for")
-            for node, choice, reply in zip(self.nodes, self.choices, self.replies, strict=True)
-        )

@@ -32,7 +32,7 @@ from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadca
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import Arrivals, LatchState, Told
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Tally, Verdict, Votes
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
@@ -70,7 +70,7 @@ def _read(reply: Any) -> Told | Refusal:
     return FOREIGN if reply.__class__ is int and reply == 0 else Told.read(reply)
 
 
-def _told(tally: Tally) -> list[tuple[int, Told]]:
+def _told(tally: Votes) -> list[tuple[int, Told]]:
     """Return what nodes told, by their indices; foreign values left out."""
     return [(i, answer) for i, answer in enumerate(tally.answers) if isinstance(answer, Told)]
 
@@ -138,7 +138,7 @@ class Latch:
 
     def hear(self, tally: Tally) -> None:
         """Take up what nodes have told."""
-        for i, told in _told(tally):
+        for i, told in _told(tally.all_votes):
             self.learn(told.state, tally.at)
             self.lives.pop(i, None)
             if told.life is not None and told.life > 0:

@@ -43,7 +43,7 @@ def acquire(session: Session, demand: Demand, pool: Pool, window: Window, now: f
     if state is None:
         return False
     queued = claim.has_queued
-    if queued or (state.tally is not None and state.strays(state.tally)):
+    if queued or (state.tally is not None and state.strays(state.tally.all_votes)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
         rest = Command(demand.kind.release, demand.keys.all, (state.claim, state.count, state.rest))
         # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep

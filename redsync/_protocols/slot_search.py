@@ -15,7 +15,7 @@ from itertools import islice
 
 from redsync._core.effects import Arg
 from redsync._core.limits import Limit
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, Votes
 from redsync._protocols.answers import TAKEN
 from redsync._protocols.rounds import told
 from redsync._protocols.shrinking import Taken
@@ -62,7 +62,7 @@ class SlotSearch:
 
     # What a round has won.
 
-    def votes(self, tally: Tally) -> Counter[int]:
+    def votes(self, tally: Votes) -> Counter[int]:
         """Return how many nodes have granted each slot, those left out that make up for slots beyond the limit."""
         votes = Counter(slot for grant in tally.grants for slot in grant.slots)
         if self.tells:
@@ -72,15 +72,15 @@ class SlotSearch:
 
     def won(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that most nodes have granted."""
-        votes = self.votes(tally)
+        votes = self.votes(tally.all_votes)
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     def is_within(self, tally: Tally) -> bool:
         """Whether nodes were asked what is taken, and told of nothing beyond the limit."""
-        return self.tells and not self._taken(tally, Counter()).beyond(self.permits)
+        return self.tells and not self._taken(tally.all_votes, Counter()).beyond(self.permits)
 
     @staticmethod
-    def _taken(tally: Tally, votes: Counter[int]) -> Taken:
+    def _taken(tally: Votes, votes: Counter[int]) -> Taken:
         """Return what others have, as far as the nodes that granted know."""
         own = {slot for slot, count in votes.items() if count >= tally.quorum}
         return Taken(((grant.taken, grant.slots) for grant in tally.grants), own)

@@ -95,7 +95,7 @@ class Fence:
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a round that was won, and whether a quorum is known to stand at it."""
-        tokens = tally.grants
+        tokens = tally.all_votes.grants
         likely = [token for token in tokens if not self.is_absurd(token)]
         token: int = max(likely if len(likely) >= tally.quorum else tokens)
         is_level = tokens.count(token) >= tally.quorum

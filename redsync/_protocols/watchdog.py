@@ -80,7 +80,8 @@ def _bare(session: Session, now: float) -> list[HoldState]:
     for state in session.holds:
         if state.lost is None and state.fill_at <= now < state.valid_until:
             tally, state.tally = state.tally, None
-            if tally is None or state.strays(tally) or is_bare(session, session.nodes - tally.backers.bit_count()):
+            votes = tally and tally.all_votes
+            if votes is None or state.strays(votes) or is_bare(session, session.nodes - votes.backers.bit_count()):
                 bare.append(state)
             else:
                 state.fill_at = math.inf

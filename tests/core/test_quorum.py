@@ -378,7 +378,9 @@ def test_backers_are_all_who_granted_in_any_order_also_late(n):
             cast(tally, node, choice)
             won |= tally.won
         if won:
-            assert tally.backers == sum(1 << node for node, choice in enumerate(votes) if choice is GRANTED), votes
+            assert tally.all_votes.backers == sum(
+                1 << node for node, choice in enumerate(votes) if choice is GRANTED
+            ), votes
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -405,9 +407,23 @@ def test_late_votes_are_noted_with_what_was_said():
         cast(tally, node, GRANTED)
     tally.record(3, "yes")
     tally.record(4, "no")
-    assert tally.choices == [GRANTED] * 4 + [REFUSED]
-    assert tally.replies[3:] == ["yes", "no"]
-    assert tally.votes[4] == Vote("node4", REFUSED, "'no'")
+    assert tally.all_votes.choices == [GRANTED] * 4 + [REFUSED]
+    assert tally.all_votes.replies[3:] == ["yes", "no"]
+    assert tally.all_votes.votes[4] == Vote("node4", REFUSED, "'no'")
+
+
+def test_late_votes_change_nothing_that_was_read_before():
+    tally = new_tally(5, late=True)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    decided = tally.choices, tally.answers, tally.replies
+    seen = [list(each) for each in decided]
+    tally.record(3, "yes")
+    first = tally.all_votes
+    tally.record(4, "no")
+    assert [list(each) for each in decided] == seen
+    assert first.choices[4] is None
+    assert tally.backers == 0b00111
 
 
 def test_late_vote_of_a_node_counts_once():
@@ -417,7 +433,7 @@ def test_late_vote_of_a_node_counts_once():
     tally.record(3, "no")
     tally.record(3, "yes")
     tally.record(0, "no")
-    assert tally.backers == 0b00111
+    assert tally.all_votes.backers == 0b00111
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError])
@@ -431,9 +447,9 @@ def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
     for node in range(3):
         tally.record(node, "yes")
     assert tally.record(3, "odd") is None
-    assert tally.choices[3] is FAILED
-    assert tally.votes[3].detail == "unexpected reply 'odd'"
-    assert tally.backers == 0b00111
+    assert tally.all_votes.choices[3] is FAILED
+    assert tally.all_votes.votes[3].detail == "unexpected reply 'odd'"
+    assert tally.all_votes.backers == 0b00111
 
 
 def test_late_failure_is_not_noted():
@@ -442,7 +458,7 @@ def test_late_failure_is_not_noted():
     for node in range(3):
         cast(tally, node, GRANTED)
     assert tally.fail(3, "closed the connection") is False
-    assert tally.choices[3] is None
+    assert tally.all_votes.choices[3] is None
 
 
 def test_votes_after_a_lost_round_are_not_noted():
@@ -452,8 +468,8 @@ def test_votes_after_a_lost_round_are_not_noted():
     cast(tally, 1, REFUSED)
     assert tally.verdict is LOST
     cast(tally, 2, GRANTED)
-    assert tally.choices[2] is None
-    assert tally.backers == 0
+    assert tally.all_votes.choices[2] is None
+    assert tally.all_votes.backers == 0
 
 
 def test_closing_a_won_round_leaves_late_votes_to_come():
@@ -462,7 +478,7 @@ def test_closing_a_won_round_leaves_late_votes_to_come():
         cast(tally, node, GRANTED)
     tally.close("no answer")
     tally.record(4, "yes")
-    assert tally.backers == 0b10111
+    assert tally.all_votes.backers == 0b10111
 
 
 # Lingering: everybody is wanted, but nobody is waited for at any cost.
