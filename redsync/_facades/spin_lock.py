@@ -26,6 +26,16 @@ from redsync._protocols.places import Nowhere
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
+def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, luck: float) -> float:
+    """Return for how many seconds to sleep after so many tries."""
+    if backoff is None:
+        return retry_delay(tries, luck)
+    pause = backoff(tries)
+    if not 0 <= pause < math.inf:
+        raise ValueError(f"the backoff of lock {name!r} is a number of seconds from 0 on, not {pause!r}")
+    return pause
+
+
 class _Spinning(Exclusive[RunnerT_co, HoldT]):
     def __init__(
         self,
@@ -41,15 +51,9 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         super().__init__(host, name, **options)
 
     def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
-        return super()._demand(timeout, lease, count)._replace(queue=partial(Nowhere, self._pause))
-
-    def _pause(self, tries: int, luck: float) -> float:
-        if self._backoff is None:
-            return retry_delay(tries, luck)
-        pause = self._backoff(tries)
-        if not 0 <= pause < math.inf:
-            raise ValueError(f"the backoff of lock {self._name!r} is a number of seconds from 0 on, not {pause!r}")
-        return pause
+        # Not bound to the lock: what is told of its hold later must not keep it alive.
+        pause = partial(_pause, self._backoff, self._name)
+        return super()._demand(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
 
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "backoff": self._backoff}
