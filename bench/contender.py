@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from bench.contended import HOLD
 from redsync import Client
+from redsync.kinds import KINDS
 
 _NAME = "contended"
 
@@ -88,7 +89,7 @@ def _maker(kind: str, urls: list[str]) -> Callable[[], tuple[Callable[[], bool],
     client = Client(urls, restart_guard=0.0)
 
     def ours() -> tuple[Callable[[], bool], Callable[[], object]]:
-        lock = {"lock": client.get_lock, "fair": client.get_fair_lock, "spin": client.get_spin_lock}[kind](_NAME)
+        lock = KINDS[kind].maker(client)(_NAME)
         return lock.acquire, lock.release
 
     return ours

@@ -157,6 +157,20 @@ _HOMES = {
     "WriteLock": "redsync._facades.read_write_lock",
 }
 
+# Each kind of synchronizer; `redsync.kinds` explains the columns. A plain tuple, because that costs nothing to load.
+_KINDS = (
+    ("lock", "lock", "lock", "queue", "lock"),
+    ("fair_lock", "fair", "lock", "order", "lock"),
+    ("fenced_lock", "fenced", "lock", "queue", "fenced lock"),
+    ("spin_lock", "spin", "lock", "pauses", "lock"),
+    ("mutex", "mutex", "mutex", "queue", "mutex"),
+    ("read_write_lock", "read-write", "read-write", "order", "read-write lock"),
+    ("semaphore", "semaphore", "semaphore", "order", "semaphore"),
+    ("rate_limiter", "limiter", "limiter", "order", "rate limiter"),
+    ("count_down_latch", "latch", "latch", "together", "latch"),
+    ("multi_lock", "multi", "multi", "queue", ""),
+)
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:

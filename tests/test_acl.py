@@ -16,6 +16,7 @@ import redis
 from redsync import AsyncClient, Client, LeaseLostError, RedsyncError
 from redsync._core.scripts import Script
 from redsync.cli import main
+from redsync.kinds import LOCKS
 from redsync.testing import LocalNodes
 
 ROOT = Path(__file__).parents[1]
@@ -229,8 +230,8 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
     guarded.allow(ALL)
     with guarded.client() as one, guarded.client() as two:
         eventually(lambda: [node.state for node in one.nodes()] == ["up"] * 3)
-        for kind in ("lock", "fair_lock", "fenced_lock", "spin_lock", "mutex"):
-            use_lock(one, two, lambda client, kind=kind: getattr(client, f"get_{kind}")(kind), eventually)
+        for kind in LOCKS:
+            use_lock(one, two, lambda client, kind=kind: kind.maker(client)(kind.noun), eventually)
         use_read_write_lock(one, two, eventually)
         use_semaphore(one, two, guarded, eventually)
         use_others(one, two, guarded, eventually)
@@ -292,23 +293,24 @@ def test_without_a_word_something_is_refused(word, guarded, make_worker):
     assert guarded.refused()
 
 
-def test_spin_lock_needs_no_subscription(guarded, make_worker):
-    """docs/locks/spin.md: take it when the nodes' ACL allows no SUBSCRIBE."""
+@pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits == "pauses"], ids=lambda kind: kind.word)
+def test_lock_that_waits_by_pauses_needs_no_subscription(guarded, make_worker, kind):
+    """Its page says: take it when the nodes' ACL allows no SUBSCRIBE."""
     guarded.allow([word for word in ALL if word != "+subscribe"])
 
     async def in_tasks(holder):
         async with AsyncClient(guarded.urls(), restart_guard=0.001, node_timeout=2.0) as client:
-            lock = client.get_spin_lock("x")
+            lock = kind.maker(client)("x")
             assert not await lock.acquire(timeout=0.3)
             make_worker().start(holder.release)
-            async with client.get_spin_lock("x", timeout=20):
+            async with kind.maker(client)("x", timeout=20):
                 assert lock.owned()
 
     with guarded.client() as client:
-        lock = client.get_spin_lock("x", timeout=20)
+        lock = kind.maker(client)("x", timeout=20)
         with lock as hold:
             assert not make_worker().do(lock.acquire, timeout=0.3)
-            waiting = make_worker().start(client.get_spin_lock("x").acquire, timeout=20)
+            waiting = make_worker().start(kind.maker(client)("x").acquire, timeout=20)
             hold.release()
         assert waiting.result(20)
         lock.force_release()

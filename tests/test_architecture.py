@@ -33,7 +33,9 @@ PLANTED = [
     ("_facades/lock.py", "import redsync.client", "Imports point downwards"),
     ("_facades/lock.py", "import threading", "Time, randomness"),
     ("planted.py", "", "every module has its layer"),
-    ("_facades/planted.py", "", "Facades build on each other"),
+    ("_facades/exclusive.py", "import redsync._facades.lock", "What facades share"),
+    ("_facades/lock.py", "import redsync._facades.mutex", "Kinds know nothing of each other"),
+    ("_facades/planted.py", "import redsync._facades.mutex", "Kinds know nothing of each other"),
 ]
 
 

@@ -2,21 +2,15 @@
 
 import pytest
 
+import redsync
+from redsync import kinds
 from tests.support.warm import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_lanes", "aio_links", "aio_maintenance", "tasks")}
 THREADS = {f"redsync._drivers.{name}" for name in ("threads", "lanes", "maintenance", "turns", "pollers")}
-KINDS = {
-    "FairLock": "fair_lock",
-    "FencedLock": "fenced_lock",
-    "CountDownLatch": "latch",
-    "MultiLock": "multi_lock",
-    "Mutex": "mutex",
-    "RateLimiter": "rate_limiter",
-    "ReadWriteLock": "read_write_lock",
-    "Semaphore": "semaphore",
-    "SpinLock": "spin_lock",
-}
+MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in kinds.KINDS.values()}
+BASIC = MODULES.pop("Lock")
+"""Others are made of it."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +41,9 @@ def test_program_of_threads_loads_no_driver_for_asyncio(loaded):
     modules = loaded("from redsync import Client; Client(['redis://127.0.0.1:1']).close()")
     assert modules >= THREADS
     assert of_asyncio(modules) == set()
-    kinds = {f"redsync{part}.{module}" for module in KINDS.values() for part in ("._facades", "._protocols")}
+    others = {f"redsync{part}.{module}" for module in MODULES.values() for part in ("._facades", "._protocols")}
     assert (
-        kinds | {"redsync._facades.lock", "redsync._facades.lock_info", "redsync._protocols.lock_survey"}
+        others | {f"redsync._facades.{BASIC}", "redsync._facades.lock_info", "redsync._protocols.lock_survey"}
     ) & modules == set()
 
 
@@ -59,16 +53,16 @@ def test_program_of_tasks_loads_no_driver_for_threads(loaded):
     assert {"redsync._drivers.threads", "redsync.client"} & modules == set()
 
 
-@pytest.mark.parametrize("name", ["Lock", *KINDS])
+@pytest.mark.parametrize("name", ["Lock", *MODULES])
 def test_synchronizer_loads_no_other_kind(name, loaded):
     modules = loaded(f"from redsync import Client, {name}")
     # Those that wrap a lock, or share its kind of claim.
     shared = {"CountDownLatch": {"fenced_lock"}, "RateLimiter": {"semaphore"}}.get(name, set())
-    mine = {KINDS[name]} if name in KINDS else set()
+    mine = {MODULES[name]} if name in MODULES else set()
     assert mine <= {module.removeprefix("redsync._facades.") for module in modules}
     others = {
         f"redsync{part}.{module}"
-        for module in {*KINDS.values()} - mine - shared
+        for module in {*MODULES.values()} - mine - shared
         for part in ("._facades", "._protocols")
     }
     assert others & modules == set()

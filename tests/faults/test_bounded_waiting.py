@@ -3,6 +3,7 @@
 import pytest
 
 from redsync import QuorumError
+from redsync.kinds import LOCKS
 
 pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 
@@ -19,7 +20,8 @@ FAULTS = {
 }
 
 TROUBLES = [("well", 0), ("down", 2), ("hung", 2), ("down", 3), ("hung", 3)]
-KINDS = ["lock", "fair_lock", "spin_lock", "mutex", "multi_lock"]
+WAYS = {(kind.like, kind.waits): kind.noun for kind in reversed(LOCKS)}
+"""For each way to wait, the first kind that has it."""
 
 
 def case(kind, fault, how_many):
@@ -28,7 +30,7 @@ def case(kind, fault, how_many):
     return pytest.param(kind, fault, how_many, marks=() if always else pytest.mark.sweep)
 
 
-CASES = [case(kind, *trouble) for kind in KINDS for trouble in TROUBLES]
+CASES = [case(kind, *trouble) for kind in (*WAYS.values(), "multi_lock") for trouble in TROUBLES]
 
 
 @pytest.mark.parametrize(("kind", "fault", "how_many"), CASES)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from redsync import Client, QuorumError
+from redsync.kinds import LOCKS
 from redsync.testing import FaultProxy, LocalNodes
 from tests.bridge import Bridge
 from tests.support.hostile import Hostile, bulk, dribble, greeting
@@ -245,11 +246,7 @@ def use_latch(latch):
 
 
 USES = {
-    "lock": lambda client, name: use_lock(client.get_lock(name)),
-    "mutex": lambda client, name: use_lock(client.get_mutex(name)),
-    "fair lock": lambda client, name: use_lock(client.get_fair_lock(name)),
-    "fenced lock": lambda client, name: use_lock(client.get_fenced_lock(name)),
-    "spin lock": lambda client, name: use_lock(client.get_spin_lock(name)),
+    **{kind.noun: lambda client, name, kind=kind: use_lock(kind.maker(client)(name)) for kind in LOCKS},
     "read lock": lambda client, name: use_lock(client.get_read_write_lock(name).read_lock),
     "write lock": lambda client, name: use_lock(client.get_read_write_lock(name).write_lock),
     "semaphore": lambda client, name: use_semaphore(client.get_semaphore(name, 5)),

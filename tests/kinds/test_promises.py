@@ -13,7 +13,7 @@ import weakref
 import pytest
 
 from redsync import AcquireTimeout, KeyTypeError, NotOwnedError
-from tests.support.kinds import LOCKS, each_facade, each_kind, each_kind_of, each_kind_once
+from tests.support.kinds import LOCKS, each_facade, each_kind, each_kind_of, each_kind_once, family, waits_in_line
 from tests.support.locks import PATIENCE, timed
 
 # Having it.
@@ -86,18 +86,13 @@ def test_update_is_not_lost_among_threads_of_two_clients(client, make_client, ma
     assert counter == 16
 
 
-FAMILIES = [{"lock", "fair", "fenced", "spin", "multi"}, {"mutex"}, {"read", "write"}]
-"""Kinds whose claims are of one layout; the first of a multi-lock is a lock."""
-
-
 @each_kind_once
 def test_kinds_of_one_name_exclude_each_other_or_are_refused(lock, kind, make_client):
-    (family,) = (family for family in FAMILIES if kind in family)
     client = make_client()
     with lock:
         for second in sorted(set(LOCKS) - {"multi"}):
             theirs = LOCKS[second](client)
-            if second not in family:
+            if family(second) != family(kind):
                 with pytest.raises(KeyTypeError, match="'x'"):
                     theirs.acquire(False)
             elif kind == second == "read":
@@ -131,7 +126,7 @@ def test_waiter_gets_it_when_it_is_free(client, lock, theirs, other, kind, *, ev
     for free in (lock.release, lock.force_release):
         lock.acquire()
         waiter = other.start(theirs.acquire)
-        if kind != "spin":  # which takes no place in a queue
+        if waits_in_line(kind):
             eventually(lambda: client.inspect("x").waiters)
         free()
         assert waiter.result(PATIENCE) is True

@@ -2,7 +2,20 @@
 
 import pytest
 
-__all__ = ["KINDS", "LOCKS", "another", "each_entered", "each_facade", "each_kind", "each_kind_of", "each_kind_once"]
+from redsync import kinds
+
+__all__ = [
+    "KINDS",
+    "LOCKS",
+    "another",
+    "each_entered",
+    "each_facade",
+    "each_kind",
+    "each_kind_of",
+    "each_kind_once",
+    "family",
+    "waits_in_line",
+]
 
 
 def _multi(client, name, timeout=None, **options):
@@ -11,11 +24,10 @@ def _multi(client, name, timeout=None, **options):
 
 
 LOCKS = {
-    "lock": lambda client, name="x", **options: client.get_lock(name, **options),
-    "fair": lambda client, name="x", **options: client.get_fair_lock(name, **options),
-    "fenced": lambda client, name="x", **options: client.get_fenced_lock(name, **options),
-    "spin": lambda client, name="x", **options: client.get_spin_lock(name, **options),
-    "mutex": lambda client, name="x", **options: client.get_mutex(name, **options),
+    **{
+        kind.word: lambda client, name="x", kind=kind, **options: kind.maker(client)(name, **options)
+        for kind in kinds.LOCKS
+    },
     "read": lambda client, name="x", **options: client.get_read_write_lock(name, **options).read_lock,
     "write": lambda client, name="x", **options: client.get_read_write_lock(name, **options).write_lock,
     "multi": lambda client, name="x", **options: _multi(client, name, **options),
@@ -27,6 +39,17 @@ KINDS = {**LOCKS, "semaphore": lambda client: client.get_semaphore("x", 1)}
 
 FACADES = ["lock", "mutex", "multi"]
 """A kind for each way to hold: by the thread or task, by the object, and several as one."""
+
+
+def family(kind):
+    """Return the kind after whose layout nodes keep its claims: kinds of one family exclude each other."""
+    # The first of a multi-lock is a lock.
+    return {"multi": "lock", "read": "read-write", "write": "read-write"}.get(kind) or kinds.KINDS[kind].like
+
+
+def waits_in_line(kind):
+    """Return whether its waiters have places in the nodes' queues."""
+    return kind not in kinds.KINDS or kinds.KINDS[kind].waits != "pauses"
 
 
 def another(kind):

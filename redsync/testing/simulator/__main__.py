@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from redsync.testing.simulator.campaign import Campaign
-from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.runs import simulate
 from redsync.testing.simulator.simulation import SimulationError
+from redsync.testing.simulator.workload import SIMULATED
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     which.add_argument("--seeds", type=int, help="make that many runs")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds (default: 0)")
     parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
-    parser.add_argument("--kind", choices=KINDS, default="lock", help="what is contended for (default: lock)")
+    parser.add_argument("--kind", choices=SIMULATED, default="lock", help="what is contended for (default: lock)")
     parser.add_argument("--long", action="store_true", help="make long runs only, with faults that outlast connections")
     options = parser.parse_args(arguments)
     if options.seeds is not None:

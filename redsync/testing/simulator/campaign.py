@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.runs import Outcome, how_to_replay, simulate
 from redsync.testing.simulator.simulation import SimulationError
 
@@ -47,7 +46,7 @@ class _Chunk:
     failures: list[Failure] = field(default_factory=list)
 
 
-def _run_chunk(seeds: range, kind: Kind = "lock", *, long: bool = False) -> _Chunk:
+def _run_chunk(seeds: range, kind: str = "lock", *, long: bool = False) -> _Chunk:
     chunk = _Chunk()
     # A run leaves little but cycles, and they are collected at less cost all at once.
     gc.disable()
@@ -59,7 +58,7 @@ def _run_chunk(seeds: range, kind: Kind = "lock", *, long: bool = False) -> _Chu
     return chunk
 
 
-def _run_each(seeds: range, kind: Kind, chunk: _Chunk, *, long: bool) -> None:
+def _run_each(seeds: range, kind: str, chunk: _Chunk, *, long: bool) -> None:
     for seed in seeds:
         try:
             chunk.outcome.add(simulate(seed, kind=kind, long=long))
@@ -83,7 +82,7 @@ class Campaign:
         failures: Those that did not, by seed once the campaign is over.
     """
 
-    def __init__(self, seeds: range, jobs: int | None = None, kind: Kind = "lock", *, long: bool = False) -> None:
+    def __init__(self, seeds: range, jobs: int | None = None, kind: str = "lock", *, long: bool = False) -> None:
         self._seeds = seeds
         self._jobs = jobs or os.cpu_count() or 1
         self._kind = kind

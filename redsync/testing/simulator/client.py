@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any
 
 import redis.asyncio
 
@@ -15,16 +15,7 @@ from redsync.client_async import AsyncClient
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.runner import SimulatedRunner
 
-__all__ = ["KINDS", "LOCK_KINDS", "Kind", "LockKind", "SimulatedClient"]
-
-LockKind: TypeAlias = Literal["lock", "fair", "fenced", "spin"]
-"""Which kind of lock programs contend for: the reentrant lock, the fair, the fenced, the spinning one."""
-
-Kind: TypeAlias = Literal[LockKind, "read-write", "semaphore", "limiter", "latch"]
-"""What programs use: locks of some kind, to read or write, permits of a semaphore, successes of a limiter, latches."""
-
-LOCK_KINDS: Final[tuple[LockKind, ...]] = get_args(LockKind)
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+__all__ = ["SimulatedClient"]
 
 
 class _Redis(redis.asyncio.Redis):
@@ -50,11 +41,6 @@ class SimulatedClient(AsyncClient):
         super().__init__([f"redis://{node.name}" for node in machine.sim.nodes], **options)
         # A machine keeps its clients, so none is forgotten; and what is to be told of that would keep the machine.
         self._finalizer.detach()
-
-    def locks(self, kind: LockKind) -> Callable[..., Any]:
-        """Return what makes locks of that kind, by their names."""
-        makers = {"fair": self.get_fair_lock, "fenced": self.get_fenced_lock, "spin": self.get_spin_lock}
-        return makers.get(kind, self.get_lock)
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
         return SimulatedRunner(

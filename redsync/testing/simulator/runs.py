@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redsync.testing.simulator.checks import OF_KIND, Checker
-from redsync.testing.simulator.client import Kind
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
@@ -106,7 +105,7 @@ class _Shape(NamedTuple):
     rewinding: float | None = None
 
     @classmethod
-    def of(cls, sim: Simulation, kind: Kind, *, long: bool) -> _Shape:
+    def of(cls, sim: Simulation, kind: str, *, long: bool) -> _Shape:
         """Return the shape of a run."""
         first, luck = sim.seed < _FIRST, sim.luck("shape")
         if long or (luck.random() < _LONG and not first):
@@ -142,7 +141,7 @@ class _Shape(NamedTuple):
 def simulate(
     seed: int,
     *,
-    kind: Kind = "lock",
+    kind: str = "lock",
     scripts: Mapping[str, str] | None = None,
     checkers: Iterable[type[Checker]] | None = None,
     traced: bool = False,
@@ -199,7 +198,7 @@ def simulate(
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
 
 
-def how_to_replay(seed: int, kind: Kind, *, long: bool = False) -> str:
+def how_to_replay(seed: int, kind: str, *, long: bool = False) -> str:
     """Return the command that makes a run again and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
     return f"python -m redsync.testing.simulator --seed {seed}{options}"

@@ -13,10 +13,10 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard), `kind` (of all locks: `lock`, `fair`, `fenced`, `spin` or `read-write`), `kill no` (clients may not end the
-connections that they gave up on the nodes), `kept yes` (machines go on sending what clients gave up), `retransmits yes`
-(what a partition held waits for its sender's next try), `split P` (how likely it is that bytes arrive in two pieces)
-and `clients`, each of them one task on a machine of its own.
+guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync.kinds`),
+`kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
+clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
+that bytes arrive in two pieces) and `clients`, each of them one task on a machine of its own.
 Then what happens, each with its instant of true time in seconds; the times rise.
 
 | statement | means |
@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator.client import LOCK_KINDS
+from redsync.kinds import KINDS
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
@@ -58,7 +58,7 @@ __all__ = ["Scenario", "ScenarioError"]
 
 
 def _kind(word: str) -> str:
-    if word not in (*LOCK_KINDS, "read-write"):
+    if word not in KINDS or KINDS[word].like not in ("lock", "read-write"):
         raise ValueError(word)
     return word
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.events import Event, HoldLost
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from redsync.kinds import KINDS
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import LockKind
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]
@@ -28,10 +28,10 @@ class Actor:
         busy: It is doing something.
     """
 
-    def __init__(self, sim: Simulation, name: str, kind: LockKind | Literal["read-write"]) -> None:
+    def __init__(self, sim: Simulation, name: str, kind: str) -> None:
         self.machine: Final = sim.machine(name)
         self.client: Final = self.machine.client(listeners=[self._hear])
-        self._writes: Final = self._make_writer if kind == "read-write" else self.client.locks(kind)
+        self._writes: Final = self._make_writer if kind == "read-write" else KINDS[kind].maker(self.client)
         self._reads: Final[dict[str, Any]] = {}
         self.said: Final[list[str]] = []
         self.busy = False
@@ -129,7 +129,7 @@ class UnmetError(Exception):
 class Stage:
     """A scenario that is running, with locks of one kind: one method for each kind of statement."""
 
-    def __init__(self, sim: Simulation, clients: list[str], kind: LockKind | Literal["read-write"]) -> None:
+    def __init__(self, sim: Simulation, clients: list[str], kind: str) -> None:
         self.sim: Final = sim
         self._actors: Final = {name: Actor(sim, name, kind) for name in clients}
 

@@ -9,28 +9,29 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from redsync.kinds import KINDS
 from redsync.testing.simulator.contenders import LockWorker, PermitWorker, RateWorker, ReadWriteWorker
 from redsync.testing.simulator.latch_workers import LatchWorker
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import Kind, SimulatedClient
+    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
     from redsync.testing.simulator.workers import Worker
 
-__all__ = ["Workload"]
+__all__ = ["SIMULATED", "Workload"]
 
-_WORKERS: Final[dict[Kind, tuple[type[Worker], str]]] = {
-    "lock": (LockWorker, "lock"),
-    "fair": (LockWorker, "fair_lock"),
-    "fenced": (LockWorker, "fenced_lock"),
-    "spin": (LockWorker, "spin_lock"),
-    "read-write": (ReadWriteWorker, "read_write_lock"),
-    "semaphore": (PermitWorker, "semaphore"),
-    "limiter": (RateWorker, "rate_limiter"),
-    "latch": (LatchWorker, "count_down_latch"),
+_WORKERS: Final[dict[str, type[Worker]]] = {
+    "lock": LockWorker,
+    "read-write": ReadWriteWorker,
+    "semaphore": PermitWorker,
+    "limiter": RateWorker,
+    "latch": LatchWorker,
 }
-"""Who uses what, as clients call it."""
+"""Who uses what, by the kind that it is like."""
+
+SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _WORKERS)
+"""The kinds that programs of a run by seed may use."""
 
 
 class Workload:
@@ -38,7 +39,7 @@ class Workload:
 
     Args:
         sim: The simulation.
-        kind: What for.
+        kind: What for: one of `SIMULATED`.
         until: The instant of true time after which no worker begins anything new.
         lease: The longest lease that anybody asks for, in seconds.
         pace: How many times longer than usual workers pause, hold and wait.
@@ -63,7 +64,7 @@ class Workload:
     def __init__(
         self,
         sim: Simulation,
-        kind: Kind = "lock",
+        kind: str = "lock",
         *,
         until: float,
         lease: float,
@@ -78,8 +79,10 @@ class Workload:
         self.reuses: Final = reuses
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
-        # It is in long queues that the order matters, and where few have to share that a bound is put to the test.
-        self._names: Final = ["x", "y"][: 1 if kind in {"fair", "read-write", "semaphore"} else names]
+        # It is in long queues that the order matters, and where few have to share that a bound is put to the test. A
+        # limiter's bound is put to it by everyone who succeeds.
+        in_long_queues = KINDS[kind].waits == "order" and kind != "limiter"
+        self._names: Final = ["x", "y"][: 1 if in_long_queues else names]
         counted = sim.luck("counted")
         self.permits: Final = counted.choice([1, 2, 2, 3, 3, 4])
         self.resizes: Final = counted.random() < 0.5
@@ -99,15 +102,15 @@ class Workload:
             # Readers are let in several at a time.
             count = luck.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
             workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
-            if self.kind in {"read-write", "semaphore", "limiter", "latch"}:
+            if KINDS[self.kind].like != "lock":
                 machine.start(self._serve(machine, client, workers), name="workers")
             else:
                 for serial, worker in enumerate(workers):
                     machine.start(worker.work(), name=f"worker-{serial + 1}")
 
     def _worker(self, machine: Machine, client: SimulatedClient, who: str) -> Worker:
-        worker, kind = _WORKERS[self.kind]
-        return worker(self, machine, client, who, kind)
+        kind = KINDS[self.kind]
+        return _WORKERS[kind.like](self, machine, client, who, kind.noun)
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""

@@ -8,9 +8,12 @@ import pytest
 
 from redsync.cli.output import shown
 from redsync.cli.writing import PagedTable, cells, fitted, narrowed, short, table, told
+from redsync.kinds import KINDS
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 from tests.support.trouble import add_guest
+
+LOCKS = [kind for kind in KINDS.values() if kind.like == "lock"]
 
 
 def owner_of(client, name):
@@ -20,8 +23,8 @@ def owner_of(client, name):
 @pytest.fixture
 def everything(three):
     """One of each kind, held."""
-    for make in (three.get_lock, three.get_fair_lock, three.get_fenced_lock, three.get_spin_lock):
-        assert make(make.__name__).acquire(timeout=10)
+    for kind in LOCKS:
+        assert kind.maker(three)(kind.noun).acquire(timeout=10)
     mutex = three.get_mutex("mutex")
     permits = three.get_semaphore("semaphore", 3)
     limiter = three.get_rate_limiter("limiter", 5, 60.0)
@@ -41,10 +44,7 @@ def test_ls_lists_every_kind(everything, redsync):
     assert (done.status, done.err) == (0, "")
     names = {entry["name"]: entry for entry in done.json["names"]}
     assert {name: entry["kind"] for name, entry in names.items()} == {
-        "get_lock": "lock",
-        "get_fair_lock": "lock",
-        "get_fenced_lock": "fenced lock",
-        "get_spin_lock": "lock",
+        **{kind.noun: kind.shown for kind in LOCKS},
         "mutex": "mutex",
         "semaphore": "semaphore",
         "limiter": "rate limiter",
@@ -66,7 +66,7 @@ def test_ls_shows_a_table(everything, redsync):
     done = redsync("ls")
     heading, *rows = done.out.splitlines()
     assert heading.split() == ["NAME", "KIND", "HELD", "BY", "NODES", "LIFE", "LEFT", "WAITING"]
-    assert len(rows) == 9
+    assert len(rows) == len(LOCKS) + 5
     assert any("semaphore of 3" in row for row in rows)
     assert any("2 of 3 to come" in row for row in rows)
     assert any("read lock" in row for row in rows)

@@ -3,6 +3,7 @@
 import pytest
 
 from redsync._core.latches import LatchState
+from redsync.kinds import KINDS
 from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import nanoseconds
@@ -16,7 +17,8 @@ from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.owners import world_of
 from tests.support.sweeps import swept
 
-KINDS = ["lock", "mutex", "read_write_lock", "semaphore"]
+OFTEN = ["lock", "mutex", "read_write_lock", "semaphore"]
+SELDOM = [kind.noun for kind in KINDS.values() if kind.like == "lock" and kind.noun not in OFTEN]
 LATCH = "count_down_latch:0"
 LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
 
@@ -83,7 +85,7 @@ def test_owners_keep_what_is_promised_without_faults(tmp_path, kind, at_once):
     assert disorder(run.holds) == []
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *swept("fair_lock", "fenced_lock", "spin_lock")])
+@pytest.mark.parametrize("kind", [*OFTEN, *swept(*SELDOM)])
 def test_owners_keep_what_is_promised_whatever_happens(tmp_path, kind):
     run = Run(tmp_path, f"{kind}:0", 2)
     assert run.broken() == set()

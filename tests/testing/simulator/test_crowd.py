@@ -7,6 +7,7 @@ import pytest
 
 from redsync._core.crowds import FRONT
 from redsync.exceptions import ClientClosedError, QuorumError
+from redsync.kinds import LOCKS
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Sent
 
@@ -140,14 +141,18 @@ def test_closing_the_client_lets_its_crowd_go(sim, crowd):
     assert len(crowd.ended) == WAITERS
 
 
-@pytest.mark.parametrize("get", ["get_fair_lock", "get_spin_lock"])
-def test_waiters_of_other_kinds_do_not_line_up(sim, crowd, get):
-    """A fair lock's order begins with a ticket, and who spins is nowhere in line."""
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in LOCKS if kind.waits != "queue"],
+    ids=lambda kind: kind.word,
+)
+def test_waiters_of_other_kinds_do_not_line_up(sim, crowd, kind):
+    """An order of arrival begins with a ticket from the nodes, and who pauses is nowhere in line."""
     crowd.b.start(crowd.hold(60.0))
     sim.run(until=1.0)
 
     async def wait():
-        await getattr(crowd.clients[crowd.a], get)("x").acquire(timeout=3.0)
+        await kind.maker(crowd.clients[crowd.a])("x").acquire(timeout=3.0)
 
     for _ in range(IN_FRONT + 10):
         crowd.a.start(wait())

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from redsync.testing.simulator.client import KINDS
 from redsync.testing.simulator.runs import simulate
+from redsync.testing.simulator.workload import SIMULATED
 
 
 def owners(trace: str, who: str) -> set[str]:
@@ -22,7 +22,7 @@ def test_half_of_other_seeds_have_owners_that_are_reused():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SIMULATED)
 def test_long_run_keeps_every_promise(kind):
     trace = simulate(1000, kind=kind, traced=True, long=True).trace
     assert re.search(r"no answer for 1\d s", trace), "a connection is given up in it"

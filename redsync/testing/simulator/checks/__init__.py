@@ -12,8 +12,10 @@ It may look at everything: `sim.machines` and their `runners` (`runner.session.h
 hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 """
 
+from itertools import chain
 from typing import Final
 
+from redsync.kinds import KINDS
 from redsync.testing.simulator.checks.admission import Admission
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.delivery import Delivery
@@ -67,26 +69,25 @@ __all__ = [
 _TRANSPORT: Final = (Replies, Order, Delivery, Leftovers)
 _LEFT: Final = (Zombies, Expiry, Liveness, *_TRANSPORT)
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT)
-_FAIR: Final = (*_LOCKS, Turns, Fairness)
-_FENCED: Final = (*_LOCKS, Tokens)
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
 _RATES: Final = (SlidingWindow, Promised, Slots, *_LEFT)
 _LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, *_LEFT, Tokens)
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(
-    dict.fromkeys((*_FAIR, *_FENCED, *_READ_WRITE, *_PERMITS, *_RATES, *_LATCHES))
-)
-"""The checkers of every simulation that is not told otherwise."""
-
-OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
+_LIKE: Final[dict[str, tuple[type[Checker], ...]]] = {
     "lock": _LOCKS,
-    "fair": _FAIR,
-    "fenced": _FENCED,
-    "spin": _LOCKS,
     "read-write": _READ_WRITE,
     "semaphore": _PERMITS,
     "limiter": _RATES,
     "latch": _LATCHES,
 }
+_MORE: Final[dict[str, tuple[type[Checker], ...]]] = {"fair": (Turns, Fairness), "fenced": (Tokens,)}
+"""For what a kind promises besides."""
+
+OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
+    word: (*_LIKE[kind.like], *_MORE.get(word, ())) for word, kind in KINDS.items() if kind.like in _LIKE
+}
 """Those that have something to see when programs contend for one kind of thing alone."""
+
+ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys(chain.from_iterable(OF_KIND.values())))
+"""The checkers of every simulation that is not told otherwise."""

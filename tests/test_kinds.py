@@ -1,0 +1,73 @@
+"""One place registers a kind: what it says is true, and few other files name a kind."""
+
+import functools
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import redsync
+from redsync.kinds import KINDS, LOCKS
+from redsync.testing.simulator.workload import SIMULATED
+
+ROOT = Path(__file__).parents[1]
+CODE = ["redsync", "tests", "bench", "examples", "tools", "pyproject.toml", "Makefile"]
+FILES_MAX = 8
+
+
+@functools.cache
+def files():
+    """Return all files that are not documentation, with their texts in small letters."""
+    paths = [path for name in CODE for path in [ROOT / name, *(ROOT / name).rglob("*")]]
+    own = {path for path in paths if path.is_file() and "__pycache__" not in path.parts}
+    return {str(path.relative_to(ROOT)): path.read_text(errors="replace").lower() for path in sorted(own)}
+
+
+def naming(kind):
+    """Return the files that name a kind or its way to wait: `odd_lock`, `OddLock`, "odd lock", `"odd"`, `odding`."""
+    noun = kind.noun.replace("_", "[ _]?")
+    pattern = re.compile(rf'(?<![a-z]){noun}|["`]{kind.word}["`]|(?<![a-z]){kind.word}n?ing')
+    return {name for name, text in files().items() if pattern.search(text)}
+
+
+def listed():
+    """Return the files that the page about internals lists for a new synchronizer."""
+    section = (
+        (ROOT / "docs" / "internals.md").read_text().partition("## Adding a synchronizer\n")[2].partition("\n## ")[0]
+    )
+    return re.findall(r"(?m)^\| `([\w/.]+)` \|", section)
+
+
+def test_adding_a_synchronizer_touches_the_listed_files_and_no_others():
+    """The lock that waits by pauses is the page's example: it has all that a kind of its own needs."""
+    (example,) = (kind for kind in KINDS.values() if kind.waits == "pauses")
+    assert naming(example) == set(listed())
+    assert len(listed()) <= FILES_MAX
+
+
+def test_clients_make_each_registered_kind_and_no_other():
+    for client in (redsync.Client, redsync.AsyncClient):
+        made = {name.removeprefix("get_") for name in dir(client) if name.startswith("get_")}
+        assert made == {kind.noun for kind in KINDS.values()}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_kind_has_what_its_row_says(kind):
+    flavours = [(redsync.Client, kind.facade), (redsync.AsyncClient, f"Async{kind.facade}")]
+    assert [inspect.signature(kind.maker(client)).return_annotation for client, _ in flavours] == [
+        facade for _, facade in flavours
+    ]
+    assert KINDS[kind.like].like == kind.like, "it is like one that is a pattern itself"
+    assert (kind.shown == "") == (kind.like == "multi")
+
+
+def test_lock_has_the_methods_of_the_kind_that_it_is_like():
+    for kind in LOCKS:
+        assert set(dir(getattr(redsync, kind.facade))) >= {
+            name for name in dir(getattr(redsync, KINDS[kind.like].facade)) if not name.startswith("_")
+        }
+
+
+def test_every_kind_is_simulated_but_those_that_others_stand_for():
+    assert set(KINDS) - set(SIMULATED) == {"mutex", "multi"}
