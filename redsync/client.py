@@ -21,19 +21,6 @@ from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
     from redsync._facades.exclusive import ExclusiveLock
-    from redsync._facades.fair_lock import FairLock
-    from redsync._facades.fenced_lock import FencedLock
-    from redsync._facades.hold import Hold
-    from redsync._facades.latch import CountDownLatch
-    from redsync._facades.lock import Lock
-    from redsync._facades.lock_info import LockInfo
-    from redsync._facades.multi_lock import MultiLock
-    from redsync._facades.mutex import Mutex
-    from redsync._facades.permit import Permit
-    from redsync._facades.rate_limiter import RateLimiter
-    from redsync._facades.read_write_lock import ReadWriteLock
-    from redsync._facades.semaphore import Semaphore
-    from redsync._facades.spin_lock import SpinLock
 
 __all__ = ["Client"]
 
@@ -95,8 +82,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> Lock:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.Lock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
 
         Args:
@@ -119,8 +106,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> Mutex:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.Mutex:
         """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
 
         With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
@@ -144,8 +131,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> FairLock:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.FairLock:
         """Return the fair lock of that name: first come, first served.
 
         Args:
@@ -167,8 +154,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> FencedLock:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -186,8 +173,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> SpinLock:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.SpinLock:
         """Return a lock of that name that tries again and again instead of queueing.
 
         Args:
@@ -214,8 +201,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> ReadWriteLock:
+        on_lost: Callable[[redsync.Hold], object] | None = None,
+    ) -> redsync.ReadWriteLock:
         """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
 
         Args:
@@ -238,8 +225,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[Permit], object] | None = None,
-    ) -> Semaphore:
+        on_lost: Callable[[redsync.Permit], object] | None = None,
+    ) -> redsync.Semaphore:
         """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
 
         Args:
@@ -263,7 +250,7 @@ class Client(AnyClient[ThreadRunner]):
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
-    ) -> RateLimiter:
+    ) -> redsync.RateLimiter:
         """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
 
         Args:
@@ -281,7 +268,7 @@ class Client(AnyClient[ThreadRunner]):
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
-    ) -> CountDownLatch:
+    ) -> redsync.CountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
         Args:
@@ -294,7 +281,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return redsync.CountDownLatch(self, name, timeout=timeout, keep=keep)
 
-    def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
+    def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> redsync.MultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
 
         Args:
@@ -353,7 +340,7 @@ class Client(AnyClient[ThreadRunner]):
 
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
-    def inspect(self, name: str | bytes) -> LockInfo:
+    def inspect(self, name: str | bytes) -> redsync.LockInfo:
         """Return who holds a lock and who waits for it, by what the nodes say now.
 
         Raises:

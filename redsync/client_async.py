@@ -19,19 +19,6 @@ from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
     from redsync._facades.exclusive_async import AsyncExclusiveLock
-    from redsync._facades.fair_lock import AsyncFairLock
-    from redsync._facades.fenced_lock import AsyncFencedLock
-    from redsync._facades.hold import AsyncHold
-    from redsync._facades.latch import AsyncCountDownLatch
-    from redsync._facades.lock import AsyncLock
-    from redsync._facades.lock_info import LockInfo
-    from redsync._facades.multi_lock_async import AsyncMultiLock
-    from redsync._facades.mutex import AsyncMutex
-    from redsync._facades.permit import AsyncPermit
-    from redsync._facades.rate_limiter import AsyncRateLimiter
-    from redsync._facades.read_write_lock import AsyncReadWriteLock
-    from redsync._facades.semaphore import AsyncSemaphore
-    from redsync._facades.spin_lock import AsyncSpinLock
 
 __all__ = ["AsyncClient"]
 
@@ -83,8 +70,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncLock:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncLock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
 
         Args:
@@ -107,8 +94,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncMutex:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncMutex:
         """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
 
         With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
@@ -132,8 +119,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncFairLock:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncFairLock:
         """Return the fair lock of that name: first come, first served.
 
         Args:
@@ -155,8 +142,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncFencedLock:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncFencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -174,8 +161,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncSpinLock:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncSpinLock:
         """Return a lock of that name that tries again and again instead of queueing.
 
         Args:
@@ -202,8 +189,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncReadWriteLock:
+        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
+    ) -> redsync.AsyncReadWriteLock:
         """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
 
         Args:
@@ -226,8 +213,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[AsyncPermit], object] | None = None,
-    ) -> AsyncSemaphore:
+        on_lost: Callable[[redsync.AsyncPermit], object] | None = None,
+    ) -> redsync.AsyncSemaphore:
         """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
 
         Args:
@@ -253,7 +240,7 @@ class AsyncClient(AnyClient[AioRunner]):
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
-    ) -> AsyncRateLimiter:
+    ) -> redsync.AsyncRateLimiter:
         """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
 
         Args:
@@ -271,7 +258,7 @@ class AsyncClient(AnyClient[AioRunner]):
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
-    ) -> AsyncCountDownLatch:
+    ) -> redsync.AsyncCountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
         Args:
@@ -284,7 +271,7 @@ class AsyncClient(AnyClient[AioRunner]):
         """
         return redsync.AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
-    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
+    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> redsync.AsyncMultiLock:
         """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
 
         Args:
@@ -348,7 +335,7 @@ class AsyncClient(AnyClient[AioRunner]):
 
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
-    async def inspect(self, name: str | bytes) -> LockInfo:
+    async def inspect(self, name: str | bytes) -> redsync.LockInfo:
         """Return who holds a lock and who waits for it, by what the nodes say now.
 
         Raises:

@@ -54,10 +54,8 @@ def test_clients_make_each_registered_kind_and_no_other():
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kind_has_what_its_row_says(kind):
-    flavours = [(redsync.Client, kind.facade), (redsync.AsyncClient, f"Async{kind.facade}")]
-    assert [inspect.signature(kind.maker(client)).return_annotation for client, _ in flavours] == [
-        facade for _, facade in flavours
-    ]
+    for client, facade in ((redsync.Client, kind.facade), (redsync.AsyncClient, f"Async{kind.facade}")):
+        assert inspect.signature(kind.maker(client)).return_annotation == f"redsync.{facade}"
     assert KINDS[kind.like].like == kind.like, "it is like one that is a pattern itself"
     assert (kind.shown == "") == (kind.like == "multi")
 

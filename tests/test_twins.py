@@ -92,9 +92,16 @@ def test_methods_are_copied_in_the_words_of_threads():
     assert twins.copy_methods(THING, SOURCE, TARGET) == MADE
 
 
-def test_method_that_the_twin_lacks_is_told():
-    with pytest.raises(LookupError, match="Thing has no _cancel"):
-        twins.copy_methods(THING._replace(by_hand=frozenset()), SOURCE, TARGET)
+def test_method_that_the_twin_lacks_stands_behind_the_one_before():
+    without = MADE.replace(MADE[MADE.index("    def release") : MADE.index("    def __enter__")], "")
+    made = twins.copy_methods(THING, SOURCE, without)
+    assert sorted(made.splitlines()) == sorted(MADE.splitlines())
+    assert list(twins.methods(made, "Thing")) == ["acquire", "release", "by_hand", "__enter__"]
+
+
+def test_method_that_the_twin_lacks_is_told_if_none_is_before_it():
+    with pytest.raises(LookupError, match="Thing has no acquire"):
+        twins.copy_methods(THING, SOURCE, "class Thing:\n    pass\n")
 
 
 def test_check_finds_a_copy_that_is_old(monkeypatch, tmp_path, capsys):

@@ -113,22 +113,26 @@ def formatted(text: str, path: Path) -> str:
 
 
 def copy_methods(twin: Twin, source: str, target: str) -> str:
-    """Return the target with its copies of the source's methods renewed.
+    """Return the target with its copies of the source's methods renewed; a new one stands behind the copy before it.
 
     Raises:
-        LookupError: The twin lacks a method that it is to have.
+        LookupError: The twin has none before it.
     """
-    mine = methods(target, twin.name)
-    lines = target.split("\n")
-    for name, (begin, end) in sorted(methods(source, f"Async{twin.name}").items(), reverse=True):
-        if name in twin.by_hand:
-            continue
-        copy = threaded("\n".join(source.split("\n")[begin:end]), name)
-        place = plain(name)
-        if place not in mine:
-            raise LookupError(f"{twin.name} has no {place}: write it once, where it is to stand")
-        mine_begin, mine_end = methods("\n".join(lines), twin.name)[place]
-        lines[mine_begin:mine_end] = copy.split("\n")
+    lines, before = target.split("\n"), None
+    for name, (begin, end) in methods(source, f"Async{twin.name}").items():
+        place, mine = plain(name), methods("\n".join(lines), twin.name)
+        if name not in twin.by_hand:
+            copy = threaded("\n".join(source.split("\n")[begin:end]), name).split("\n")
+            if place in mine:
+                mine_begin, mine_end = mine[place]
+                lines[mine_begin:mine_end] = copy
+            elif before:
+                after = mine[before][1]
+                lines[after:after] = ["", *copy]
+            else:
+                raise LookupError(f"{twin.name} has no {place}: write it once, where it is to stand")
+        if place in methods("\n".join(lines), twin.name):
+            before = place
     return "\n".join(lines)
 
 

@@ -283,7 +283,7 @@ def test_break_refuses_where_it_can_not_ask(three, redsync):
     assert three.get_lock("x").locked()
 
 
-@pytest.mark.parametrize("name", ["get_lock", "get_fair_lock", "get_fenced_lock", "mutex", "read-write", "semaphore"])
+@pytest.mark.parametrize("name", [*(kind.noun for kind in LOCKS), "mutex", "read-write", "semaphore"])
 def test_break_takes_every_kind_away(name, everything, redsync):
     (entry,) = redsync("ls", name, "--json").json["names"]
     owner = entry["holders"][0]["owner"]
