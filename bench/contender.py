@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from bench.contended import HOLD
 from redsync import Client
-from redsync.kinds import KINDS
+from redsync._kinds import KINDS
 
 _NAME = "contended"
 

@@ -157,7 +157,7 @@ _HOMES = {
     "WriteLock": "redsync._facades.read_write_lock",
 }
 
-# Each kind of synchronizer; `redsync.kinds` explains the columns. A plain tuple, because that costs nothing to load.
+# Each kind of synchronizer; `redsync._kinds` explains the columns. A plain tuple, because that costs nothing to load.
 _KINDS = (
     ("lock", "lock", "lock", "queue", "lock"),
     ("fair_lock", "fair", "lock", "order", "lock"),

@@ -15,8 +15,8 @@ import redis
 
 from redsync import AsyncClient, Client, LeaseLostError, RedsyncError
 from redsync._core.scripts import Script
+from redsync._kinds import LOCKS
 from redsync.cli import main
-from redsync.kinds import LOCKS
 from redsync.testing import LocalNodes
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import redsync
-from redsync.kinds import KINDS
+from redsync._kinds import KINDS
 
 EXPORTS = sorted(redsync.__all__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import redsync
-from redsync.kinds import KINDS, LOCKS
+from redsync._kinds import KINDS, LOCKS
 from redsync.testing.simulator.workload import SIMULATED
 
 ROOT = Path(__file__).parents[1]

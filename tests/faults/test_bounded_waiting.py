@@ -3,7 +3,7 @@
 import pytest
 
 from redsync import QuorumError
-from redsync.kinds import LOCKS
+from redsync._kinds import LOCKS
 
 pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 

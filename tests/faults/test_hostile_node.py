@@ -11,7 +11,7 @@ import time
 import pytest
 
 from redsync import Client, QuorumError
-from redsync.kinds import LOCKS
+from redsync._kinds import LOCKS
 from redsync.testing import FaultProxy, LocalNodes
 from tests.bridge import Bridge
 from tests.support.hostile import Hostile, bulk, dribble, greeting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync import kinds
+from redsync import _kinds
 
 __all__ = [
     "KINDS",
@@ -26,7 +26,7 @@ def _multi(client, name, timeout=None, **options):
 LOCKS = {
     **{
         kind.word: lambda client, name="x", kind=kind, **options: kind.maker(client)(name, **options)
-        for kind in kinds.LOCKS
+        for kind in _kinds.LOCKS
     },
     "read": lambda client, name="x", **options: client.get_read_write_lock(name, **options).read_lock,
     "write": lambda client, name="x", **options: client.get_read_write_lock(name, **options).write_lock,
@@ -44,12 +44,12 @@ FACADES = ["lock", "mutex", "multi"]
 def family(kind):
     """Return the kind after whose layout nodes keep its claims: kinds of one family exclude each other."""
     # The first of a multi-lock is a lock.
-    return {"multi": "lock", "read": "read-write", "write": "read-write"}.get(kind) or kinds.KINDS[kind].like
+    return {"multi": "lock", "read": "read-write", "write": "read-write"}.get(kind) or _kinds.KINDS[kind].like
 
 
 def waits_in_line(kind):
     """Return whether its waiters have places in the nodes' queues."""
-    return kind not in kinds.KINDS or kinds.KINDS[kind].waits != "pauses"
+    return kind not in _kinds.KINDS or _kinds.KINDS[kind].waits != "pauses"
 
 
 def another(kind):

@@ -13,7 +13,7 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync.kinds`),
+guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
 `kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
 clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
 that bytes arrive in two pieces) and `clients`, each of them one task on a machine of its own.
@@ -49,8 +49,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from redsync._kinds import KINDS
 from redsync.exceptions import RedsyncError
-from redsync.kinds import KINDS
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 

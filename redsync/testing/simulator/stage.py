@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.events import Event, HoldLost
+from redsync._kinds import KINDS
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
-from redsync.kinds import KINDS
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:

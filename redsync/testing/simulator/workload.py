@@ -9,7 +9,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
-from redsync.kinds import KINDS
+from redsync._kinds import KINDS
 from redsync.testing.simulator.contenders import LockWorker, PermitWorker, RateWorker, ReadWriteWorker
 from redsync.testing.simulator.latch_workers import LatchWorker
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from redsync._kinds import KINDS
 from redsync.cli.output import shown
 from redsync.cli.writing import PagedTable, cells, fitted, narrowed, short, table, told
-from redsync.kinds import KINDS
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 from tests.support.trouble import add_guest

@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._core.latches import LatchState
-from redsync.kinds import KINDS
+from redsync._kinds import KINDS
 from redsync.testing.harness.exclusion import disorder, judge_exclusion, most_at_once
 from redsync.testing.harness.holds import holds_of
 from redsync.testing.harness.journal import nanoseconds

@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from redsync._core.crowds import FRONT
+from redsync._kinds import LOCKS
 from redsync.exceptions import ClientClosedError, QuorumError
-from redsync.kinds import LOCKS
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Sent
 

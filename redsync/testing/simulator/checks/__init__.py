@@ -15,7 +15,7 @@ hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 from itertools import chain
 from typing import Final
 
-from redsync.kinds import KINDS
+from redsync._kinds import KINDS
 from redsync.testing.simulator.checks.admission import Admission
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.delivery import Delivery
