@@ -322,6 +322,9 @@ class Tally(Votes):
         """Look for a verdict after a vote other than the one that won: `record` sees that by itself."""
         if self._decide is not None:
             self.verdict = self._decide(self)
+            if self.verdict is not _PENDING:
+                # Not called again. It may lead to a hold that keeps this tally: only the collector would free both.
+                self._decide = None
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
         return self.verdict is not _PENDING

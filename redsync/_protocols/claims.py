@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from redsync._core.effects import Arg, Command, Steps
 from redsync._core.holds import HoldState
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._protocols.demands import Demand
 from redsync._protocols.lease import milliseconds
@@ -62,7 +62,7 @@ class Claim:
         self.round_timeout = timing.round_timeout(self.lease)
         self._memory: Arg = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
         self._longest = math.inf if demand.max_hold is None else demand.max_hold
-        self._read: Callable[[object], object]
+        self._read: Judge
 
     # Asking.
 
@@ -96,9 +96,13 @@ class Claim:
         args = (claim, demand.holds, milliseconds(self.lease), self._memory)
         return Command(demand.kind.acquire, keys, args + place)
 
-    def judge(self, reply: object) -> object:
-        """Read a reply, see `quorum.Judge`."""
-        return self._read(reply)
+    @property
+    def judge(self) -> Judge:
+        """Reads the replies to the latest ask, see `quorum.Judge`.
+
+        A hold keeps it with its votes. So it must not lead back to the hold: only the collector would free both.
+        """
+        return self._read
 
     # What a round says.
 

@@ -18,11 +18,13 @@ lowered limit asks for besides is in `shrinking`, which limits are believed in `
 
 from __future__ import annotations
 
+from functools import partial
+
 from redsync._core.effects import Arg, Command
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
 from redsync._core.permits import PermitState
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim
@@ -72,8 +74,10 @@ class SlotClaim(Claim):
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return super().ask(claim, (*place, *self._search.ask()))
 
-    def judge(self, reply: object) -> object:
-        return read_of_slots(reply, self._demand.holds, self._search.permits, tells=self._search.tells)
+    @property
+    def judge(self) -> Judge:
+        search = self._search
+        return partial(read_of_slots, wanted=self._demand.holds, permits=search.permits, tells=search.tells)
 
     def decide(self, tally: Tally) -> Verdict:
         """Return WON if a quorum of nodes has granted each of as many slots as are wanted."""

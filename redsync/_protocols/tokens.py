@@ -33,7 +33,7 @@ from redsync._core.effects import Arg, Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols.answers import EXISTING, NEW, Refusal, read_by_arrival
@@ -131,8 +131,9 @@ class FencedClaim(Claim):
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(super().ask(claim, place))
 
-    def judge(self, reply: object) -> object:
-        return self._fence.judge(reply)
+    @property
+    def judge(self) -> Judge:
+        return self._fence.judge
 
     def is_settled(self, tally: Tally) -> bool:
         self._token, is_level = self._fence.read(tally)

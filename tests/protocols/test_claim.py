@@ -1,12 +1,26 @@
 """A new claim: won, lost, undone, interrupted; with a driver made of paper."""
 
+import gc
 import math
+import weakref
+from functools import partial
 
 import pytest
 
 from redsync._core.effects import Broadcast
+from redsync._core.keys import LockKeys
+from redsync._core.limits import Limit
 from redsync._core.quorum import Choice
+from redsync._core.slots import SlotKeys
+from redsync._protocols.claims import Claim
 from redsync._protocols.demands import Receipt
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.holding import release
+from redsync._protocols.lock import LOCK
+from redsync._protocols.semaphore import SEMAPHORE
+from redsync._protocols.slot_claims import SlotClaim
+from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.support.replies import FOREIGN, NEW, SPLIT, A, B, busy, held, waiting_script, won
 
@@ -66,6 +80,39 @@ def test_acquire_leaves_the_tally_for_a_later_look_at_who_keeps_the_claim(toy):
     assert state.tally.backers == 0b00111
     assert state.fill_at == pytest.approx(1000.5), "between one and two timeouts later"
     assert state.due == state.fill_at
+
+
+FENCED = partial(FencedClaim, fence=Fence(LockKeys.of(b"redsync:", b"x")))
+SLOTS = partial(SlotClaim, limit=Limit(4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "claims", "granted"),
+    [(LOCK, Claim, 1), (FAIR_LOCK, Claim, 1), (FENCED_LOCK, FENCED, [1, 7]), (SEMAPHORE, SLOTS, b"2")],
+)
+def test_hold_that_was_given_back_is_freed_without_the_garbage_collector(toy, kind, claims, granted):
+    """The votes are kept for a later look, so they must not lead back to the hold: it would outlive its release."""
+
+    class Listener:
+        def __call__(self, state):
+            raise AssertionError("nothing is lost")
+
+    listener = Listener()
+    freed = weakref.ref(listener)
+    keys = SlotKeys.of(b"redsync:", b"x") if kind is SEMAPHORE else toy.keys
+    place = " for a place" if kind in (FAIR_LOCK, SEMAPHORE) else ""
+    steps = toy.acquiring(kind=kind, claims=claims, keys=keys, on_lost=listener)
+    gc.disable()
+    try:
+        state = toy.play(steps, (f"ask {kind.noun}_acquire{place}", toy.all_say(granted)))
+        assert state.tally is not None
+        toy.play(release(toy.session, state, toy.now), (f"ask {kind.release.name}", toy.all_say(1)))
+        toy.effects.clear()
+        toy.tallies.clear()
+        del listener, state
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("n", [1, 2])
