@@ -58,8 +58,8 @@ def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, 
             if tally.won and not claim.is_settled(tally):
                 attempt.note(tally)
                 tally, now = yield from claim.settle(tally, attempt.id, attempt.patience)
-            if tally.won and now < claim.valid_until(tally):
-                return attempt.hold(tally, now)
+            if tally.won and now < (believed_until := claim.valid_until(tally)):
+                return attempt.hold(tally, now, believed_until)
             attempt.note(tally)
             refusal = None if tally.won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None

@@ -77,35 +77,39 @@ class SlotRefusal(NamedTuple):
         return False
 
 
+_UNKNOWN = "an acquire is answered by an integer, or by the remaining time in ms and the holder"
+
+_CODES: dict[int, int | Refusal] = {NEW: NEW, EXISTING: EXISTING, 0: FOREIGN}
+
+_BY_ARRIVAL = [int, bytes], [int, bytes, int]
+_BY_TICKET = [int, bytes, int], [int, bytes, int, int]
+
+
 def read_by_arrival(reply: Any) -> int | Refusal:
-    """Read a reply to an acquire whose waiters are served by arrival.
+    """Read a reply to an acquire whose waiters are served by arrival, or to a re-entry.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
-    if reply.__class__ is list and [word.__class__ for word in reply] in ([int, bytes], [int, bytes, int]):
-        left_ms, holder, *ahead = reply
-        return Refusal(left_ms, holder, 0, *ahead)
-    return _read_code(reply)
+    if reply.__class__ is int and reply in _CODES:
+        return _CODES[reply]
+    if reply.__class__ is not list or [word.__class__ for word in reply] not in _BY_ARRIVAL:
+        raise ValueError(_UNKNOWN)
+    left_ms, holder, *ahead = reply
+    return Refusal(left_ms, holder, 0, *ahead)
 
 
 def read_by_ticket(reply: Any) -> int | Refusal:
     """Read a reply to an acquire whose waiters are served by ticket.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
-    if reply.__class__ is list and [word.__class__ for word in reply] in ([int, bytes, int], [int, bytes, int, int]):
-        return Refusal(*reply)
-    return _read_code(reply)
-
-
-def _read_code(reply: Any) -> int | Refusal:
-    if reply.__class__ is int and reply in (NEW, EXISTING):
-        return int(reply)
-    if reply.__class__ is int and reply == 0:
-        return FOREIGN
-    raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
+    if reply.__class__ is int and reply in _CODES:
+        return _CODES[reply]
+    if reply.__class__ is not list or [word.__class__ for word in reply] not in _BY_TICKET:
+        raise ValueError(_UNKNOWN)
+    return Refusal(*reply)
 
 
 def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> SlotGrant | SlotRefusal | Refusal:

@@ -222,14 +222,14 @@ class Attempt:
 
     # Succeeding.
 
-    def hold(self, tally: Tally, now: float) -> HoldState:
+    def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
         """Take up the hold that was won."""
         session, lease, sent_at = self._session, self._claim.lease, tally.sent_at
         # A place lasts where the round that won did not come.
         kept_until = max(self._kept_until, now + lease) if self.place.taken else now + lease
         renewal_at = renew_at(sent_at, lease) if self._demand.renewed else math.inf
-        valid_until, touched = self._claim.valid_until(tally), self._touched | tally.sent
-        state = self._claim.hold(self.id, sent_at, valid_until, renewal_at, touched, kept_until)
+        touched = self._touched | tally.sent
+        state = self._claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
         if session.nodes > session.quorum:
             # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
             turn = session.timing.round_timeout(lease)

@@ -44,7 +44,7 @@ def line_up(session: Session, demand: Demand, place: Place) -> Turn:
     come in together; and all do where few wait.
     """
     if session.crowds.under_way <= FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
-        return _Alone()
+        return _ALONE
     return _InCrowd(session.crowds, demand, place)
 
 
@@ -60,6 +60,9 @@ class _Alone:
 
     def end(self) -> Steps[None]:
         yield from ()
+
+
+_ALONE = _Alone()
 
 
 class _InCrowd:

@@ -29,9 +29,8 @@ LOCK = ClaimKind.of("lock", b"hash")
 
 
 def _is_existing(reply: Any) -> bool:
-    # By ticket a refusal has one more number, of no matter here.
-    words = reply[:3] if reply.__class__ is list else reply
-    return bool(read_by_arrival(words) == EXISTING)
+    # Without a place, nodes of all kinds reply the same; by ticket a refusal only tells the highest ticket as well.
+    return read_by_arrival(reply) == EXISTING
 
 
 def acquire(

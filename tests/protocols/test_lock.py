@@ -2,10 +2,11 @@
 
 import pytest
 
+from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import check, release
 from redsync._protocols.lock import LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
-from tests.support.replies import FOREIGN, NEW, OURS, busy, held, mute, won
+from tests.support.replies import FOREIGN, NEW, OURS, A, busy, held, mute, won
 
 HAD = 1
 ALL = 0b11111
@@ -337,6 +338,19 @@ def test_reentry_lost_meanwhile_is_not_won(toy):
         run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS, meanwhile=lose)))
     assert state.count == 1
     assert not state.valid(toy.now)
+
+
+def test_reentry_of_a_fair_lock_is_refused_by_who_tells_the_highest_ticket(toy):
+    """It asks for no place, so more than that is no answer, and no loss of the hold."""
+    state = toy.acquire(("ask fair_lock_acquire for a place", won(toy)), kind=FAIR_LOCK)
+    with pytest.raises(QuorumError):
+        run_reenter(toy, ("ask fair_lock_acquire", toy.all_say([5_000, A, 7, 3])), kind=FAIR_LOCK, timeout=0.0)
+    with pytest.raises(QuorumError):
+        run_reenter(toy, ("ask fair_lock_acquire", toy.all_say([5_000, A, 7, b"x"])), kind=FAIR_LOCK, timeout=0.0)
+    assert state.lost is None
+    script = [("ask fair_lock_acquire", toy.all_say([5_000, A, 7])), "tell lock_abandon, leave", "notify HoldLost"]
+    with pytest.raises(LeaseLostError):
+        run_reenter(toy, *script, kind=FAIR_LOCK, timeout=0.0)
 
 
 def test_garbage_is_no_answer_to_a_reentry(believed):
