@@ -56,11 +56,11 @@ def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, 
             tally = yield from broadcast(attempt.ask(now))
             now = tally.at
             if tally.won and not claim.is_settled(tally):
-                attempt.note(tally)
+                attempt.note(tally, now)
                 tally, now = yield from claim.settle(tally, attempt.id, attempt.patience)
             if tally.won and now < (believed_until := claim.valid_until(tally)):
                 return attempt.hold(tally, now, believed_until)
-            attempt.note(tally)
+            attempt.note(tally, now)
             refusal = None if tally.won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None
             # A round that was won too late tells as little as one without answers: the nodes are too slow now.
@@ -75,7 +75,7 @@ def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, 
                 yield from attempt.undo(leave=leave)
             settled = over
             if over:
-                attempt.conclude(tally, refusal, mute=mute, was_held=was_held)
+                attempt.conclude(tally, now, refusal, mute=mute, was_held=was_held)
                 return None
             wake = yield from wait(attempt.sleep(tally, now, mute=mute))
             now = wake.at

@@ -122,14 +122,14 @@ class Attempt:
         usual = self._claim.round_timeout
         return min(usual, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else usual
 
-    def note(self, tally: Tally) -> None:
-        """Take note of which nodes were asked."""
+    def note(self, tally: Tally, now: float) -> None:
+        """Record which nodes were asked, and that they may have granted until now."""
         self._asking = False
         self._touched |= tally.sent
         self._asked |= tally.sent
         # Who refuses keeps no claim of ours, also none of an earlier round.
         self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
-        self._kept_until = max(self._kept_until, tally.at + self._claim.lease)
+        self._kept_until = max(self._kept_until, now + self._claim.lease)
 
     def repeats(self, tally: Tally, *, over: bool) -> bool:
         """Take note of a round without success; return whether to ask again at once, without an undo before."""
@@ -188,13 +188,15 @@ class Attempt:
         if self._asking or self._touched:
             yield from self.undo(leave=True)
 
-    def conclude(self, tally: Tally, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
+    def conclude(
+        self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool
+    ) -> None:
         """Return if others hold it, now that it is over; else raise."""
         if refusal is not None:
             raise refusal
         # In no time nobody can answer. Then the round before it tells whether others hold it.
         if mute and not (was_held and self._hurried):
-            raise no_quorum(self._demand.name, tally, self._demand.kind.label)
+            raise no_quorum(self._demand.name, tally, self._demand.kind.label, at=now)
 
     # Waiting.
 

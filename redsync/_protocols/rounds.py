@@ -46,10 +46,18 @@ def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeE
     return KeyTypeError(name, sentence, tally.votes)
 
 
-def no_quorum(name: str | bytes, tally: Tally, label: str = "lock") -> QuorumError:
-    """Return the error for a round that told nothing: nodes failed, were too slow, or contradict each other."""
+def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:
+    """Return the error for a round that told nothing: nodes failed, were too slow, or contradict each other.
+
+    Args:
+        name: What was asked about.
+        tally: The round.
+        label: What it is.
+        at: The instant at which it was over, if that took another round.
+    """
     if tally.won:
-        sentence = f"{label} {name!r}: the nodes answered too late to be of use, after {tally.at - tally.sent_at:.3g} s"
+        took = (tally.at if at is None else at) - tally.sent_at
+        sentence = f"{label} {name!r}: the nodes answered too late to be of use, after {took:.3g} s"
     elif tally.without_quorum:
         sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
     else:
