@@ -19,7 +19,7 @@ def read_slots(text: bytes) -> tuple[int, ...]:
         ValueError: It is no list of slots.
     """
     slots = tuple(map(int, text.split(b",")))
-    if write_slots(slots) != text or len(set(slots)) < len(slots):
+    if write_slots(slots) != text or len(set(slots)) < len(slots) or min(slots) < 0:
         raise ValueError(f"{text!r:.80} is no list of slots")
     return slots
 

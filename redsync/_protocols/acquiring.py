@@ -46,8 +46,8 @@ def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, 
     """
     attempt = Attempt(session, demand, claim, started)
     settled = held = False
-    session.crowds.under_way += 1
     turn = line_up(session, demand, attempt.place)
+    session.crowds.under_way += 1
     try:
         now, may_ask = yield from turn.come(now, attempt.deadline)
         if not may_ask:

@@ -38,12 +38,12 @@ class Turn(Protocol):
 
 
 def line_up(session: Session, demand: Demand, place: Place) -> Turn:
-    """Return the turn of an acquire that begins.
+    """Return the turn of an acquire that begins, and is not counted yet.
 
     Whoever only tries waits by itself; so does whoever is where the order begins with a place on the nodes, or readers
     come in together; and all do where few wait.
     """
-    if session.crowds.under_way <= FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
+    if session.crowds.under_way < FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
         return _ALONE
     return _InCrowd(session.crowds, demand, place)
 

@@ -79,8 +79,8 @@ class Fence:
         Raises:
             ValueError: It is neither.
         """
-        if reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is int and reply[0] in (NEW, EXISTING):
-            token = int(reply[1])
+        if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in (NEW, EXISTING):
+            token: int = reply[1]
             if self.is_absurd(token):
                 raise ValueError("a token beyond all clocks")
             return token

@@ -319,7 +319,7 @@ def test_slots_are_read_as_they_are_written():
     assert read_slots(b"3,17,0") == (3, 17, 0)
 
 
-@pytest.mark.parametrize("text", [b"", b",", b"1,", b"01", b"+1", b" 1", b"1,1", b"1_0", b"x"])
+@pytest.mark.parametrize("text", [b"", b",", b"1,", b"01", b"+1", b" 1", b"1,1", b"1_0", b"-1", b"x"])
 def test_text_that_names_no_slots_is_refused(text):
     with pytest.raises(ValueError, match=r"list of slots|invalid literal"):
         read_slots(text)

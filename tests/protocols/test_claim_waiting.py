@@ -3,7 +3,9 @@
 import pytest
 
 from redsync._core.crowds import FRONT
+from redsync._protocols.places import Arrival
 from redsync.exceptions import QuorumError
+from tests.protocols.conftest import Interruption
 from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, waiting_script, won
 
 # Waiting.
@@ -52,6 +54,18 @@ def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy
         ("ask lock_acquire for a place", won(toy)),
     )
     assert state.valid(toy.now)
+
+
+def test_one_that_is_interrupted_before_it_lines_up_is_not_counted(toy):
+    class Interrupted(Arrival):
+        @property
+        def lines_up(self):
+            raise Interruption
+
+    toy.session.crowds.under_way = FRONT + 1
+    with pytest.raises(Interruption):
+        next(toy.acquiring(queue=Interrupted))
+    assert toy.session.crowds.under_way == FRONT + 1
 
 
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):

@@ -127,7 +127,7 @@ def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
 
 
 def test_grant_without_a_token_is_no_grant(make_toy):
-    for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0]):
+    for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0], [True, 7], [1.0, 7], [1, True]):
         toy = make_toy()
         tally = toy.perform(toy.start(fencing(toy, timeout=0.0)), toy.all_say(reply))
         assert tally.without_quorum, reply
