@@ -238,14 +238,15 @@ class Tally(Votes):
             return False
         try:
             answer = self._judge(reply)
+            grants = bool(answer)
         except _ODD as error:
             if is_interruption(error):
                 raise
             self.fail(node, f"unexpected reply {outline(reply)}")
             return None
-        self.replies[node] = reply
-        self.answers[node] = answer
-        if answer:
+        # No call from here on until the choice is made: an interruption would leave an answer without one.
+        self.replies[node], self.answers[node] = reply, answer
+        if grants:
             self.choices[node] = _GRANTED
             self.granted = votes = self.granted + 1
             if votes >= self.quorum and self._decide is None:

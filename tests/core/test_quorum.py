@@ -282,6 +282,20 @@ def test_judge_interrupted_leaves_the_vote_open(interruption):
     assert tally.record(0, "yes") is True
 
 
+def test_interruption_in_an_answer_leaves_none_behind():
+    """The node may fail then, and whoever reads the answers finds no other one of it."""
+
+    class Interrupted:
+        def __bool__(self):
+            raise KeyboardInterrupt
+
+    tally = new_tally(3, judge=lambda reply: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        tally.record(0, "yes")
+    tally.fail(0, "connection closed")
+    assert (tally.choices[0], tally.answers[0]) == (FAILED, None)
+
+
 # What people read.
 
 
