@@ -1,4 +1,4 @@
-"""Answers: what nodes' replies to an acquire say, read once, as they come in. A grant is true, a refusal is false."""
+"""Answers: what nodes reply to an acquire. Each reply is read once, as it comes in. Grants are true, refusals false."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         left_ms: Milliseconds for which it keeps the holder's claim; -1 if that has no end, or is not known.
-        holder: Whose claim it is, or whose turn.
+        holder: The owner of that claim, or the one whose turn it is.
         ticket: The highest ticket of its queue, where tickets are drawn.
         ahead: How many wait before the asker; -1 if it has no place.
     """
@@ -51,7 +51,7 @@ class Refusal(NamedTuple):
 
 
 FOREIGN = Refusal(-1, b"")
-"""The key holds a value of another type. It counts as an owner of its own, for it keeps the lock away as well."""
+"""The key holds a value of another type. That counts as one more owner: it keeps the lock away as well."""
 
 
 class SlotRefusal(NamedTuple):
@@ -61,7 +61,7 @@ class SlotRefusal(NamedTuple):
         left_ms: Milliseconds until enough of them run out; -1 if that is not known.
         reason: `FULL`, `TAKEN` or `OTHER_LIMIT`.
         ticket: The highest ticket in its line.
-        ahead: How many wait before the asker, or how many slots they want who do.
+        ahead: How many wait before the asker, or how many slots those want.
         taken: Bit map of what is taken there, if that is the reason.
         limit: The limit that it knows, if that is the reason, and it knows any.
     """
@@ -122,7 +122,7 @@ def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> Slot
         tells: Whether what is taken was asked for.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if reply.__class__ is int and reply == 0:
         return FOREIGN
@@ -158,7 +158,7 @@ def read_forced(reply: Any) -> Forced | Refusal:
     """Read a reply to a forced release.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if reply.__class__ is not int or reply not in (1, 0, -1):
         raise ValueError("a forced release is answered by 1, 0 or -1")

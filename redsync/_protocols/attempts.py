@@ -72,7 +72,7 @@ class Attempt:
         self.id = demand.owner.claim(next(session.claims))
         self.place = claim.place(started)
         self.deadline = demand.deadline(started)
-        # Nodes asked since the last undo, those of them that may have granted, and all that were ever asked.
+        # Bit sets: nodes asked since the last undo, those of them that may have granted, and all that were ever asked.
         self._asked = self._doubtful = self._touched = 0
         self._kept_until = self._asked_at = 0.0
         self._asking = self._left = self._repeats = self._hurried = False
@@ -127,12 +127,12 @@ class Attempt:
         self._asking = False
         self._touched |= tally.sent
         self._asked |= tally.sent
-        # Who refuses keeps no claim of ours, also none of an earlier round.
+        # A node that refuses keeps no claim of ours, not even one of an earlier round.
         self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
         self._kept_until = max(self._kept_until, now + self._claim.lease)
 
     def repeats(self, tally: Tally, *, over: bool) -> bool:
-        """Take note of a round without success; return whether to ask again at once, without an undo before."""
+        """Record a round without success; return whether to ask again at once, without an undo before."""
         claim = self._claim
         if tally.won:
             self._repeats = claim.insist(tally)
@@ -143,7 +143,7 @@ class Attempt:
         return self._repeats
 
     def _queue(self, tally: Tally) -> None:
-        """Ask for a place with the next try, if this round has told enough for that."""
+        """Ask for a place with the next try, if this round has told enough."""
         if self.place.learn(tally):
             self._claim.queued()
             self._repeats = True
@@ -163,12 +163,12 @@ class Attempt:
         until = self._kept_until
         drop = abandon(demand.kind, demand.keys, demand.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until)
         if back:
-            # At once or never: a node that gave the place back later would give it to one who has left.
+            # Owed to nobody: a node that restored the place later would keep it for an owner that has left.
             command = drop.command._replace(args=(*drop.command.args, *back))
             yield from tell(drop._replace(command=command, owed_to=0))
         yield from tell(drop)
         if back:
-            # Nodes that were never asked keep the place too now, and are to be told when we leave it.
+            # Now even nodes that were never asked keep the place, and must learn when we leave it.
             self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = self._asked = 0
@@ -178,7 +178,7 @@ class Attempt:
             place.leave()
 
     def drop(self, *, settled: bool) -> Steps[None]:
-        """Undo everything, also what was won, unless that is settled."""
+        """Undo everything, even a hold that was won; nothing if the acquire is over and undone already."""
         if settled:
             return
         # Interrupted: a claim may be on its way to any node, and a place in any queue.
@@ -188,10 +188,8 @@ class Attempt:
         if self._asking or self._touched:
             yield from self.undo(leave=True)
 
-    def conclude(
-        self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool
-    ) -> None:
-        """Return if others hold it, now that it is over; else raise."""
+    def conclude(self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
+        """End an acquire whose time is up: return if others hold it, else raise the reason."""
         if refusal is not None:
             raise refusal
         # In no time nobody can answer. Then the round before it tells whether others hold it.
@@ -213,8 +211,8 @@ class Attempt:
     def _usual_pause(self, tally: Tally, luck: float) -> float:
         """Return how many seconds to sleep after a refusal."""
         if self._claim.is_split(tally):
-            # From now on each try takes a place, in the same step that refuses it. But who has just left the queue
-            # comes after all who have finished queueing by then, and of them this round knows nothing.
+            # From now on each try takes a place, in the same step that refuses it. But if we have just left the queue,
+            # we come after all who have queued by then, and of them this round knows nothing.
             if not self._left:
                 self._queue(tally)
             self._splits += 1

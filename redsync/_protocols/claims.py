@@ -1,7 +1,7 @@
-"""What is claimed: a whole lock, here; one that grants fencing tokens, see `tokens`; slots, see `slot_claims`.
+"""Claims: what one acquire asks nodes for. A whole lock here; with a token in `tokens`; slots in `slot_claims`.
 
-The acquiring loop (`acquiring`) knows the interface of `Claim` alone, and how one waits is the matter of `places`. One
-object serves one acquire, which asks as often as it must.
+The acquiring loop (`acquiring`) knows the interface of `Claim` alone; `places` decide how one waits. Each acquire has a
+claim object of its own, and asks with it as often as it must.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SHORTEST_HANDED = 1.0
 
 
 class Settlement(NamedTuple):
-    """What became of a round that was won, but was not enough.
+    """What became of a round that was won, but did not count yet.
 
     Attributes:
-        tally: The round that was won, if it counts now, or else the one in which that failed.
+        tally: The round that was won, if it counts now; else the round that failed to make it count.
         at: The instant at which that was known, seconds on the driver's clock.
     """
 
@@ -67,7 +67,7 @@ class Claim:
     # Asking.
 
     def place(self, started: float) -> Place:
-        """Return the place of one that begins to wait at that instant."""
+        """Return the place of an acquire that begins at that instant."""
         demand = self._demand
         waits = demand.timeout != 0
         marks = self._session.marks if self._handed_over else None
@@ -81,16 +81,16 @@ class Claim:
 
     @property
     def _handed_over(self) -> bool:
-        """Whether it counts if nodes hand it over."""
-        # What is handed over lasts as long as a place: no longer than was asked for, and the watchdog lengthens it.
+        """Whether nodes may hand it over."""
+        # It lasts as long as a place then: no longer than was asked for, and the watchdog lengthens it.
         demand = self._demand
         return demand.lease is None and demand.holds == 1 and self.lease >= _SHORTEST_HANDED
 
     def begin(self) -> None:
-        """Begin a try: what the one before it has found out is void."""
+        """Begin another try: forget what the one before has found out."""
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        """Return the command of the next round, which asks for a place as well."""
+        """Return the command of the next round; `place`: its further arguments that ask for a place, if it does."""
         demand = self._demand
         keys = demand.keys.all if place or demand.kind.mode else (demand.keys.lock,)
         args = (claim, demand.holds, milliseconds(self.lease), self._memory)
@@ -111,11 +111,11 @@ class Claim:
         return min(self._session.timing.valid_until(tally.sent_at, self.lease), tally.sent_at + self._longest)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Take note of a round that was won; return whether it counts as it is."""
+        """Record a round that was won; return whether it counts as it is."""
         return True
 
     def settle(self, tally: Tally, claim: bytes, patience: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
-        """Do what it takes that a round counts; `patience(now)`: for how many seconds a further one may wait."""
+        """Make a round count that was won; `patience(now)`: for how many seconds a further round may wait."""
         yield from ()
         return Settlement(tally, tally.at)
 
@@ -124,11 +124,11 @@ class Claim:
         return type_error(self._demand.name, tally)
 
     def insist(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Take note of a round that was won too late to count; return whether to ask for the same at once."""
+        """Record a round that was won too late to count; return whether to ask for the same at once."""
         return False
 
     def adapt(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Take note of a round that was not won; return whether to ask for something else at once."""
+        """Record a round that was not won; return whether to ask for something else at once."""
         return False
 
     def may_queue(self, tally: Tally) -> bool:
@@ -136,18 +136,18 @@ class Claim:
         return not self.is_split(tally)
 
     def queued(self) -> None:
-        """Take note that the next round asks for a place that the one before it did not have."""
+        """Record that the next round asks for a place, unlike the one before."""
 
     def is_split(self, tally: Tally) -> bool:
         """Whether no other owner can be seen to have a quorum: then waiting for its release would most likely be vain.
 
-        An owner's claims on nodes that failed are not seen. Who takes a holder for a split vote asks once too often;
-        who takes a split vote for a holder sleeps while nobody is left to wake anybody.
+        An owner's claims on nodes that failed are not seen. To take a holder for a split vote costs one ask too many.
+        To take a split vote for a holder is worse: all contenders would sleep, with nobody left to wake them.
         """
         return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
-        """Return what an undoing says of a place that goes on; empty if nodes keep it anyway."""
+        """Return the arguments by which an undo restores the place; empty if nodes keep it anyway."""
         return ()
 
     # The hold.
@@ -155,7 +155,7 @@ class Claim:
     def hold(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self, claim: bytes, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float
     ) -> HoldState:
-        """Return the hold that comes of it; arguments as for `HoldState`, `since`: the instant at which it began."""
+        """Return the hold; arguments as for `HoldState`; `since`: the instant from which `max_hold` counts."""
         demand = self._demand
         return self._hold_class(
             demand.name,
@@ -173,15 +173,15 @@ class Claim:
         )
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
-        """Note in a hold what the round that won it has told."""
+        """Record in a hold what the round that won it has told."""
 
     def take_up(self, state: HoldState) -> None:
-        """Take up the hold: from now on it is renewed, and to be given back."""
+        """Add it to the client's holds: from now on it is renewed, and must be given back."""
         listen(state, self._demand)
         self._session.holds.add(state)
 
 
 def listen(state: HoldState, demand: Demand) -> None:
-    """Let the holder be told of the loss of a hold in the way that the demand asks for."""
+    """Register the demand's `on_lost` with a hold."""
     if demand.on_lost is not None:
         state.on_lost.append(demand.on_lost)

@@ -1,7 +1,7 @@
-"""Lining up: how one waits inside the process while the front of its crowd waits in the nodes' queues; see `crowds`.
+"""Lining up: an acquire waits inside the process while the front of its crowd waits in the nodes' queues; see `crowds`.
 
-Whoever is behind has asked no node. If its time is up then, others of this client were told that the lock is held, and
-it was not its turn: that is an answer. Unless the front found no quorum; then it asks once itself.
+An acquire that is behind has asked no node. If its time is up then, that counts as an answer: nodes have told the front
+that others hold the lock. Unless the front found no quorum; then it asks once itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Turn(Protocol):
         ...
 
     def note(self, *, mute: bool) -> None:
-        """Take note of a round, and whether it found no quorum."""
+        """Record a round, and whether it found no quorum."""
         ...
 
     def end(self) -> Steps[None]:
@@ -40,8 +40,8 @@ class Turn(Protocol):
 def line_up(session: Session, demand: Demand, place: Place) -> Turn:
     """Return the turn of an acquire that begins, and is not counted yet.
 
-    Whoever only tries waits by itself; so does whoever is where the order begins with a place on the nodes, or readers
-    come in together; and all do where few wait.
+    It joins a crowd only where many wait. It stays alone if it tries just once, if its place on the nodes decides the
+    order (tickets), or if several may come in together (readers).
     """
     if session.crowds.under_way < FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
         return _ALONE

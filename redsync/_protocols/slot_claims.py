@@ -8,8 +8,8 @@ quorum of nodes keeps it there. Two quorums meet, so two permits never have the 
 * *If nodes chose differently*, the permit picks those slots that most nodes have granted or may still have free, and
   asks for exactly them, at once. A node exchanges what it granted before. (See `slot_search`.)
 * *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `slot_lines`). A node
-  grants only what is left when everybody before it has got what it wants. So who waits for many is not overtaken by
-  those who want few, and who fits is not held up.
+  grants only what is left when everybody before it has got what it wants. So a permit of many slots is not overtaken by
+  those of few, and one that fits is not held up.
 
 How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
 under the one limit that a quorum of nodes has; nodes that know an older one learn it from the question itself. What a
@@ -91,10 +91,10 @@ class SlotClaim(Claim):
         unheard = len(tally.nodes) - heard - tally.failed
         if tally.without_quorum or not unheard:
             return Verdict.LOST
-        # Who waits in line is in no hurry: a node that is not heard may have granted, and that would have to be undone.
+        # With a place in line it waits for every node: one that is not heard may have granted, which needs an undo.
         if self._line.has_ticket or least + unheard >= tally.quorum or heard < tally.quorum:
             return Verdict.PENDING
-        # Those who are heard are not enough for these slots, but perhaps for others; else it takes the rest.
+        # The nodes heard so far can't win these slots, but perhaps others; if not, the rest is needed.
         hopeless = heard - _full(tally) + unheard < tally.quorum
         return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
 
@@ -149,7 +149,7 @@ class SlotClaim(Claim):
         differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
         others = [refusal.limit for refusal in differs if refusal.limit is not None]
         alike = [other for other in others if other.per_us == limit.per_us]
-        # Who knows none, or an older one, refuses ours as void.
+        # A node that tells none, or an older one, refuses ours as void.
         void = len(differs) - len(others) + sum(other.version < before for other in alike)
         if void > len(tally.nodes) - tally.quorum and before == self._search.version:
             limit.forget()
@@ -163,7 +163,7 @@ class SlotClaim(Claim):
 
 
 class WindowClaim(SlotClaim):
-    """Slots of a rate limiter: nobody holds them. They are neither renewed nor given back, and run out by themselves.
+    """Slots of a rate limiter: nobody holds, renews or gives them back; they run out by themselves.
 
     Attributes:
         has_queued: Whether nodes may have a place of it.

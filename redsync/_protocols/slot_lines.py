@@ -1,7 +1,7 @@
-"""Lines: how those who are refused slots wait for room, by ticket; see `places`.
+"""Lines: how an acquire that was refused slots waits for room, by ticket; see `places`.
 
-A grant takes the place in the line away, and what a permit wants stands there with its place. So an undoing gives the
-place back to a permit that goes on waiting.
+Nodes keep with each place how many slots it waits for. A grant takes the place away. So an undo gives it back to an
+acquire that goes on waiting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SlotLine(Place):
         return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
     def given_back(self, wanted: int) -> tuple[Arg, ...]:
-        """Return what an undoing says to get the place back that grants have taken away; empty if there is none."""
+        """Return the arguments by which an undo restores the place that grants took away; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
 
     def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)

@@ -33,7 +33,7 @@ class SlotSearch:
     """What one permit has found out in one try.
 
     Attributes:
-        version: The limit's version, as nodes were asked last; `permits`, likewise.
+        version: The limit's version in the latest ask; `permits`, likewise.
         tells: Whether they were asked to tell what is taken.
     """
 
@@ -108,7 +108,7 @@ class SlotSearch:
         return True
 
     def widen(self) -> None:
-        """Ask for no slots in particular any more: the next round brings a place in the line along."""
+        """Ask for any slots again: the next round takes a place in the line as well."""
         self._exact, self._rounds = (), 0
 
     def choose(self, tally: Tally) -> tuple[int, ...]:
