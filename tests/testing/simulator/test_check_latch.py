@@ -10,6 +10,7 @@ from redsync._core.effects import Wait
 from redsync._core.latches import LatchState
 from redsync._core.quorum import Verdict
 from redsync._protocols import latch as protocol
+from redsync._protocols import latch_exchange
 from redsync._protocols.latch import Latch
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import LatchNeverEarly, LatchOpens, Zombies
@@ -21,9 +22,14 @@ from tests.support.hunting import break_script, hunt
 NO_WAKE_UPS = break_script("latch_exchange", ("redis.call('publish', channel", "redis.call('publish', 'nobody'"))
 
 
+def write_nothing_back(monkeypatch):
+    for module in (latch_exchange, protocol):
+        monkeypatch.setattr(module, "agree", lambda *_: True)
+
+
 def believe_one_node(tally):
     """Judge by whichever node answers first."""
-    if protocol._told(tally):
+    if protocol.told_by(tally):
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
@@ -43,12 +49,12 @@ class Averaged(LatchState):
 @pytest.fixture
 def averaged(request, monkeypatch):
     """Let a latch be as open as its nodes find it on average; what some know is told to others later."""
-    monkeypatch.setattr(protocol, "_agree", lambda *_: True)
+    write_nothing_back(monkeypatch)
     hear = Latch.hear
 
     def hear_average(latch, tally):
         hear(latch, tally)
-        newest = [each.state for _, each in protocol._told(tally) if each.state.generation == latch.known.generation]
+        newest = [each.state for _, each in protocol.told_by(tally) if each.state.generation == latch.known.generation]
         if newest:
             Averaged.counts[:] = [state.count for state in newest]
             latch.known = Averaged(latch.known.generation, latch.known.size, latch.known.arrivals)
@@ -74,13 +80,13 @@ def test_checker_finds_repetitions_that_count_again():
 
 
 def test_checker_finds_latch_that_is_set_while_it_is_not_open(monkeypatch):
-    consult = protocol._Caller.consult
+    consult = protocol.Caller.consult
 
-    def find_it_open(caller, now, decide=protocol._is_known):
+    def find_it_open(caller, now, decide=protocol.is_known):
         state, tally = yield from consult(caller, now, decide)
-        return (LatchState(state.generation) if decide is protocol._may_set else state), tally
+        return (LatchState(state.generation) if decide is protocol.may_set else state), tally
 
-    monkeypatch.setattr(protocol._Caller, "consult", find_it_open)
+    monkeypatch.setattr(protocol.Caller, "consult", find_it_open)
     assert "replaced it" in hunt(LatchNeverEarly, range(1, 41), kind="latch")
 
 
@@ -138,10 +144,10 @@ def set_on_two_nodes_and_ask_the_third(story):
 
 def test_checker_finds_latch_that_believes_one_node(monkeypatch):
     assert "worker on b no quorum" in tell(set_on_two_nodes_and_ask_the_third)
-    monkeypatch.setattr(protocol, "_agree", lambda *_: True)
-    exchange = protocol._Caller.exchange
+    write_nothing_back(monkeypatch)
+    exchange = protocol.Caller.exchange
     monkeypatch.setattr(
-        protocol._Caller, "exchange", lambda caller, now, _=None, **how: exchange(caller, now, believe_one_node, **how)
+        protocol.Caller, "exchange", lambda caller, now, _=None, **how: exchange(caller, now, believe_one_node, **how)
     )
     with pytest.raises(
         SimulationError, match="latch never early: worker on b looked 'x', but was told 0, and from 2 to"
@@ -182,7 +188,7 @@ def count_down_on_one_node_and_ask_different_ones(story):
 
 def test_checker_finds_what_is_told_before_a_quorum_knows_it(monkeypatch):
     assert "looked name=x client=d left=0" in tell(count_down_on_one_node_and_ask_different_ones)
-    monkeypatch.setattr(protocol, "_agree", lambda *_: True)
+    write_nothing_back(monkeypatch)
     with pytest.raises(SimulationError, match="worker on d looked 'x', but was told 1, and from 0 to 0 are left of 1"):
         tell(count_down_on_one_node_and_ask_different_ones)
 

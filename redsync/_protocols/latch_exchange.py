@@ -1,0 +1,208 @@
+"""What nodes know of a latch, and the exchange that tells them and asks them; see `latch`.
+
+* *Reading.* What a quorum tells is joined. Where less than a quorum knows all of it, it is written back before anybody
+  acts on it: so what one has seen, everybody sees from then on.
+* *Forgetting.* A latch that nobody set counts as open, and so does one that was open before it was set anew. Whoever
+  says so must know, and a node whose memory is shorter than latches are kept may have known more. While it knows
+  nothing it has no vote. What it is told then is *hearsay*, and counts only if all nodes answer: among them is whoever
+  knows more. That ends as soon as somebody tells it what a quorum knew at an instant after it had forgotten. Setting
+  anew needs only the memory that new grants need, or nobody could for a day after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, tell
+from redsync._core.keys import LatchKeys
+from redsync._core.latches import LatchState, Told
+from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally, Verdict, Votes
+from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._protocols.answers import FOREIGN, Refusal
+from redsync._protocols.lease import milliseconds
+from redsync._protocols.rounds import no_quorum, type_error
+from redsync.exceptions import QuorumError
+
+__all__ = ["PLACE_KEPT", "Caller", "Latch", "agree", "is_known", "is_noted", "may_set", "told_by"]
+
+EXCHANGE = Script.load("latch_exchange")
+
+PLACE_KEPT = 5.0
+"""Seconds for which nodes keep a waiter's place; each look renews it."""
+
+_LAST_TRY = 0.03
+"""Seconds that a look may take when the caller's time is already up."""
+
+_Decide: TypeAlias = Callable[[Tally], Verdict]
+
+
+def _read(reply: Any) -> Told | Refusal:
+    return FOREIGN if reply.__class__ is int and reply == 0 else Told.read(reply)
+
+
+def told_by(tally: Votes) -> list[tuple[int, Told]]:
+    """Return what nodes told, by their indices; foreign values left out."""
+    return [(i, answer) for i, answer in enumerate(tally.answers) if isinstance(answer, Told)]
+
+
+def is_known(tally: Tally) -> Verdict:
+    """Look for a quorum that knows all it ever knew; else for all nodes, of which somebody does."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    if None not in tally.choices:
+        return Verdict.WON if len(told_by(tally)) == len(tally.nodes) else Verdict.LOST
+    possible = len(tally.nodes) - tally.refused - tally.failed >= tally.quorum
+    hearsay = len(told_by(tally)) == len(tally.nodes) - tally.choices.count(None)
+    return Verdict.PENDING if possible or hearsay else Verdict.LOST
+
+
+def is_noted(tally: Tally) -> Verdict:
+    """Look for a quorum that knows now what it was told."""
+    told = len(told_by(tally))
+    if told >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if told + tally.choices.count(None) >= tally.quorum else Verdict.LOST
+
+
+def may_set(tally: Tally) -> Verdict:
+    """Look for a quorum as `is_known`; else, of all that answer, for one that may grant."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if None in tally.choices else is_noted(tally)
+
+
+class Latch:
+    """One latch object's view; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        name: The latch's name, for messages.
+        keys: Its keys.
+        keep: For how many seconds after its last use nodes keep it.
+        known: What is known of it. It is told to nodes for as long as they would have kept it.
+        lives: Since when those nodes remember that have hearsay of it, by their indices.
+        settled: Those of which it is known that they had forgotten before a quorum was asked for what is known.
+        latest: The latest round; votes that come late are noted in it.
+    """
+
+    __slots__ = ("_until", "keep", "keys", "known", "latest", "lives", "name", "settled")
+
+    def __init__(self, name: str | bytes, keys: LatchKeys, keep: float) -> None:
+        self.name = name
+        self.keys = keys
+        self.keep = keep
+        self.known = LatchState()
+        self.lives: dict[int, int] = {}
+        self.settled: list[int] = []
+        self.latest: Tally | None = None
+        self._until = math.inf
+
+    def recall(self, now: float) -> None:
+        """Forget what is no longer to be believed."""
+        if now >= self._until:
+            self.known, self.settled, self.latest, self._until = LatchState(), [], None, math.inf
+
+    def learn(self, told: LatchState, now: float) -> None:
+        """Take up what somebody knows."""
+        self.known = self.known.join(told)
+        self._until = max(now + self.keep, -math.inf if self._until == math.inf else self._until)
+
+    def hear(self, tally: Tally) -> None:
+        """Take up what nodes have told."""
+        for i, told in told_by(tally.all_votes):
+            self.learn(told.state, tally.at)
+            self.lives.pop(i, None)
+            if told.life is not None and told.life > 0:
+                self.lives[i] = told.life
+
+
+class Caller:
+    """One call: whose, with what memory required of nodes that know nothing, and from when on it waits."""
+
+    def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
+        self.session = session
+        self.latch = latch
+        self.owner = owner
+        wanted = milliseconds(latch.keep if memory is None else memory)
+        self._memory = session.processes.guard(wanted) if session.timing.restart_guard else 0
+        self._found = LatchState()
+        self.place = owner.channel + b" " + owner.wire
+        self.wake_key = owner.wire + b" " + latch.keys.latch
+
+    def command(self, state: LatchState, *, waits: bool = False) -> Command:
+        """Return the exchange that tells nodes that state."""
+        place = self.place if waits else b""
+        settled = b" ".join(b"%d" % life for life in self.latch.settled)
+        args = (milliseconds(self.latch.keep), place, milliseconds(PLACE_KEPT), self._memory, settled)
+        return Command(EXCHANGE, self.latch.keys.all, args + state.words())
+
+    def exchange(
+        self, now: float, decide: _Decide = is_known, *, patience: float = math.inf, waits: bool = False
+    ) -> Steps[Tally]:
+        """Tell all nodes what is known, and learn what they know."""
+        latch = self.latch
+        latch.recall(now)
+        if self._found.generation:
+            # However long it takes: who waits while nodes are down keeps the latch in use.
+            latch.learn(self._found, now)
+        if latch.latest is not None:
+            latch.hear(latch.latest)
+        lives = list(latch.lives.values())
+        tally = yield from broadcast(
+            Broadcast(
+                self.command(latch.known, waits=waits),
+                self.owner,
+                _read,
+                min(self.session.timing.node_timeout, max(patience, _LAST_TRY)),
+                decide=decide,
+                listen=self.wake_key if waits else None,
+                late=True,
+            )
+        )
+        latch.latest = tally
+        latch.hear(tally)
+        self._found = latch.known
+        if tally.won and decide is is_known:
+            latch.settled = lives
+            if any(told.life in lives for _, told in told_by(tally)):
+                yield from tell(Tell(self.command(latch.known), self.owner))
+        return tally
+
+    def consult(self, now: float, decide: _Decide = is_known) -> Steps[tuple[LatchState, Tally]]:
+        """Return what a quorum knows, once a quorum knows all of it, and the last round.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+            KeyTypeError: The key holds a value of another type.
+        """
+        tally = yield from self.exchange(now, decide)
+        self.require(tally)
+        state = self.latch.known
+        if not agree(tally, state):
+            tally = yield from self.exchange(tally.at, is_noted)
+            self.require(tally)
+        return state, tally
+
+    def require(self, tally: Tally) -> None:
+        """Return if a quorum answered, else raise."""
+        if not tally.won:
+            raise self.foreign(tally) or self._no_quorum(tally)
+
+    def foreign(self, tally: Tally) -> Exception | None:
+        """Return the error for a value of another type."""
+        return None if tally.won else type_error(self.latch.name, tally, "latch")
+
+    def _no_quorum(self, tally: Tally) -> QuorumError:
+        hearsay = sum(told.life is not None for _, told in told_by(tally))
+        if not hearsay or tally.without_quorum:
+            return no_quorum(self.latch.name, tally, "latch")
+        sentence = f"{hearsay} of {len(tally.nodes)} nodes may have forgotten it, and not all others answer"
+        return QuorumError(self.latch.name, f"latch {self.latch.name!r}: {sentence}", tally.votes)
+
+
+def agree(tally: Tally, state: LatchState) -> bool:
+    """Whether a quorum knows all of that."""
+    return sum(told.state.covers(state) for _, told in told_by(tally)) >= tally.quorum
