@@ -134,17 +134,17 @@ def new_seed():
 def structures(client):
     """Return what the driver keeps of operations that are under way, by name, where there is anything."""
     runner = client.runner
-    lane = runner._maintenance.lane
+    transport = runner._maintenance.transport
     found = {
         "holds": len(runner.session.holds),
         "orphans": len(runner.session.holds.orphans),
         "owners": len([task for task in runner._owners._owners if task is not asyncio.current_task()]),
-        "mailboxes": len(lane.wakeups._mailboxes),
-        "bells": len(lane.wakeups._bells),
-        "asleep": len(lane._asleep),
-        "rounds": lane._rounds,
+        "mailboxes": len(transport.wakeups._mailboxes),
+        "bells": len(transport.wakeups._bells),
+        "asleep": len(transport._asleep),
+        "rounds": transport._rounds,
         "active": runner._active,
-        "alarms": sum(alarm[2] is not None for alarm in lane._alarms._heap),
-        "outbox": len(lane._outbox._items),
+        "alarms": sum(alarm[2] is not None for alarm in transport._alarms._heap),
+        "outbox": len(transport._outbox._items),
     }
     return {name: n for name, n in found.items() if n}

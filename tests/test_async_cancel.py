@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError, QuorumError, RedsyncError
-from redsync._drivers.aio_links import TransportLink
+from redsync._drivers.aio_links import StreamLink
 from tests.aio_support import (
     claims,
     client_of,
@@ -77,7 +77,7 @@ async def ground_of(nodes, raw, state):
     events = []
     with pytest.MonkeyPatch.context() as patch:
         if state == "spread":
-            patch.setattr(TransportLink, "data_received", _receive_later(TransportLink.data_received))
+            patch.setattr(StreamLink, "data_received", _receive_later(StreamLink.data_received))
         async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
             if state == "paused":
                 nodes.pause(len(raw) - 1)

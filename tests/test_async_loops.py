@@ -363,7 +363,7 @@ def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nod
     maintenance = client.runner._maintenance
     # A connection that is being made would keep uvloop from closing.
     maintenance._connect_missing = lambda: None
-    for link in maintenance.lane.links:
+    for link in maintenance.transport.links:
         link.shut()
     own.run_until_complete(asyncio.sleep(0.01))
     own.close()
@@ -384,7 +384,7 @@ def test_loop_that_is_closed_while_a_client_connects_makes_it_raise_nothing(node
     own.run_until_complete(_take_and_keep(client))
     maintenance = client.runner._maintenance
     nodes.pause(0)
-    maintenance.lane.links[0].shut()
+    maintenance.transport.links[0].shut()
     own.run_until_complete(until(functools.partial(maintenance._connecting.get, 0)))
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False

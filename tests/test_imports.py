@@ -6,8 +6,8 @@ import redsync
 from redsync import _kinds
 from tests.support.warm import WarmPython
 
-ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_lanes", "aio_links", "aio_maintenance", "tasks")}
-THREADS = {f"redsync._drivers.{name}" for name in ("threads", "lanes", "maintenance", "turns", "pollers")}
+ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_transport", "aio_links", "aio_maintenance", "tasks")}
+THREADS = {f"redsync._drivers.{name}" for name in ("threads", "transport", "maintenance", "turns", "pollers")}
 MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in _kinds.KINDS.values()}
 BASIC = MODULES.pop("Lock")
 """Others are made of it."""

@@ -217,7 +217,7 @@ def test_majority_that_took_longer_than_the_lease_is_none(monkeypatch, nodes, ma
     monkeypatch.setattr(Client, "_SURROUNDINGS", REAL._replace(clock=lambda: clock() + sum(ahead)))
     client = make_client(lease=9.0, node_timeout=20.0)
     await_answers(client, eventually)
-    owed = lambda: [bool(link.pending) for link in client.runner._lane.links]  # noqa: E731
+    owed = lambda: [bool(link.pending) for link in client.runner._transport.links]  # noqa: E731
     assert not any(owed())
     before = [calls(node, "set") for node in raw]
     for i in range(5):

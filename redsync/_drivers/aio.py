@@ -28,8 +28,8 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session, drive
 from redsync._core.timing import Timing
-from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import Surroundings
@@ -276,12 +276,12 @@ class AioRunner:
             case Broadcast():
                 return await self._broadcast(listening, effect)
             case Tell():
-                self._lane.send(Parcel(effect, None))
+                self._transport.send(Parcel(effect, None))
                 return None
             case Wait():
                 return await self._wait(effect, listening)
             case Signal(key):
-                self._lane.wakeups.ring(key)
+                self._transport.wakeups.ring(key)
                 return None
             case Notify(event):
                 self._herald.announce(event)
@@ -297,43 +297,43 @@ class AioRunner:
         return None
 
     @property
-    def _lane(self) -> AioLane:
+    def _transport(self) -> AioTransport:
         assert self._maintenance is not None, "what runs has a loop"
-        return self._maintenance.lane
+        return self._maintenance.transport
 
     async def _broadcast(self, listening: _Listening, effect: Broadcast) -> Tally:
-        lane, asked_at = self._lane, self.now()
+        transport, asked_at = self._transport, self.now()
         if not self._ready:
             # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
             await self._await_opening(effect.timeout)
         if effect.listen is not None:
-            lane.wakeups.listen(effect.listen, effect.guard)
+            transport.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = self.now()
-        lane.send(parcel)
+        transport.send(parcel)
         if not parcel.done:
             deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
-            await lane.wait_for_round(parcel, deadline, effect.timeout)
+            await transport.wait_for_round(parcel, deadline, effect.timeout)
         if effect.lingers and tally.open:
-            await lane.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+            await transport.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
         tally.at = self.now()
         return tally
 
     async def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
-        lane = self._lane
+        transport = self._transport
         retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             listening.add(retry)
-        signals = await lane.nap(lane.wakeups.naps(effect, retry))
+        signals = await transport.nap(transport.wakeups.naps(effect, retry))
         self.require_open()
         return Wakeup(self.now(), *signals)
 
     def _deafen(self, listening: _Listening) -> None:
         for kept in listening:
-            self._lane.wakeups.deafen(kept)
+            self._transport.wakeups.deafen(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""
@@ -409,7 +409,7 @@ class AioRunner:
         try:
             if self._opening is not None:
                 await asyncio.wait([self._opening])
-            maintenance.lane.close()
+            maintenance.transport.close()
             if self._active:
                 assert self._loop is not None, "there is something to close"
                 self._idle = self._loop.create_future()

@@ -1,9 +1,9 @@
 """Links of the asyncio driver: one connection per node, read by the event loop.
 
-redis-py makes and authenticates the connection, so that all its options work. Then its transport is ours: the loop
-hands what arrives to our protocol, be it TCP, TLS or a unix socket, and be the loop asyncio's or uvloop.
+redis-py makes and authenticates the connection, so that all its options work. Then we take over its asyncio transport:
+the loop hands what arrives to our protocol, be it TCP, TLS or a unix socket, and be the loop asyncio's or uvloop.
 
-fakeredis has no transport. Its commands are calls that a task awaits, one after the other.
+fakeredis has no asyncio transport. Its commands are calls that a task awaits, one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
 from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset
 from redsync._drivers.nodes import Node, Talk, describe_error, reply_error
 
-__all__ = ["AioLink", "CallingLink", "Receiver", "TransportLink", "open_link"]
+__all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "open_link"]
 
 T = TypeVar("T")
 
@@ -74,23 +74,23 @@ class AioLink(Link):
         self.write(data)
 
     def flush(self) -> None:
-        """The transport sends what it keeps by itself."""
+        """The asyncio transport sends what it keeps by itself."""
 
     def forget(self) -> None:
         """What a fork inherits of an event loop is of no use to it, and not ours to touch."""
 
 
-class TransportLink(AioLink, asyncio.Protocol):
-    """A link over a transport."""
+class StreamLink(AioLink, asyncio.Protocol):
+    """A link over an asyncio transport."""
 
     swift = True
 
     def __init__(self, node: Node, connection: Any) -> None:
         super().__init__(node)
-        # The writer closes its transport when it is collected, so it lives as long as we do.
+        # The writer closes its asyncio transport when it is collected, so it lives as long as we do.
         self._writer = connection._writer
         connection._reader = connection._writer = None
-        self._transport: Final[asyncio.Transport] = self._writer.transport
+        self._asyncio_transport: Final[asyncio.Transport] = self._writer.transport
         reader = ReplyReader()
         self.gets = reader.gets
         self.feed = reader.feed
@@ -98,9 +98,9 @@ class TransportLink(AioLink, asyncio.Protocol):
         self.send = self._send
         self._data = b""
         self._asking: asyncio.Future[None] | None = None
-        self._transport.set_protocol(self)
-        self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
-        sock = self._transport.get_extra_info("socket")
+        self._asyncio_transport.set_protocol(self)
+        self._asyncio_transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
+        sock = self._asyncio_transport.get_extra_info("socket")
         if sock is not None:
             bound_silence(sock)
 
@@ -110,16 +110,16 @@ class TransportLink(AioLink, asyncio.Protocol):
             receiver.receive(self)
 
     def _send(self, data: bytes) -> int:
-        self._transport.write(data)
+        self._asyncio_transport.write(data)
         return len(data)
 
     def write(self, data: bytes) -> None:
-        self._transport.write(data)
+        self._asyncio_transport.write(data)
 
     def keep(self, data: bytes) -> None:
         # What a new link begins with is owed to its node, however much that is.
-        self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT + len(data))
-        self._transport.write(data)
+        self._asyncio_transport.set_write_buffer_limits(high=BACKLOG_LIMIT + len(data))
+        self._asyncio_transport.write(data)
 
     def _take(self) -> bytes | None:
         data, self._data = self._data, b""
@@ -158,7 +158,7 @@ class TransportLink(AioLink, asyncio.Protocol):
             self._asking.set_result(None)
 
     async def ask(self, *commands: bytes) -> list[Any]:
-        self._transport.write(b"".join(commands))
+        self._asyncio_transport.write(b"".join(commands))
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
@@ -180,17 +180,17 @@ class TransportLink(AioLink, asyncio.Protocol):
 
     def shut(self) -> None:
         # Not close(), which would wait for a node that does not read.
-        self._transport.abort()
+        self._asyncio_transport.abort()
 
     def reset(self) -> None:
-        sock = self._transport.get_extra_info("socket")
+        sock = self._asyncio_transport.get_extra_info("socket")
         if sock is not None:
             let_reset(sock)
         self.shut()
 
 
 class CallingLink(AioLink):
-    """A link to a node without a transport (fakeredis): each command is a call that a task awaits."""
+    """A link to a node without an asyncio transport (fakeredis): each command is a call that a task awaits."""
 
     raw = False
     calls = True
@@ -266,5 +266,5 @@ async def open_link(node: Node, timeout: float) -> AioLink:
         await connection.disconnect(nowait=True)
         raise
     # Not by its type: a loop's transports need not be asyncio's.
-    transport = getattr(connection._writer, "transport", None)
-    return CallingLink(node, connection) if transport is None else TransportLink(node, connection)
+    asyncio_transport = getattr(connection._writer, "transport", None)
+    return CallingLink(node, connection) if asyncio_transport is None else StreamLink(node, connection)

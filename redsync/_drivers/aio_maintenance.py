@@ -18,8 +18,8 @@ from typing import ClassVar, Final
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
-from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.census import Census
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import PATIENCE
@@ -33,13 +33,13 @@ log = logging.getLogger("redsync.watchdog")
 
 
 class AioMaintenance:
-    """The lane of one client and the task that keeps it alive. Everything happens in the loop's thread.
+    """The transport of one client and the task that keeps it alive. Everything happens in the loop's thread.
 
     Attributes:
-        lane: The client's lane.
+        transport: The client's transport.
     """
 
-    _LANE: ClassVar = AioLane
+    _TRANSPORT: ClassVar = AioTransport
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class AioMaintenance:
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._loop: Final = loop
-        self.lane: Final[AioLane] = self._LANE(
+        self.transport: Final[AioTransport] = self._TRANSPORT(
             nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
         )
         self._census: Final = Census(
             nodes,
-            self.lane,
+            self.transport,
             clock,
             restart_guard=restart_guard,
             processes=processes,
@@ -112,9 +112,9 @@ class AioMaintenance:
         census, timeout = self._census, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
-            parcel = census.initialize(self.lane.send)
+            parcel = census.initialize(self.transport.send)
             if parcel is not None:
-                await self.lane.wait_for_round(parcel, self._clock() + timeout, timeout)
+                await self.transport.wait_for_round(parcel, self._clock() + timeout, timeout)
             elif census.initialize_at < end:
                 await self._nap_until(census.initialize_at, lambda: self._hurried)
             else:
@@ -158,7 +158,7 @@ class AioMaintenance:
                 cancelled = error
         # One that is cancelled before its first step never takes it, and does not remove itself.
         self._connecting.clear()
-        self.lane.dispose()
+        self.transport.dispose()
         if cancelled is not None:
             raise cancelled
 
@@ -168,7 +168,7 @@ class AioMaintenance:
             await asyncio.wait(pending)
         # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
         self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
-        while await self.lane.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (nothing tells of the last)
+        while await self.transport.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
             await asyncio.sleep(0.001)
         return True
 
@@ -216,8 +216,8 @@ class AioMaintenance:
         """
         census = self._census
         while True:
-            owing = await self.lane.tend()
-            census.initialize(self.lane.send)
+            owing = await self.transport.tend()
+            census.initialize(self.transport.send)
             census.tell_changes()
             self._connect_missing()
             if self._stopping:
@@ -227,7 +227,7 @@ class AioMaintenance:
                 self._alarmed = False
                 return
             tick = self._node_timeout / 2 if owing else TICK
-            soon = min(until, census.next_try(self._connecting), self.lane.retry_at, census.initialize_at)
+            soon = min(until, census.next_try(self._connecting), self.transport.retry_at, census.initialize_at)
             await self._nap(min(max(soon - now, 0.001), tick))
 
     # Nodes.
@@ -246,7 +246,7 @@ class AioMaintenance:
         error: str | None = None
         try:
             async with asyncio.timeout(PATIENCE * self._connect_timeout):
-                await self._connect_lane(node)
+                await self._connect_link(node)
         except Exception as problem:
             # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
@@ -255,7 +255,7 @@ class AioMaintenance:
         self._census.note_tried(node, error)
         self._wake()
 
-    async def _connect_lane(self, node: Node) -> None:
+    async def _connect_link(self, node: Node) -> None:
         link = await open_link(node, self._connect_timeout)
         try:
             self._census.meet(node, await link.talk(greet(raw=link.raw)))
@@ -265,4 +265,4 @@ class AioMaintenance:
         except BaseException:
             link.shut()
             raise
-        self.lane.install(link)
+        self.transport.install(link)

@@ -24,7 +24,7 @@ _CROWD = 2000
 
 
 class Alarms:
-    """The alarms of one lane. Everything happens in the loop's thread."""
+    """The alarms of one transport. Everything happens in the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self._loop: Final = loop

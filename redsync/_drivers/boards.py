@@ -4,9 +4,9 @@ A link that breaks fails all it had pending; of those, what is owed to its node 
 has a link, nothing is owed to it. Links are replaced one by one: None where there is no connection, so no caller ever
 waits for one.
 
-All of it is guarded by the lane's mutex, which is held for arithmetic only, never over a system call that may block.
-An interruption can come at any call. So whatever takes a parcel from one place to another first puts it there and then
-takes it away here, and can be done again: a vote counts once, and what is owed is kept once.
+All of it is guarded by the transport's mutex, which is held for arithmetic only, never over a system call that may
+block. An interruption can come at any call. So whatever takes a parcel from one place to another first puts it there
+and then takes it away here, and can be done again: a vote counts once, and what is owed is kept once.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Linked(Protocol):
     def suspect(self) -> bool: ...
 
 
-class Lane(Protocol):
+class Transport(Protocol):
     """Connections to all nodes, None where there is none."""
 
     @property
@@ -69,7 +69,7 @@ class Census:
     def __init__(
         self,
         nodes: Sequence[Node],
-        lane: Lane,
+        transport: Transport,
         clock: Callable[[], float],
         *,
         restart_guard: float,
@@ -80,7 +80,7 @@ class Census:
         guard: threading.Condition | None = None,
     ) -> None:
         self._nodes: Final = nodes
-        self._lane: Final = lane
+        self._transport: Final = transport
         self._clock: Final = clock
         self._restart_guard: Final = restart_guard
         self._guard: Final = threading.Condition() if guard is None else guard
@@ -112,7 +112,7 @@ class Census:
 
     def missing(self) -> list[int]:
         """Return which nodes lack a link."""
-        return [i for i, link in enumerate(self._lane.links) if link is None]
+        return [i for i, link in enumerate(self._transport.links) if link is None]
 
     def next_try(self, connecting: Collection[int]) -> float:
         """Return when the next node is due for a try, of those that are not `connecting`."""
@@ -135,7 +135,7 @@ class Census:
         """Take note of what came of a try."""
         if error is not None:
             self.put_off(node, error)
-        node.connected = self._lane.links[node.index] is not None
+        node.connected = self._transport.links[node.index] is not None
         node.tried = True
         self._meeting.discard(node.index)
         self.reported.add(node.index)
@@ -147,7 +147,7 @@ class Census:
         self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
-        """Take note that the lane lost its link to a node."""
+        """Take note that the transport lost its link to a node."""
         with self._guard:
             node.last_error = node.excuse = reason
             if node.connected:  # else it broke before the try to connect was over, which counts by itself
@@ -199,7 +199,7 @@ class Census:
             self._meeting.add(node.index)
 
     def _is_present(self, node: Node) -> bool:
-        return node.index in self._meeting or self._lane.links[node.index] is not None
+        return node.index in self._meeting or self._transport.links[node.index] is not None
 
     def initialize(self, send: Callable[[Parcel], None]) -> Parcel | None:
         """Settle what nodes remember whose birth records do not tell, one step after the other; see `memory`.
@@ -216,7 +216,7 @@ class Census:
             self.initialize_at = float("inf") if question is None else self._not_before
             parcel = None if question is None or now < self._not_before else self._ask(*question, now)
         if news:
-            self._lane.reconsider()
+            self._transport.reconsider()
         if parcel is not None:
             send(parcel)
         return parcel
@@ -307,7 +307,7 @@ class Census:
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
-        link = self._lane.links[node.index]
+        link = self._transport.links[node.index]
         return link is not None and link.suspect
 
 

@@ -1,4 +1,4 @@
-"""What the lanes of all drivers have in common: links to write to, and replies to hand out.
+"""What the transports of both drivers have in common: links to write to, and replies to hand out.
 
 `mutex` guards tallies, wake-ups, who flushes, what is owed, and the table of links, see `boards`. It is held for
 arithmetic only, never over a system call. Where all is done in one thread it is never contended, and costs nothing.

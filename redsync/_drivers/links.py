@@ -50,7 +50,7 @@ class Link(ABC):
 
     Attributes:
         node: The node at the other end.
-        pending: What was sent and is not answered, oldest first. Appended to by the one thread that flushes the lane,
+        pending: What was sent and is not answered, oldest first. Appended to by the one thread that flushes the outbox,
             taken from by the one that reads.
         since: When the node last gave a whole answer, or was sent something after it owed nothing, seconds on the
             client's clock.
@@ -61,8 +61,8 @@ class Link(ABC):
         backlog: Whether bytes wait for the node to read.
         healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is executed first.
         again: What the node must get, but has answered by an error; sent again later.
-        swift: The one thread that flushes the lane may `send` to it without a lock, whole batches at once, while there
-            is no backlog.
+        swift: The one thread that flushes the outbox may `send` to it without a lock, whole batches at once, while
+            there is no backlog.
         instant: It answers in the very call that writes to it, and is read then; nothing polls it.
         calls: Each `write` is one command.
         tag: The server process at the other end, and its number for this connection; None if it tells none.

@@ -26,11 +26,11 @@ from redsync._drivers.census import Census
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import PATIENCE
 from redsync._drivers.interruptions import INTERRUPTED
-from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.reentry import BUSY, CALLING, Doing
+from redsync._drivers.transport import Transport
 from redsync._drivers.wakers import Waker
 from redsync.exceptions import ConfigurationError
 
@@ -52,10 +52,10 @@ class Stopped(BaseException):
 
 
 class Maintenance:
-    """The lane of one client and the thread that keeps it alive.
+    """The transport of one client and the thread that keeps it alive.
 
     Attributes:
-        lane: The client's lane.
+        transport: The client's transport.
         on_abandoned: What the thread does when nobody can use the client any more.
     """
 
@@ -78,7 +78,7 @@ class Maintenance:
         self._node_timeout: Final = node_timeout
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._doing: Final = doing
-        self.lane: Final = Lane(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
+        self.transport: Final = Transport(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
@@ -93,7 +93,7 @@ class Maintenance:
         self._overdue_at: Final[dict[int, float]] = {}
         self._census: Final = Census(
             nodes,
-            self.lane,
+            self.transport,
             clock,
             restart_guard=restart_guard,
             processes=processes,
@@ -156,7 +156,7 @@ class Maintenance:
                 thread.join(2 * self._connect_timeout)
         self.settle()
         self._disposing = True
-        self.lane.dispose()
+        self.transport.dispose()
         self._poller.close()
         self._waker.close()
 
@@ -166,7 +166,7 @@ class Maintenance:
         Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
         """
         deadline = self._clock() + self._node_timeout
-        while not self._disposing and self.lane.tend() and self._clock() < deadline:
+        while not self._disposing and self.transport.tend() and self._clock() < deadline:
             time.sleep(0.0005)
 
     def await_interrupted(self, timeout: float) -> None:
@@ -198,11 +198,11 @@ class Maintenance:
 
     def release_waiters(self) -> None:
         """Let nobody sleep any longer."""
-        self.lane.close()
+        self.transport.close()
 
     def forget(self) -> None:
         """In the child of a fork: give up the copies of the parent's descriptors."""
-        self.lane.forget()
+        self.transport.forget()
         self._poller.close()
         self._waker.close()
 
@@ -221,10 +221,10 @@ class Maintenance:
             Stopped: The client is being closed.
         """
         while True:
-            owing = self.lane.tend()
+            owing = self.transport.tend()
             initialize_at = float("inf")
             if self._begun:
-                self._census.initialize(self.lane.send)
+                self._census.initialize(self.transport.send)
                 initialize_at = self._census.initialize_at
             self._doing.what = CALLING
             self._census.tell_changes()
@@ -237,20 +237,20 @@ class Maintenance:
                 self._alarmed = False
                 return
             tick = self._node_timeout / 2 if owing else TICK
-            soon = min(until, self._next_try(), initialize_at, self.lane.retry_at)
+            soon = min(until, self._next_try(), initialize_at, self.transport.retry_at)
             self._poller.poll(min(max(soon - now, 0.001), tick))
             self._waker.drain()
 
     def _initialize_first(self) -> None:
         """Initialize new nodes in the new client's own thread: its first claims wait for that, but not for long."""
-        lane, census = self.lane, self._census
+        transport, census = self.transport, self._census
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
-            parcel = census.initialize(lane.send)
+            parcel = census.initialize(transport.send)
             if parcel is not None:
-                lane.wait(parcel, self._clock() + self._node_timeout)
+                transport.wait(parcel, self._clock() + self._node_timeout)
                 if not parcel.done:
-                    lane.end_round(parcel, "no answer in time")
+                    transport.end_round(parcel, "no answer in time")
             elif census.initialize_at < end:
                 time.sleep(max(census.initialize_at - self._clock(), 0.0))
             else:
@@ -264,7 +264,7 @@ class Maintenance:
         return self._census.statuses()
 
     def _on_broken(self, node: Node, reason: str) -> None:
-        """The lane lost its link to a node; called from whatever thread noticed."""
+        """The transport lost its link to a node; called from whatever thread noticed."""
         self._census.note_broken(node, reason)
         self._waker.wake()
 
@@ -309,7 +309,7 @@ class Maintenance:
         self._doing.what = BUSY
         error: str | None = None
         try:
-            self._connect_lane(node)
+            self._connect_link(node)
         except BaseException as problem:
             # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways. Also if the
             # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
@@ -322,7 +322,7 @@ class Maintenance:
             self._settled.notify_all()
         self._waker.wake()
 
-    def _connect_lane(self, node: Node) -> None:
+    def _connect_link(self, node: Node) -> None:
         # redis-py may ask the application for a password.
         self._doing.what = CALLING
         try:
@@ -342,4 +342,4 @@ class Maintenance:
             raise
         link = make_link(node, channel)
         link.tag = tag
-        self.lane.install(link)
+        self.transport.install(link)

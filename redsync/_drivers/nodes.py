@@ -124,7 +124,7 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    Written by the thread that connects it and by lanes that lose it; every attribute is replaced as a whole, so
+    Written by the thread that connects it and by a transport that loses it; every attribute is replaced as a whole, so
     readers need no lock.
 
     Attributes:
@@ -134,7 +134,7 @@ class Node:
         unsaid: What no URL can say, empty if there is one.
         info: What it said at the last connect.
         connected_at: When that was, seconds on the client's clock.
-        connected: Whether its lanes are connected.
+        connected: Whether the client's transport is connected to it.
         excuse: Why it is not connected.
         started_at: When its server started, seconds on the client's clock; minus infinity if it does not tell.
         birth: Its birth record as last heard, None if it has none.

@@ -1,4 +1,4 @@
-"""What travels on a lane, and who waits for it."""
+"""What a transport carries, and who waits for it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Gate(Protocol):
 
 
 class Sleeper:
-    """Something that a thread or task waits for, on a lane. Guarded by the lane's mutex.
+    """Something that a thread or task waits for. Guarded by the transport's mutex.
 
     Attributes:
         done: It has come.
         leads: The waiting thread was made the one that reads for all.
         gate: While somebody sleeps, what they sleep on.
-        lasts: It is waited for to its end even while the lane is being closed.
+        lasts: It is waited for to its end even while the transport is being closed.
         rest: Lets its thread do something else meanwhile; returns what lets it go on. Set by whoever lets it sleep.
     """
 
@@ -62,7 +62,7 @@ class Parcel(Sleeper):
         tally: The votes; None for a command whose replies nobody waits for.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; nothing until it is sent, if it is made then.
-        number: Its place in the lane's order; 0 for what has none.
+        number: Its place in the transport's order; 0 for what has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
 
@@ -84,7 +84,7 @@ class Parcel(Sleeper):
     def make(self, number: int) -> bool:
         """Make what is not made yet; False if there is nothing to send.
 
-        Called at the instant of sending, in the lane's order; again if it was interrupted, and then goes on.
+        Called at the instant of sending, in the transport's order; again if it was interrupted, and then goes on.
         """
         self.number = number
         if self.command is None and not isinstance(self.effect.command, Command):
@@ -126,7 +126,7 @@ class Parcel(Sleeper):
 
 
 class Owed:
-    """The parcels that an absent node gets as soon as it is back, in the lane's order.
+    """The parcels that an absent node gets as soon as it is back, in the transport's order.
 
     After its `owed_until` a parcel is pointless: what it removes has expired. Unless the node has left commands
     unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until

@@ -41,7 +41,7 @@ def is_refused(text: str) -> bool:
 
 
 class Retries:
-    """What is to be sent again over one connection; guarded by the lane's mutex.
+    """What is to be sent again over one connection; guarded by the transport's mutex.
 
     Attributes:
         at: When the next ones are to be sent; infinity if there are none, or the last try is not answered yet.

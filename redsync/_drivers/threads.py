@@ -30,13 +30,13 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.lanes import Lane
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.telling import Herald
+from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
 __all__ = ["ThreadRunner"]
@@ -142,7 +142,7 @@ class ThreadRunner:
             doing=self._doing,
         )
         self._maintenance.on_abandoned = self._close
-        self._lane: Lane = self._maintenance.lane
+        self._transport: Transport = self._maintenance.transport
         self.session = Session(
             len(self.nodes),
             self._timing,
@@ -228,7 +228,7 @@ class ThreadRunner:
             finally:
                 self._active.pop()
                 for kept in listening:
-                    self._lane.wakeups.deafen(kept)
+                    self._transport.wakeups.deafen(kept)
         finally:
             doing.what = None
 
@@ -362,12 +362,12 @@ class ThreadRunner:
             case Broadcast():
                 return self._broadcast(effect, listening)
             case Tell():
-                self._lane.send(Parcel(effect, None))
+                self._transport.send(Parcel(effect, None))
                 return None
             case Wait():
                 return self._wait(effect, listening)
             case Signal(key):
-                self._lane.wakeups.ring(key)
+                self._transport.wakeups.ring(key)
                 return None
             case Notify(event):
                 self._doing.what = CALLING
@@ -380,31 +380,31 @@ class ThreadRunner:
                 assert_never(effect)
 
     def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
-        lane = self._lane
+        transport = self._transport
         if effect.listen is not None:
-            lane.wakeups.listen(effect.listen, effect.guard)
+            transport.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         parcel = Parcel(effect, tally)
         tally.sent_at = sent_at = self.now()
-        lane.send(parcel)
+        transport.send(parcel)
         if not parcel.done:
-            lane.wait(parcel, sent_at + effect.timeout)
+            transport.wait(parcel, sent_at + effect.timeout)
             if not parcel.done:
-                lane.end_round(parcel, f"no answer within {effect.timeout:g} s")
+                transport.end_round(parcel, f"no answer within {effect.timeout:g} s")
         if effect.lingers and tally.open:
-            lane.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+            transport.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
         tally.at = self.now()
         return tally
 
     def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
-        lane = self._lane
+        transport = self._transport
         retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             # Before it takes its place, which is given up when the run ends.
             listening.add(retry)
-        signals = lane.nap(lane.wakeups.naps(effect, retry))
+        signals = transport.nap(transport.wakeups.naps(effect, retry))
         if self.closed:
             raise ClientClosedError
         return Wakeup(self.now(), *signals)

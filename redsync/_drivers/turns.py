@@ -3,7 +3,7 @@
 The others follow: each sleeps on a gate of its own until what it waits for has come, or the lead is its. A leader whose
 own wish came true passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
 
-Everything here is guarded by the mutex, which the lane shares; `lead` is called without it.
+Everything here is guarded by the mutex, which the transport shares; `lead` is called without it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Turns:
         self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the lane is closed; lead if nobody does."""
+        """Return when the sleeper is done, at the deadline, or when the transport is closed; lead if nobody does."""
         sleeper.rest = self._rest
         try:
             while not sleeper.done and (sleeper.lasts or not self.closed):

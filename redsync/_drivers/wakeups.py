@@ -1,8 +1,8 @@
 """Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal, turns to ask again.
 
 Mailboxes and bells are opened before the condition that they stand for is looked at, so no signal falls between look
-and sleep. How one sleeps is the lane's business: a sleep here is a generator of *naps*, each a sleeper and an instant.
-It goes on when the sleeper is done or the instant has come. Everything here is guarded by the lane's mutex.
+and sleep. How one sleeps is the transport's business: a sleep here is a generator of *naps*, each a sleeper and an
+instant. It goes on when the sleeper is done or the instant has come. The transport's mutex guards everything here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ which nodes those with the mark."""
 
 
 class Wakeups:
-    """The mailboxes and bells of one lane, and the queue of those that found no quorum."""
+    """The mailboxes and bells of one transport, and the queue of those that found no quorum."""
 
     def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
         self._mutex: Final = mutex
@@ -136,7 +136,7 @@ class Wakeups:
                     break
                 yield retry, min(look_at, until)
                 now = self._clock()
-                # Neither called nor in time: the lane is closed.
+                # Neither called nor in time: the transport is closed.
                 waits = now < until and (retry.done or now >= look_at)
         finally:
             with self._mutex:

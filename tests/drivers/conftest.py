@@ -1,4 +1,4 @@
-"""One lane, or one runner, on real nodes, without the layers above it."""
+"""One transport, or one runner, on real nodes, without the layers above it."""
 
 import dis
 import functools
@@ -24,12 +24,12 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.scripts import Script
 from redsync._drivers.greetings import greet, subscribe
-from redsync._drivers.lanes import Lane
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import make_nodes, pack
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
+from redsync._drivers.transport import Transport
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE
 
@@ -86,7 +86,7 @@ def words(args):
 
 
 class Rig:
-    """A lane with what a client gives it, but no maintenance: a test connects and tends it itself."""
+    """A transport with what a client gives it, but no maintenance: a test connects and tends it itself."""
 
     append = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     echo = script("echo", "return ARGV[1]")
@@ -95,7 +95,7 @@ class Rig:
         self.nodes = make_nodes(urls, redis.Redis)
         self.broken = []
         self.changes = Counter()
-        self.lane = Lane(self.nodes, clock, node_timeout, self._on_broken, self._on_change, Doing())
+        self.transport = Transport(self.nodes, clock, node_timeout, self._on_broken, self._on_change, Doing())
         self._serials = 0
 
     def _on_broken(self, node, reason):
@@ -111,7 +111,7 @@ class Rig:
             channel.talk(subscribe(b"wake", raw=channel.raw))
             if load:
                 channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))
-            self.lane.install(make_link(self.nodes[i], channel))
+            self.transport.install(make_link(self.nodes[i], channel))
         return self
 
     def owner(self):
@@ -124,16 +124,16 @@ class Rig:
         effect = Broadcast(command, owner, judge, timeout, decide=decide, **options)
         parcel = Parcel(effect, effect.tally([node.address for node in self.nodes]))
         parcel.tally.sent_at = clock()
-        self.lane.send(parcel)
+        self.transport.send(parcel)
         return parcel
 
     def finish(self, parcel):
         """Wait for a parcel as the runner does; return its tally."""
-        self.lane.wait(parcel, parcel.tally.sent_at + parcel.effect.timeout)
+        self.transport.wait(parcel, parcel.tally.sent_at + parcel.effect.timeout)
         if not parcel.done:
-            self.lane.end_round(parcel, "no answer in time")
+            self.transport.end_round(parcel, "no answer in time")
         if parcel.tally.open:
-            self.lane.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
+            self.transport.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
         return parcel.tally
 
     def ask(self, *args, **options):
@@ -141,12 +141,12 @@ class Rig:
 
     def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
         command = Command(script, (key,), words(args))
-        self.lane.send(Parcel(Tell(command, owner, owed_to, owed_until), None))
+        self.transport.send(Parcel(Tell(command, owner, owed_to, owed_until), None))
 
     def settle(self, within=PATIENCE):
-        """Tend the lane until no node owes anything."""
+        """Tend the transport until no node owes anything."""
         deadline = time.monotonic() + within
-        while self.lane.tend():
+        while self.transport.tend():
             assert time.monotonic() < deadline, "nodes still owe replies"
             time.sleep(0.001)
 
@@ -161,13 +161,13 @@ def make_rig(nodes):
 
     yield make_rig
     for rig in rigs:
-        rig.lane.close()
-        rig.lane.dispose()
+        rig.transport.close()
+        rig.transport.dispose()
 
 
 @pytest.fixture
 def rig(make_rig):
-    """A lane that is connected to all nodes."""
+    """A transport that is connected to all nodes."""
     return make_rig().connect()
 
 

@@ -225,7 +225,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_si
     """Commands that nobody waits for, whose answers lie unread when the maintenance's own timer is due."""
 
     async with make_client(node_timeout=0.25) as client:
-        lane = client.runner._maintenance.lane
+        transport = client.runner._maintenance.transport
         async with client.get_lock("warm"):
             pass
         await asyncio.sleep(0.1)
@@ -237,7 +237,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_si
             client.runner._maintenance.alarm()
             time.sleep(0.3)  # noqa: ASYNC251
             await asyncio.sleep(0.003)
-            assert not [link for link in lane.links if link.suspect]
+            assert not [link for link in transport.links if link.suspect]
         assert not [event for event in events if isinstance(event, NodeChanged)]
 
 
@@ -305,7 +305,7 @@ async def test_long_sleeps_that_are_cancelled_leave_no_growing_heap(make_client)
                 await turns(2)
                 task.cancel()
                 await asyncio.wait([task])
-            assert len(client.runner._maintenance.lane._alarms._heap) < 2500
+            assert len(client.runner._maintenance.transport._alarms._heap) < 2500
         assert hold._state.watchers == 0
 
 

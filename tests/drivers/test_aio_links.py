@@ -253,7 +253,7 @@ async def test_node_that_answers_nonsense_is_given_up_and_connected_again(nodes,
     events = []
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
-        link = client.runner._maintenance.lane.links[1]
+        link = client.runner._maintenance.transport.links[1]
         link.data_received(NONSENSE[what])
         for _ in range(3):
             await _take(client, "x")
@@ -302,7 +302,7 @@ async def test_network_that_fails_costs_no_lock(nodes, raw, loop):
 async def test_answers_in_single_bytes_are_read(nodes, raw):
     async with client_of(nodes) as client:
         await _take(client, "x")
-        for link in client.runner._maintenance.lane.links:
+        for link in client.runner._maintenance.transport.links:
             whole = link.data_received
 
             def bytewise(data, whole=whole):

@@ -187,7 +187,7 @@ async def test_maintenance_that_is_cancelled_closes_the_client_once(nodes, caplo
     await asyncio.wait([task])
     assert task.cancelled()
     assert watch.cancelled == ["once"]
-    assert maintenance.lane.links == [None] * 3
+    assert maintenance.transport.links == [None] * 3
     await until(lambda: not other_tasks())
 
 
@@ -205,7 +205,7 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
         while not stopping.done():
             stopping.cancel()
             await turns(1)
-        assert maintenance.lane.links == [None] * 3
+        assert maintenance.transport.links == [None] * 3
         await until(lambda: not other_tasks())
         if not stopping.cancelled():
             break

@@ -58,7 +58,7 @@ class Wire(Link):
 
 
 class Rig:
-    """One node, its link, and what the lanes of all drivers have in common."""
+    """One node, its link, and what the transports of both drivers have in common."""
 
     def __init__(self, script):
         self.now = 100.0

@@ -85,14 +85,14 @@ def test_kernel_gives_up_what_is_not_acknowledged(ends):
     link.shut()
 
 
-def test_discarded_link_is_reset_and_that_of_a_closed_lane_is_not(rig):
-    board, (first, second, _) = rig.lane._board, rig.lane.links
+def test_discarded_link_is_reset_and_that_of_a_closed_transport_is_not(rig):
+    board, (first, second, _) = rig.transport._board, rig.transport.links
     peers = {link: link._sock.getpeername() for link in (first, second)}
     assert all(peers.values())
     board.discard(first, "a test")
     with pytest.raises(OSError, match="not connected"):
         first._sock.getpeername()
-    rig.lane._discard_all()
+    rig.transport._discard_all()
     linger = second._sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
     assert struct.unpack("ii", linger) == (0, 0)
 
@@ -181,15 +181,15 @@ def kills(admin):
 def test_client_remembers_the_number_of_each_connection_and_ends_it(nodes, raw):
     with Client(nodes.urls, restart_guard=0) as client:
         wait_until(lambda: all(status.state == "up" for status in client.nodes()))
-        lane = client._runner._maintenance.lane
-        process, number = lane.links[0].tag
+        transport = client._runner._maintenance.transport
+        process, number = transport.links[0].tag
         assert process == raw[0].info("server")["run_id"]
         assert number in ids(raw[0])
-        lane._board.discard(lane.links[0], "a test")
-        wait_until(lambda: lane.links[0] is not None)
+        transport._board.discard(transport.links[0], "a test")
+        wait_until(lambda: transport.links[0] is not None)
         assert number not in ids(raw[0])
         assert kills(raw[0]) >= 1
-        assert lane.links[0].node.former == ()
+        assert transport.links[0].node.former == ()
 
 
 @both_loops
@@ -200,16 +200,16 @@ def test_async_client_resets_and_ends_what_it_gives_up(nodes, raw, loop):
         async with AsyncClient(nodes.urls, restart_guard=0) as client:
             async with client.get_lock("x"):
                 pass
-            lane = client._runner._maintenance.lane
-            await until(lambda: all(lane.links))
-            link = lane.links[0]
+            transport = client._runner._maintenance.transport
+            await until(lambda: all(transport.links))
+            link = transport.links[0]
             process, number = link.tag
             assert process == raw[0].info("server")["run_id"]
-            sock = link._transport.get_extra_info("socket")
+            sock = link._asyncio_transport.get_extra_info("socket")
             before = kills(raw[0])
-            lane._board.discard(link, "a test")
+            transport._board.discard(link, "a test")
             assert struct.unpack("ii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
-            await until(lambda: lane.links[0] is not None)
+            await until(lambda: transport.links[0] is not None)
             assert number not in ids(raw[0])
             assert kills(raw[0]) == before + 1 or version_of(raw[0]) < (7, 0)
 

@@ -1,4 +1,4 @@
-"""Threads on one lane under every schedule, within a bound of preemptions; with more threads, some by seed.
+"""Threads on one transport under every schedule, within a bound of preemptions; with more threads, some by seed.
 
 Each schedule is checked: all threads return, and none waits for its deadline (unless that is the scenario). One thread
 at a time leads, and none when none waits. Each reply reaches the command that it answers. Each node executes an owner's

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from redsync._drivers.boards import Board
-from redsync._drivers.lanes import Lane
 from redsync._drivers.outboxes import Outbox
 from redsync._drivers.parcels import Mailbox, Parcel
 from redsync._drivers.pollers import READ
+from redsync._drivers.transport import Transport
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakeups import Wakeups
 from tests.support.interleaving.explore import explore
@@ -181,7 +181,7 @@ def by_fault(*planted):
     Planted(Turns, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
     Planted(Turns, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
     Planted(Outbox, "_empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
-    Planted(Lane, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
+    Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(Board, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
     Planted(Wakeups, "sleep", sleep_without_a_bell, ringing(), 1, "deadlock"),
     Planted(Parcel, "precedes", precede_nothing, overtaking("a0"), 1, "executed in the wrong order"),

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from redsync._drivers import maintenance
-from redsync._drivers.lanes import Lane
 from redsync._drivers.pollers import BOTH, READ, WRITE, PollPoller, make_poller
+from redsync._drivers.transport import Transport
 
 
 @pytest.fixture(params=[make_poller, PollPoller])
@@ -64,7 +64,7 @@ def test_modify_changes_what_is_reported(poller, pipe):
 
 
 def test_client_works_without_epoll(monkeypatch, redsync_nodes):
-    monkeypatch.setattr(Lane, "make_poller", PollPoller)
+    monkeypatch.setattr(Transport, "make_poller", PollPoller)
     monkeypatch.setattr(maintenance, "make_poller", PollPoller)
     counter = 0
     with redsync_nodes.client(lease=2.0) as client:

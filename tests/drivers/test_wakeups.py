@@ -1,4 +1,4 @@
-"""Wake-ups: what nodes signal and what they hand over, kept for who listens; by hand, and on a lane for threads."""
+"""Wake-ups: what nodes signal and hand over is kept for whoever listens; by hand, and on the transport for threads."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ KEY = b"client-a:1 redsync:x"
 
 @pytest.fixture
 def wakeups():
-    """Wake-ups of a lane on which it is always the same instant."""
+    """Wake-ups of a transport on which it is always the same instant."""
     wakeups = Wakeups(threading.Lock(), lambda: NOW, lambda sleeper: None)
     wakeups.listen(KEY)
     return wakeups
@@ -137,14 +137,14 @@ def test_what_came_before_is_forgotten(wakeups, call):
     assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
-# On a lane.
+# On a transport.
 
 
 def test_message_of_a_node_tells_who_naps_what_was_handed_over(rig, raw):
-    wakeups = rig.lane.wakeups
+    wakeups = rig.transport.wakeups
     wakeups.listen(KEY)
     with ThreadPoolExecutor(1) as pool:
-        napping = pool.submit(rig.lane.nap, wakeups.doze(KEY, clock() + 30, 3, 30, b"7"))
+        napping = pool.submit(rig.transport.nap, wakeups.doze(KEY, clock() + 30, 3, 30, b"7"))
         for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
             node.publish("wake", mark + b" client-a:2 redsync:x")
             node.publish("wake", mark + b" " + KEY)
@@ -153,7 +153,7 @@ def test_message_of_a_node_tells_who_naps_what_was_handed_over(rig, raw):
 
 
 def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
-    wakeups = rig.lane.wakeups
+    wakeups = rig.transport.wakeups
     with ThreadPoolExecutor(1) as pool:
         begun = threading.Event()
 
@@ -161,7 +161,7 @@ def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
             begun.set()
             return False
 
-        sleeping = pool.submit(rig.lane.nap, wakeups.sleep(b"own", clock() + 30, unless))
+        sleeping = pool.submit(rig.transport.nap, wakeups.sleep(b"own", clock() + 30, unless))
         assert begun.wait(10)
         wakeups.ring(b"own")
         assert sleeping.result(20) == (1, 0)
@@ -177,7 +177,7 @@ def clock_now():
 
 @pytest.fixture
 def turns(clock_now):
-    """Wake-ups of a lane whose time is set by hand."""
+    """Wake-ups of a transport whose time is set by hand."""
     return Wakeups(threading.Lock(), lambda: clock_now[0], lambda sleeper: None)
 
 
@@ -268,8 +268,8 @@ def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, c
     assert n > 3
 
 
-def test_sleep_for_a_turn_ends_when_the_lane_is_closed(turns):
-    """A closed lane lets nobody sleep: whoever looked again at once would spin."""
+def test_sleep_for_a_turn_ends_when_the_transport_is_closed(turns):
+    """A closed transport lets nobody sleep: whoever looked again at once would spin."""
     nap_once(turns.take_turn(Retry(), NOW, UNTIL))
     naps = turns.take_turn(Retry(), NOW, UNTIL)
     assert nap_once(naps) is not None
@@ -277,9 +277,9 @@ def test_sleep_for_a_turn_ends_when_the_lane_is_closed(turns):
 
 
 def test_thread_sleeps_until_its_turn(rig):
-    wakeups, first, second = rig.lane.wakeups, Retry(), Retry()
-    rig.lane.nap(wakeups.take_turn(first, clock(), clock() + 30))
+    wakeups, first, second = rig.transport.wakeups, Retry(), Retry()
+    rig.transport.nap(wakeups.take_turn(first, clock(), clock() + 30))
     with ThreadPoolExecutor(1) as pool:
-        napping = pool.submit(rig.lane.nap, wakeups.take_turn(second, clock(), clock() + 30))
+        napping = pool.submit(rig.transport.nap, wakeups.take_turn(second, clock(), clock() + 30))
         wakeups.deafen(first)
         assert napping.result(20) == (0, 0)

@@ -190,7 +190,7 @@ def take(client, lease, within=60.0):
 def settle(client):
     """Wait until each node has answered: an acquire returns as soon as three have, and leaves the others to be read."""
     deadline = clock() + 60.0
-    while client.runner._lane.tend():
+    while client.runner._transport.tend():
         assert clock() < deadline, "a node does not answer"
         time.sleep(0.0005)
 

@@ -45,7 +45,7 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
                 time.sleep(0.05)
             calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
             print(f"renewal commands by node in {PERIODS} periods: {calls}")
-            # 5 batches of 200 make 1,000; locks of several lanes, or acquired at different times, fill more of them.
+            # 5 batches of 200 make 1,000; locks that were acquired at different times fill more of them.
             assert all(3 <= count / PERIODS <= 20 for count in calls)
             gate.wait(timeout=PATIENCE)
             assert sum(holder.result() for holder in holders) == LOCKS

@@ -50,7 +50,7 @@ def settle(client, eventually):
     """Return a function that waits until the client has nothing to do, so it looks at the clock as seldom as ever."""
 
     def owing():
-        return [link.node for link in client.runner._lane.links if link is not None and link.pending]
+        return [link.node for link in client.runner._transport.links if link is not None and link.pending]
 
     def settle():
         eventually(lambda: not owing())

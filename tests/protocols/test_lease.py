@@ -34,7 +34,7 @@ def test_renewal_is_due_a_third_of_the_lease_after_sending():
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX])
 @pytest.mark.parametrize("leave", [False, True])
-def test_abandon_is_for_the_owners_lane_and_all_keys(toy, kind, leave):
+def test_abandon_is_for_the_owner_and_all_keys(toy, kind, leave):
     effect = abandon(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=0b101, owed_until=7.0)
     assert effect.command.script is kind.abandon
     assert effect.command.keys == toy.keys.all

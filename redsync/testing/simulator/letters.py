@@ -1,7 +1,7 @@
 """Letters: what a client's own transport sends, seen at the client's side, for the trace and the checkers.
 
 The transport runs as it is. Here its parts are watched: what the outbox sends, what the links note before it is sent,
-and to whom the lane hands each reply.
+and to whom the transport hands each reply.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import hiredis
 
 from redsync._core.effects import Command
 from redsync._core.replies import NOTHING
-from redsync._drivers.aio_lanes import AioLane
-from redsync._drivers.aio_links import AioLink, TransportLink
+from redsync._drivers.aio_links import AioLink, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.outboxes import Outbox
@@ -29,7 +29,7 @@ from redsync.testing.simulator.sockets import VirtualTransport
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
 
-__all__ = ["MAKER", "Letter", "WatchedLane", "WatchedMaintenance", "connection_of"]
+__all__ = ["MAKER", "Letter", "WatchedMaintenance", "WatchedTransport", "connection_of"]
 
 MAKER: Final[ContextVar[SimulatedRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
 """Whose connections are made in this context."""
@@ -137,7 +137,7 @@ class _WatchedOutbox(Outbox):
         runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, votes, parcel))
 
 
-class WatchedLane(AioLane):
+class WatchedTransport(AioTransport):
     """Tells to whom it hands what."""
 
     _OUTBOX = _WatchedOutbox
@@ -146,7 +146,7 @@ class WatchedLane(AioLane):
     def watch(self, runner: SimulatedRunner) -> None:
         """Tell what happens from now on."""
         self.runner = runner
-        assert isinstance(self._outbox, _WatchedOutbox), "this lane makes no other"
+        assert isinstance(self._outbox, _WatchedOutbox), "this transport makes no other"
         self._outbox.runner = runner
 
     def install(self, link: AioLink) -> None:
@@ -185,22 +185,22 @@ def _noted(link: Link) -> _Noted:
 
 def connection_of(link: Link) -> Connection:
     """Return the virtual connection of a link."""
-    assert isinstance(link, TransportLink), "virtual nodes have transports"
-    transport = link._transport
-    assert isinstance(transport, VirtualTransport), "so has the loop"
-    return transport.connection
+    assert isinstance(link, StreamLink), "the loop gives asyncio transports to virtual nodes"
+    asyncio_transport = link._asyncio_transport
+    assert isinstance(asyncio_transport, VirtualTransport), "the loop makes no other"
+    return asyncio_transport.connection
 
 
 class WatchedMaintenance(AioMaintenance):
     """Tells of connections."""
 
-    _LANE = WatchedLane
+    _TRANSPORT = WatchedTransport
 
     def watch(self, runner: SimulatedRunner) -> None:
         """Tell what happens from now on."""
         self._runner = runner
-        assert isinstance(self.lane, WatchedLane), "it makes no other"
-        self.lane.watch(runner)
+        assert isinstance(self.transport, WatchedTransport), "it makes no other"
+        self.transport.watch(runner)
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._tell(node, reason)

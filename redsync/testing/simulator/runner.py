@@ -22,7 +22,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import Surroundings
 from redsync.testing.simulator.happenings import Decided, Told
-from redsync.testing.simulator.letters import Letter, WatchedLane, WatchedMaintenance
+from redsync.testing.simulator.letters import Letter, WatchedMaintenance, WatchedTransport
 from redsync.testing.simulator.machines import Machine
 
 if TYPE_CHECKING:
@@ -82,15 +82,15 @@ class SimulatedRunner(AioRunner):
         self.sim.trace.names[self.client_id] = self.name
 
     @property
-    def lane(self) -> WatchedLane | None:
+    def transport(self) -> WatchedTransport | None:
         """What it sends and receives by; None before its first use."""
-        lane = self._maintenance.lane if self._maintenance is not None else None
-        assert lane is None or isinstance(lane, WatchedLane), "its maintenance makes no other"
-        return lane
+        transport = self._maintenance.transport if self._maintenance is not None else None
+        assert transport is None or isinstance(transport, WatchedTransport), "its maintenance makes no other"
+        return transport
 
     def listens(self, key: bytes) -> bool:
         """Whether somebody waits, or is about to, for nodes' wake-ups for that key."""
-        return self.lane is not None and key in self.lane.wakeups._mailboxes
+        return self.transport is not None and key in self.transport.wakeups._mailboxes
 
     def new_owner(self) -> Owner:
         """Return an owner that nobody has been before, by a number that earlier simulations do not change."""

@@ -1,4 +1,4 @@
-"""The other ends of a lane's connections: nodes that note what they execute, and answer one command in a step."""
+"""The other ends of a transport's connections: nodes that note what they execute, and answer one command in a step."""
 
 import hashlib
 from collections import deque

@@ -1,4 +1,4 @@
-"""A lane of production code on a scheduler, and what must hold of it at each point and after each schedule."""
+"""The production transport on a scheduler, and what must hold of it at each point and after each schedule."""
 
 import hashlib
 from functools import partial
@@ -9,11 +9,11 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.replies import ReplyReader
 from redsync._core.scripts import Script
-from redsync._drivers.lanes import Lane
 from redsync._drivers.links import SocketLink
 from redsync._drivers.nodes import Node
 from redsync._drivers.parcels import Parcel
 from redsync._drivers.reentry import BUSY, Doing
+from redsync._drivers.transport import Transport
 from tests.support.interleaving.nodes import Connection, FakeNode
 from tests.support.interleaving.system import ROOM, Lock, Poller, Socket, Waker
 
@@ -29,8 +29,8 @@ def everybody(tally):
     return Verdict.PENDING if None in tally.choices else Verdict.WON
 
 
-class ScheduledLane(Lane):
-    """A lane whose locks, poller and waker are the scheduler's."""
+class ScheduledTransport(Transport):
+    """A transport whose locks, poller and waker are the scheduler's."""
 
     def __init__(self, world, files, nodes, on_broken, doing):
         self.make_lock = partial(Lock, world)
@@ -40,7 +40,7 @@ class ScheduledLane(Lane):
 
 
 class Rig:
-    """A lane connected to nodes that know the script.
+    """A transport connected to nodes that know the script.
 
     Attributes:
         parcels: All that were sent, by what they say.
@@ -60,7 +60,7 @@ class Rig:
         self._room = room
         self._waiting = {}  # thread -> what it waits for, the innermost last
         self._serials = 0
-        self.lane = ScheduledLane(world, self.files, self.nodes, self._on_broken, self.doing)
+        self.transport = ScheduledTransport(world, self.files, self.nodes, self._on_broken, self.doing)
         for index, server in enumerate(self.servers):
             server.scripts.add(SCRIPT.sha)
             self.connect(index)
@@ -79,7 +79,7 @@ class Rig:
         reader = ReplyReader()
         link = SocketLink(node, SimpleNamespace(connection=SimpleNamespace(_sock=sock), sock=sock, reader=reader))
         link._lock = Lock(self.world)
-        self.lane.install(link)
+        self.transport.install(link)
 
     def owner(self):
         self._serials += 1
@@ -101,15 +101,15 @@ class Rig:
         effect = Broadcast(self._command(what), owner, bool, timeout, **{"decide": everybody, **options})
         parcel = self._note(what, Parcel(effect, effect.tally([node.address for node in self.nodes])))
         parcel.tally.sent_at = sent_at = self.world.clock()
-        self.lane.send(parcel)
+        self.transport.send(parcel)
         if not parcel.done:
             self.wait(parcel, sent_at + timeout)
             if not parcel.done:
-                self.lane.end_round(parcel, "no answer in time")
+                self.transport.end_round(parcel, "no answer in time")
         return parcel.tally
 
     def tell(self, owner, what, owed_to=0, owed_until=1e9):
-        self.lane.send(self._note(what, Parcel(Tell(self._command(what), owner, owed_to, owed_until), None)))
+        self.transport.send(self._note(what, Parcel(Tell(self._command(what), owner, owed_to, owed_until), None)))
 
     def _command(self, what):
         return Command(SCRIPT, (b"key",), (b"claim", what))
@@ -124,21 +124,21 @@ class Rig:
         waiting = self._waiting.setdefault(self.world.running, [])
         waiting.append(sleeper)
         try:
-            self.lane.wait(sleeper, deadline)
+            self.transport.wait(sleeper, deadline)
         finally:
             waiting.pop()
 
     def doze(self, key, until, unless):
         """Sleep until the bell is rung, as a protocol does that waits for another of this process."""
-        naps = self.lane.wakeups.sleep(key, until, unless)
-        return self.lane.nap(naps)
+        naps = self.transport.wakeups.sleep(key, until, unless)
+        return self.transport.nap(naps)
 
     # What must hold.
 
     def _check_leaders(self):
         """At each point: one thread leads at most, and it waits."""
-        turns = self.lane._turns
-        if self.lane._mutex.locked():
+        turns = self.transport._turns
+        if self.transport._mutex.locked():
             return
         leaders = [
             (thread, sleeper) for thread, sleepers in self._waiting.items() for sleeper in sleepers if sleeper.leads
@@ -149,14 +149,14 @@ class Rig:
     def judge(self):
         """After a schedule: nothing is left behind, and whatever was answered got its own answer."""
         self.settle()
-        lane, outbox = self.lane, self.lane._outbox
-        assert not lane._turns._followers, "somebody follows, and nobody waits"
-        assert not lane._mutex.locked(), "the mutex is held"
+        transport, outbox = self.transport, self.transport._outbox
+        assert not transport._turns._followers, "somebody follows, and nobody waits"
+        assert not transport._mutex.locked(), "the mutex is held"
         assert not [*outbox._items, *outbox._batch], "something was not sent"
         assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"
         assert not outbox._flushing, "somebody sends, and nobody is there"
-        assert not lane.wakeups._bells, "a bell was left"
-        for link in filter(None, lane.links):
+        assert not transport.wakeups._bells, "a bell was left"
+        for link in filter(None, transport.links):
             assert not link.pending, f"node {link.index + 1} owes replies to {[*link.pending]}"
             assert not any((link.healing, link.again, link.backlog, link._lock.locked())), "a link is left with work"
         for what, parcel in self.parcels.items():
@@ -173,12 +173,12 @@ class Rig:
 
     def settle(self):
         """Let nodes answer what is under way."""
-        assert not self.lane._turns._leading, "somebody leads, and nobody waits"
+        assert not self.transport._turns._leading, "somebody leads, and nobody waits"
         for _ in range(100):
             for event in self.world.events:
                 while event.name.startswith("node") and event.is_ready():
                     event.step()
-            if not self.lane.tend():
+            if not self.transport.tend():
                 return
         raise AssertionError("nodes owe replies for ever")
 

@@ -1,4 +1,4 @@
-"""Scenarios: what threads do on one lane, and what must have come of it. Each is given a world and returns a judge.
+"""Scenarios: what threads do on one transport, and what must come of it. Each is given a world and returns a judge.
 
 Commands are named by their owner's letter and a number, in the order in which that owner sends them: `a0`, `a1`, `b0`.
 """
@@ -58,12 +58,12 @@ def rounds(*programs, nodes=1, room=ROOM):
 
 
 def tending(*programs, nodes=1):
-    """The maintenance tends the lane meanwhile."""
+    """The maintenance tends the transport meanwhile."""
 
     def scenario(world):
         rig = Rig(world, nodes)
         whats = start(rig, *programs)
-        rig.thread("maintenance", lambda: (rig.lane.tend(), rig.lane.tend()))
+        rig.thread("maintenance", lambda: (rig.transport.tend(), rig.transport.tend()))
 
         def judge():
             rig.judge()
@@ -106,13 +106,13 @@ def deadlines(*timeouts, hurried=False):
 
 
 def closing(*programs):
-    """One thread waits for a bell that nobody rings, one closes the lane; rounds are waited for to their ends."""
+    """One thread waits for a bell that nobody rings, one closes the transport; rounds are waited for to their ends."""
 
     def scenario(world):
         rig = Rig(world, 1)
         start(rig, *programs)
         rig.thread("sleeper", rig.doze, b"key", 60.0, lambda: False)
-        rig.thread("closing", rig.lane.close)
+        rig.thread("closing", rig.transport.close)
 
         def judge():
             rig.judge()
@@ -132,7 +132,7 @@ def ringing(*programs):
 
         def ring():
             may_go_on.append(True)
-            rig.lane.wakeups.ring(b"key")
+            rig.transport.wakeups.ring(b"key")
 
         start(rig, *programs)
         rig.thread("sleeper", rig.doze, b"key", 60.0, lambda: bool(may_go_on))
@@ -151,10 +151,10 @@ def messages(nodes=2):
             server.signals[b"b0"] = b"key"
 
         def wait():
-            wakeups = rig.lane.wakeups
+            wakeups = rig.transport.wakeups
             wakeups.listen(b"key")
             send(rig, [b"a0"])
-            signals, marked = rig.lane.nap(wakeups.doze(b"key", 60.0, nodes, 60.0, b"1"))
+            signals, marked = rig.transport.nap(wakeups.doze(b"key", 60.0, nodes, 60.0, b"1"))
             assert signals == nodes
             assert marked == (1 << nodes) - 1
             wakeups.deafen(b"key")
@@ -214,7 +214,7 @@ def overtaking(*programs):
 def judge_owed(rig, letters):
     """Each owner's last command, which is owed, is the last of its own that each node has executed."""
     rig.settle()
-    for index, link in enumerate(rig.lane.links):
+    for index, link in enumerate(rig.transport.links):
         if link is None:
             rig.connect(index)
     rig.judge()
@@ -239,8 +239,8 @@ def breaking(letters="ab", *, nodes=2, reset=False, reconnecting=False):
             rig.tell(owner, letter + b"1", owed_to=EVERYBODY)
 
         def reconnect():
-            world.wait_for(lambda: rig.lane.links[0] is None or ended(rig))
-            if rig.lane.links[0] is None:
+            world.wait_for(lambda: rig.transport.links[0] is None or ended(rig))
+            if rig.transport.links[0] is None:
                 rig.connect(0)
 
         for letter in letters:

@@ -1,4 +1,4 @@
-"""A signal in the middle of what a thread does on a lane: at each point at which one can come, one after the other."""
+"""A signal in the middle of what a thread does on a transport: at each point where one can come, one after another."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What a lane takes from the operating system, in memory: locks, a poller, a waker, sockets."""
+"""What a transport takes from the operating system, in memory: locks, a poller, a waker, sockets."""
 
 import math
 

@@ -7,9 +7,9 @@ import pytest
 from redsync._core.effects import Command, Tell
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.links import Link
@@ -45,7 +45,7 @@ def test_checker_finds_turn_to_ask_again_that_never_ends(monkeypatch):
 
 
 def test_checker_finds_commands_that_stay_in_the_outbox(monkeypatch):
-    monkeypatch.setattr(AioLane, "_flush", do_nothing)
+    monkeypatch.setattr(AioTransport, "_flush", do_nothing)
     assert "commands in its outbox" in hunt(Leftovers, range(2, 12))
 
 
@@ -69,16 +69,16 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
         link.tag = await link.talk(end_former(node))
         await link.talk(load_scripts())
         await link.talk(subscribe(wake_channel(maintenance._client_id), raw=link.raw))
-        maintenance.lane.install(link)
+        maintenance.transport.install(link)
 
-    monkeypatch.setattr(AioMaintenance, "_connect_lane", connect_and_forget)
+    monkeypatch.setattr(AioMaintenance, "_connect_link", connect_and_forget)
     assert "1 connections to node-" in hunt(Leftovers, range(8, 20))
 
 
 def test_checker_finds_connection_that_is_discarded_and_stays_open(monkeypatch):
     give_up_node()
     monkeypatch.setattr(Link, "reset", do_nothing)
-    monkeypatch.setattr("redsync._drivers.aio_links.TransportLink.reset", do_nothing)
+    monkeypatch.setattr("redsync._drivers.aio_links.StreamLink.reset", do_nothing)
     with pytest.raises(SimulationError, match=r"leftovers: a has left \d connections to node-1 open"):
         give_up_node()
 
@@ -133,7 +133,7 @@ def finds(sim, text):
 
 
 def test_request_is_left_that_nothing_under_way_answers(sim, runner):
-    pending = runner.lane.links[0].pending
+    pending = runner.transport.links[0].pending
     pending.append(Parcel(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
     finds(sim, "leftovers: a has left 1 requests waiting for replies of node-1")
     sim.nodes[0].hang()
@@ -144,18 +144,18 @@ def test_request_is_left_that_nothing_under_way_answers(sim, runner):
 
 def test_sleepers_are_left(sim, runner):
     sleeper = Sleeper()
-    runner.lane._asleep[sleeper] = None
+    runner.transport._asleep[sleeper] = None
     finds(sim, "1 asleep that were woken\n.*1 sleepers, and no protocol runs")
-    del runner.lane._asleep[sleeper]
+    del runner.transport._asleep[sleeper]
 
 
 def test_round_and_bell_are_left(sim, runner):
-    runner.lane._rounds += 1
+    runner.transport._rounds += 1
     finds(sim, "1 rounds under way, and 0 asleep for one")
-    runner.lane._rounds -= 1
-    runner.lane.wakeups._bells[b"x"] = [Sleeper()]
+    runner.transport._rounds -= 1
+    runner.transport.wakeups._bells[b"x"] = [Sleeper()]
     finds(sim, "a bell for b'x' that nobody hears\n.*1 bells, and no protocol runs")
-    runner.lane.wakeups._bells.clear()
+    runner.transport.wakeups._bells.clear()
 
 
 def test_timer_is_left(sim, runner):
@@ -167,7 +167,7 @@ def test_timer_is_left(sim, runner):
 
 
 def test_resend_and_ended_task_are_left(sim, runner):
-    link = runner.lane.links[0]
+    link = runner.transport.links[0]
     link.healing.append(None)
     finds(sim, "1 commands that were to be sent again after NOSCRIPT")
     link.healing.clear()
@@ -194,7 +194,7 @@ def test_closed_client_has_nothing(sim, runner):
 
 
 def test_checker_finds_what_a_closed_client_keeps(sim, runner, monkeypatch):
-    monkeypatch.setattr(AioLane, "dispose", do_nothing)
+    monkeypatch.setattr(AioTransport, "dispose", do_nothing)
     close(sim, runner)
     finds(sim, "3 links, and is closed")
     sim.machines[0].crash()
@@ -214,7 +214,7 @@ def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runne
     maintenance = runner._maintenance
 
     async def stop_at_once():
-        runner.lane._board.discard(runner.lane.links[0], "given up")
+        runner.transport._board.discard(runner.transport.links[0], "given up")
         maintenance._census._retry_at[0] = 0.0
         maintenance._connect_missing()
         assert list(maintenance._connecting) == [0]

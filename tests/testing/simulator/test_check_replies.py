@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import hiredis
 import pytest
 
-from redsync._drivers.aio_links import TransportLink
+from redsync._drivers.aio_links import StreamLink
 from redsync._drivers.boards import Board
 from redsync._drivers.nodes import pack
 from redsync.testing.simulator import Simulation, SimulationError
@@ -65,15 +65,15 @@ def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
     """Those that look like an answer; with others (seed 0) the driver gives the new connection up by itself."""
     answer_late()
     newest = {}
-    make, receive = TransportLink.__init__, TransportLink.data_received
+    make, receive = StreamLink.__init__, StreamLink.data_received
 
     def note_newest(link, node, connection):
         make(link, node, connection)
         newest[node] = link
 
-    monkeypatch.setattr(TransportLink, "__init__", note_newest)
-    monkeypatch.setattr(TransportLink, "data_received", lambda link, data: receive(newest[link.node], data))
-    monkeypatch.setattr(TransportLink, "reset", lambda link: None)
+    monkeypatch.setattr(StreamLink, "__init__", note_newest)
+    monkeypatch.setattr(StreamLink, "data_received", lambda link, data: receive(newest[link.node], data))
+    monkeypatch.setattr(StreamLink, "reset", lambda link: None)
     with pytest.raises(SimulationError, match=r"replies: a took .* for the reply to"):
         answer_late()
 

@@ -167,13 +167,13 @@ def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
     task = start(sim, take)
     sim.run()
     runner = task.result().runner
-    link = runner.lane.links[0]
-    former = link._transport.connection
+    link = runner.transport.links[0]
+    former = link._asyncio_transport.connection
     sim.partition(sim.machines[0], 0)
-    runner.lane._board.discard(link, "a test")
+    runner.transport._board.discard(link, "a test")
     sim.heal()
     sim.run(until=sim.now + 2.0)
-    assert runner.lane.links[0] is not None
+    assert runner.transport.links[0] is not None
     assert former.open is not ends
     assert sim.nodes[0].listeners(wake_channel(runner.client_id)) == (1 if ends else 2)
 

@@ -122,7 +122,7 @@ class Delivery(Checker):
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
         """Return when the last delayed packet arrives, of those that looks have seen on the connection in use."""
-        link = runner.lane.links[whose[1]] if runner.lane is not None else None
+        link = runner.transport.links[whose[1]] if runner.transport is not None else None
         if link is not None:
             connection = connection_of(link)
             arrives = max(connection.there.arrives, connection.back.arrives)
@@ -133,15 +133,15 @@ class Delivery(Checker):
 
 def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     """Return the number of the latest command about each claim that a node is still to get."""
-    lane = runner.lane
-    assert lane is not None, "it has sent something"
-    link = lane.links[index]
-    parcels = list(lane._board._owed[index]._parcels.values())
+    transport = runner.transport
+    assert transport is not None, "it has sent something"
+    link = transport.links[index]
+    parcels = list(transport._board._owed[index]._parcels.values())
     if link is not None:
         parcels += [*link.pending, *link.healing, *link.again]
     # Not numbered yet, or sent again to this node.
-    outbox = (item if isinstance(item, Parcel) else item[1] for item in lane._outbox._items)
+    outbox = (item if isinstance(item, Parcel) else item[1] for item in transport._outbox._items)
     kept: dict[tuple[object, ...], int] = {}
-    for parcel in [*parcels, *lane._outbox._batch, *outbox]:
+    for parcel in [*parcels, *transport._outbox._batch, *outbox]:
         kept[parcel.claim] = max(kept.get(parcel.claim, 0), parcel.number)
     return kept

@@ -29,7 +29,7 @@ from redsync.testing.simulator.happenings import Stepped
 from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
 
 if TYPE_CHECKING:
-    from redsync._drivers.aio_lanes import AioLane
+    from redsync._drivers.aio_transport import AioTransport
     from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
@@ -70,20 +70,20 @@ class Leftovers(Checker):
                         yield runner, runner._maintenance
 
     def _look_at(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        lane = maintenance.lane
-        left = [*self._connections(runner, maintenance), *_sleepers(lane), *_entries(lane), *_tasks(runner)]
-        for link in lane.links:
+        transport = maintenance.transport
+        left = [*self._connections(runner, maintenance), *_sleepers(transport), *_entries(transport), *_tasks(runner)]
+        for link in transport.links:
             if link is not None:
                 left += self._replies(link)
         if not runner._active:
-            left += _idle(runner, lane)
+            left += _idle(runner, transport)
         if _is_closed(runner):
             left += _closed(maintenance)
         for what in left:
             yield f"{runner.name} has left {what}"
 
     def _connections(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        used = [connection_of(link) for link in maintenance.lane.links if link is not None]
+        used = [connection_of(link) for link in maintenance.transport.links if link is not None]
         for node in self.sim.nodes:
             open_ones = [
                 connection
@@ -102,7 +102,7 @@ class Leftovers(Checker):
 
     def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
         most = 0 if _is_closed(runner) else 1
-        for whose, name in ((maintenance, "maintenance"), (maintenance.lane._alarms, "alarms")):
+        for whose, name in ((maintenance, "maintenance"), (maintenance.transport._alarms, "alarms")):
             timers = 0
             for _, _, host, action, args in self.sim.timeline.entries:
                 if host is runner.machine and args is None and not action.cancelled():
@@ -116,27 +116,27 @@ def _is_closed(runner: SimulatedRunner) -> bool:
     return runner.closed and not runner._active and all(task is None or task.done() for task in ends)
 
 
-def _sleepers(lane: AioLane) -> Iterator[str]:
-    asleep = lane._asleep
-    alarms = sum(alarm[2] is not None and alarm[2] not in asleep for alarm in lane._alarms._heap)
+def _sleepers(transport: AioTransport) -> Iterator[str]:
+    asleep = transport._asleep
+    alarms = sum(alarm[2] is not None and alarm[2] not in asleep for alarm in transport._alarms._heap)
     if alarms:
         yield f"{alarms} alarms for nobody"
     woken = sum(sleeper.gate is None for sleeper in asleep)
     if woken:
         yield f"{woken} asleep that were woken"
     rounds = sum(isinstance(sleeper, Parcel) for sleeper in asleep)
-    if lane._rounds > rounds:
-        yield f"{lane._rounds} rounds under way, and {rounds} asleep for one"
-    for key, bells in lane.wakeups._bells.items():
+    if transport._rounds > rounds:
+        yield f"{transport._rounds} rounds under way, and {rounds} asleep for one"
+    for key, bells in transport.wakeups._bells.items():
         if any(bell not in asleep for bell in bells):
             yield f"a bell for {key!r} that nobody hears"
 
 
-def _entries(lane: AioLane) -> Iterator[str]:
-    outbox = lane._outbox
+def _entries(transport: AioTransport) -> Iterator[str]:
+    outbox = transport._outbox
     if outbox._items or outbox._batch:
         yield f"{len(outbox._items) + len(outbox._batch)} commands in its outbox"
-    for link in lane.links:
+    for link in transport.links:
         if link is None:
             continue
         if link.healing:
@@ -151,10 +151,10 @@ def _tasks(runner: SimulatedRunner) -> Iterator[str]:
         yield f"{ended} tasks that have ended"
 
 
-def _idle(runner: SimulatedRunner, lane: AioLane) -> Iterator[str]:
+def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
     """Look at what only protocols make, when none runs."""
-    wakeups, crowds = lane.wakeups, runner.session.crowds
-    asleep = sum(not isinstance(sleeper, Parcel) for sleeper in lane._asleep)
+    wakeups, crowds = transport.wakeups, runner.session.crowds
+    asleep = sum(not isinstance(sleeper, Parcel) for sleeper in transport._asleep)
     retries = len(wakeups._retries._waiting) + len(wakeups._retries._going)
     counts = {
         "mailboxes": len(wakeups._mailboxes),
@@ -169,13 +169,13 @@ def _idle(runner: SimulatedRunner, lane: AioLane) -> Iterator[str]:
 
 
 def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
-    lane = maintenance.lane
+    transport = maintenance.transport
     counts = {
-        "links": sum(link is not None for link in lane.links),
+        "links": sum(link is not None for link in transport.links),
         "connecting tasks": len(maintenance._connecting),
         "maintenance tasks": int(maintenance._task is not None and not maintenance._task.done()),
-        "sleepers": len(lane._asleep),
-        "alarms": len(lane._alarms._heap),
+        "sleepers": len(transport._asleep),
+        "alarms": len(transport._alarms._heap),
     }
     for name, count in counts.items():
         if count:

@@ -134,7 +134,7 @@ class Zombies(Checker):
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
-                    for line in runner.lane.links if runner.lane is not None else ():
+                    for line in runner.transport.links if runner.transport is not None else ():
                         if line is not None and not line.pending and not self._is_retrying(runner, line):
                             yield from self._look_at(runner, line)
 

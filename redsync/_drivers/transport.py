@@ -1,4 +1,4 @@
-"""The lane of a client for threads: one connection per node, for all its owners.
+"""The transport of a client for threads: one connection per node, for all its owners.
 
 Who may do what, for any number of threads:
 
@@ -33,13 +33,13 @@ from redsync._drivers.wakers import Waker
 from redsync._drivers.wakeups import Naps
 from redsync.exceptions import ClientClosedError
 
-__all__ = ["Lane"]
+__all__ = ["Transport"]
 
 _LONGEST_POLL = 1.0
 """Seconds after which a thread that polls finds out by itself that it leads no longer: its wake-up may be drained."""
 
 
-class Lane(Exchange):
+class Transport(Exchange):
     """One connection per node.
 
     Attributes:
@@ -85,7 +85,7 @@ class Lane(Exchange):
     # Waiting and reading.
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the lane is closed; reads for all if need be."""
+        """Return when the sleeper is done, at the deadline, or when the transport is closed; read for all if needed."""
         self._turns.wait(sleeper, deadline)
 
     def linger(self, parcel: Parcel, tally: Tally, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""Lanes of the asyncio driver: one lane on real nodes, without the layers above it."""
+"""The transport for asyncio, on real nodes, without the layers above it."""
 
 import asyncio
 import math
@@ -9,8 +9,8 @@ import redis.asyncio
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
-from redsync._drivers.aio_lanes import AioLane
 from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.greetings import subscribe
 from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
@@ -21,12 +21,12 @@ ENDLESS = 30
 
 
 class AioRig:
-    """A lane with what a client gives it, but no maintenance: a test connects and tends it itself."""
+    """A transport with what a client gives it, but no maintenance: a test connects and tends it itself."""
 
     def __init__(self, urls, node_timeout=0.25):
         self.nodes = make_nodes(urls, redis.asyncio.Redis)
         self.broken = []
-        self.lane = AioLane(
+        self.transport = AioTransport(
             self.nodes,
             clock,
             node_timeout,
@@ -40,7 +40,7 @@ class AioRig:
         for i in indices or range(len(self.nodes)):
             link = await open_link(self.nodes[i], 2.0)
             await link.talk(subscribe(b"wake", raw=True))
-            self.lane.install(link)
+            self.transport.install(link)
         return self
 
     def parcel(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
@@ -52,26 +52,26 @@ class AioRig:
 
     async def ask(self, *args, **options):
         parcel = self.parcel(*args, **options)
-        self.lane.send(parcel)
+        self.transport.send(parcel)
         if not parcel.done:
-            await self.lane.wait_for_round(parcel, clock() + parcel.effect.timeout, parcel.effect.timeout)
+            await self.transport.wait_for_round(parcel, clock() + parcel.effect.timeout, parcel.effect.timeout)
         if parcel.tally.open:
-            await self.lane.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
+            await self.transport.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
         return parcel.tally
 
     def tell(self, script, *args, owed_to=0, owed_until=0.0):
-        self.lane.send(Parcel(Tell(Command(script, (b"list",), args), self.owner, owed_to, owed_until), None))
+        self.transport.send(Parcel(Tell(Command(script, (b"list",), args), self.owner, owed_to, owed_until), None))
 
     async def settle(self):
-        while await self.lane.tend():  # noqa: ASYNC110  (nothing tells of the last reply)
+        while await self.transport.tend():  # noqa: ASYNC110  (nothing tells of the last reply)
             await asyncio.sleep(0.001)
 
     async def __aenter__(self):
         return self
 
     async def __aexit__(self, *error):
-        self.lane.close()
-        self.lane.dispose()
+        self.transport.close()
+        self.transport.dispose()
         await turns(3)
 
 
@@ -112,7 +112,7 @@ async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
         assert clock() - started_at >= 0.1
         assert tally.without_quorum
         assert "no answer within 0.1 s" in {vote.detail for vote in tally.votes}
-        assert all(link.suspect for link in rig.lane.links)
+        assert all(link.suspect for link in rig.transport.links)
         # Who is suspect is not waited for, and gets what it is owed.
         started_at = clock()
         tally = await rig.ask(append, b"b", timeout=ENDLESS)
@@ -122,7 +122,7 @@ async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
         for i in range(3):
             nodes.resume(i)
         await rig.settle()
-        assert not any(link.suspect for link in rig.lane.links)
+        assert not any(link.suspect for link in rig.transport.links)
 
 
 @in_loop
@@ -130,7 +130,7 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nod
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         writes = Counter()
-        for link in rig.lane.links:
+        for link in rig.transport.links:
             send = link.send
 
             def counted(data, send=send, link=link):
@@ -152,31 +152,31 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nod
 async def test_sleeper_sleeps_until_it_is_done_or_its_time_has_come(nodes, loop):
     async with AioRig(nodes.urls) as rig:
         sleeper, instant = Sleeper(), clock() + 0.02
-        await rig.lane.wait(sleeper, instant)
+        await rig.transport.wait(sleeper, instant)
         assert clock() >= instant
         bell = Mailbox()
-        sleeping = asyncio.create_task(rig.lane.wait(bell, math.inf))
+        sleeping = asyncio.create_task(rig.transport.wait(bell, math.inf))
         await turns(3)
         bell.wake()
         await turns(3)
         assert not sleeping.done(), "a look is not enough"
         bell.signal(1)
         await sleeping
-        assert not rig.lane._asleep
+        assert not rig.transport._asleep
 
 
 @in_loop
-async def test_closed_lane_lets_sleepers_go_and_rounds_end(nodes, append):
+async def test_closed_transport_lets_sleepers_go_and_rounds_end(nodes, append):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
-        sleeping = asyncio.create_task(rig.lane.wait(Sleeper(), math.inf))
+        sleeping = asyncio.create_task(rig.transport.wait(Sleeper(), math.inf))
         nodes.pause(0)
         nodes.pause(1)
         asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
         await asyncio.sleep(0.01)
-        rig.lane.close()
+        rig.transport.close()
         await sleeping
-        await rig.lane.wait(Sleeper(), math.inf)
+        await rig.transport.wait(Sleeper(), math.inf)
         assert not asking.done()
         nodes.resume(0)
         assert (await asking).won
@@ -184,18 +184,18 @@ async def test_closed_lane_lets_sleepers_go_and_rounds_end(nodes, append):
 
 
 @in_loop
-async def test_disposed_lane_fails_what_is_under_way(nodes, append):
+async def test_disposed_transport_fails_what_is_under_way(nodes, append):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         for i in range(3):
             nodes.pause(i)
         asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
         await asyncio.sleep(0.01)
-        rig.lane.close()
-        rig.lane.dispose()
+        rig.transport.close()
+        rig.transport.dispose()
         tally = await asking
         assert "the client was closed" in {vote.detail for vote in tally.votes}
-        assert rig.lane.links == [None] * 3
+        assert rig.transport.links == [None] * 3
         for i in range(3):
             nodes.resume(i)
 
@@ -205,9 +205,9 @@ async def test_disposed_lane_fails_what_is_under_way(nodes, append):
 async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
-        wakeups = rig.lane.wakeups
+        wakeups = rig.transport.wakeups
         wakeups.listen(b"key")
-        napping = asyncio.create_task(rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, ENDLESS)))
+        napping = asyncio.create_task(rig.transport.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, ENDLESS)))
         await turns(3)
         raw[0].publish("wake", "0 another key")
         raw[0].publish("wake", "0 key")
@@ -219,7 +219,7 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
         wakeups.listen(b"key")
         raw[2].publish("wake", "0 key")
         await until(lambda: wakeups._mailboxes[b"key"].signals)
-        assert await rig.lane.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == (1, 0)
+        assert await rig.transport.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == (1, 0)
         wakeups.deafen(b"key")
 
 

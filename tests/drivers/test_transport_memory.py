@@ -1,4 +1,4 @@
-"""Lanes: which nodes get new claims, as far as they remember, and votes that come after the verdict."""
+"""The transport: which nodes get new claims, as far as they remember, and votes that come after the verdict."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_node_that_was_doubted_is_asked_again_when_its_record_turns_out_to_be_ol
     ask(claim, guard=30.0)
     raw[1].delete("age")
     rig.nodes[1].remembers_since = clock() - 100.0
-    rig.lane.reconsider()
+    rig.transport.reconsider()
     assert choices(ask(claim, guard=30.0)) == ["granted"] * 3
 
 
@@ -84,10 +84,10 @@ def test_node_whose_word_on_its_memory_is_nonsense_fails_that_vote_only(rig, ask
     assert not rig.broken
 
 
-def test_what_becomes_known_of_a_nodes_memory_counts_once_the_lane_was_told(rig, ask):
+def test_what_becomes_known_of_a_nodes_memory_counts_once_the_transport_was_told(rig, ask):
     ask(rig.echo, 1, guard=30.0)
     rig.nodes[1].remembers_since = clock()
-    rig.lane.reconsider()
+    rig.transport.reconsider()
     assert choices(ask(rig.echo, 1, guard=30.0)) == ["granted", "failed", "granted"]
 
 

@@ -1,4 +1,4 @@
-"""Lanes of the asyncio driver: one connection per node, for all tasks of a client.
+"""The transport of a client for asyncio: one connection per node, for all its tasks.
 
 Everything happens in the loop's thread. Who waits for a round sleeps on a future; the loop reads, and what it reads is
 handed out at once, see `exchange`. While several rounds are under way, what their tasks send in one turn of the loop
@@ -22,7 +22,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.wakeups import Naps
 
-__all__ = ["AioLane"]
+__all__ = ["AioTransport"]
 
 
 class _Gate:
@@ -39,7 +39,7 @@ class _Gate:
             self.future.set_result(None)
 
 
-class AioLane(Exchange):
+class AioTransport(Exchange):
     """One connection per node.
 
     Attributes:
@@ -95,7 +95,7 @@ class AioLane(Exchange):
     # Waiting.
 
     async def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the lane is closed."""
+        """Return when the sleeper is done, at the deadline, or when the transport is closed."""
         while not sleeper.done and (sleeper.lasts or not self.closed) and self._clock() < deadline:
             gate = sleeper.gate = _Gate(self._loop.create_future())
             alarm = self._alarms.set(deadline, sleeper)

@@ -1,4 +1,4 @@
-"""Lanes: the order of commands, whose reply is whose, what is owed, and what an interruption leaves behind."""
+"""The transport for threads: the order of commands, whose reply is whose, what is owed, what an interruption leaves."""
 
 import itertools
 import math
@@ -55,10 +55,10 @@ def test_round_ends_at_its_verdict_and_stragglers_are_read_later(rig, nodes, raw
     assert time.monotonic() - started_at < PATIENCE
     assert choices(tally) == ["granted", "granted", None]
     assert tally.sent == 0b111
-    assert len(rig.lane.links[2].pending) == 1
+    assert len(rig.transport.links[2].pending) == 1
     nodes.resume(2)
     rig.settle()
-    assert not rig.lane.links[2].pending
+    assert not rig.transport.links[2].pending
     assert [node.lrange("list", 0, -1) for node in raw] == [["1"]] * 3
 
 
@@ -95,11 +95,11 @@ def test_process_that_stood_still_finds_who_has_not_answered_over_the_deadline(r
 def await_readable(rig, *indices):
     """Wait until nodes' answers lie unread in our sockets: all nodes' unless told otherwise."""
     for i in indices or range(len(rig.nodes)):
-        assert select.select([rig.lane.links[i].fileno], [], [], PATIENCE)[0], "it has not answered"
+        assert select.select([rig.transport.links[i].fileno], [], [], PATIENCE)[0], "it has not answered"
 
 
 def await_instant(at):
-    """Stand still until that instant of the lane's clock is over."""
+    """Stand still until that instant of the transport's clock is over."""
     while (left := at - clock()) >= 0:
         time.sleep(left + 0.001)
 
@@ -109,7 +109,7 @@ def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
     rig.finish(parcel)
     nothing = parcel.effect._replace(command=lambda: None)
     parcel = type(parcel)(nothing, type(parcel.tally)(["a", "b", "c"], lambda reply: True))
-    rig.lane.send(parcel)
+    rig.transport.send(parcel)
     assert parcel.done
     assert choices(parcel.tally)[:2] == ["failed", "failed"]
     assert parcel.tally.sent == 0
@@ -121,7 +121,7 @@ def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
 def tend_until(rig, condition, within=PATIENCE):
     deadline = time.monotonic() + within
     while not condition():
-        rig.lane.tend()
+        rig.transport.tend()
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.002)
 
@@ -130,7 +130,7 @@ def test_silent_node_becomes_suspect_and_its_votes_fail_at_once(make_rig, nodes,
     rig = make_rig(node_timeout=0.1).connect()
     nodes.pause(1)
     assert rig.ask(rig.echo, rig.owner(), 1).won
-    tend_until(rig, lambda: rig.lane.links[1].suspect)
+    tend_until(rig, lambda: rig.transport.links[1].suspect)
     assert rig.changes["suspect"] == 1
     assert "owes 1 replies" in rig.nodes[1].last_error
     started_at = time.monotonic()
@@ -141,7 +141,7 @@ def test_silent_node_becomes_suspect_and_its_votes_fail_at_once(make_rig, nodes,
     assert tally.sent == 0b101
     nodes.resume(1)
     rig.settle()
-    assert not rig.lane.links[1].suspect
+    assert not rig.transport.links[1].suspect
     assert choices(rig.ask(rig.echo, rig.owner(), 3, decide=all_votes)) == ["granted"] * 3
 
 
@@ -150,7 +150,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
     owner = rig.owner()
     nodes.pause(1)
     assert rig.ask(rig.append, owner, "acquire").won
-    tend_until(rig, lambda: rig.lane.links[1].suspect)
+    tend_until(rig, lambda: rig.transport.links[1].suspect)
     later = clock() + 60
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=later).won
     assert rig.ask(rig.append, owner, "new").won
@@ -170,7 +170,7 @@ def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypa
     owner = rig.owner()
     assert rig.ask(rig.append, owner, "acquire").won
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=clock() + 60).won
-    tend_until(rig, lambda: rig.lane.links[1] is None)
+    tend_until(rig, lambda: rig.transport.links[1] is None)
     assert rig.broken[0][0] == 1
     assert "no answer for" in rig.broken[0][1]
     nodes.resume(1)
@@ -187,7 +187,7 @@ def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypa
 
 def lose(rig, nodes, i):
     nodes.kill(i)
-    tend_until(rig, lambda: rig.lane.links[i] is None)
+    tend_until(rig, lambda: rig.transport.links[i] is None)
 
 
 def test_owed_commands_are_delivered_in_order_when_node_is_back(rig, nodes, raw):
@@ -227,7 +227,7 @@ def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answere
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=soon).won
     while clock() < soon:
         time.sleep(0.01)
-    rig.lane._board.discard(rig.lane.links[1], "a test")
+    rig.transport._board.discard(rig.transport.links[1], "a test")
     rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=soon)
     nodes.resume(1)
     rig.connect(1)
@@ -285,7 +285,7 @@ def test_unknown_script_is_loaded_and_the_command_sent_again(make_rig, raw, all_
 
 @pytest.fixture
 def forgetful(rig, nodes, raw):
-    """The lane on nodes of which the last has forgotten all scripts, and stands still until `resume`."""
+    """The transport on nodes of which the last has forgotten all scripts, and stands still until `resume`."""
     raw[2].script_flush()
     nodes.pause(2)
     return rig
@@ -396,9 +396,9 @@ def test_scripts_may_be_flushed_while_threads_work(rig, raw, make_script):
 
 @pytest.fixture
 def narrow(make_rig):
-    """A lane to nodes of which one takes little at once."""
+    """A transport to nodes of which one takes little at once."""
     rig = make_rig(node_timeout=60.0).connect()
-    rig.lane.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    rig.transport.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
     return rig
 
 
@@ -413,10 +413,10 @@ def test_big_commands_wait_for_room_and_arrive_whole(narrow, nodes, raw, all_vot
     for i in range(1, 4):
         tally = rig.ask(length, owner, b"x" * (1_000_000 + i), timeout=20)
         assert tally.won
-    assert rig.lane.links[1].backlog
+    assert rig.transport.links[1].backlog
     nodes.resume(1)
     rig.settle()
-    assert not rig.lane.links[1].backlog
+    assert not rig.transport.links[1].backlog
     assert raw[1].lrange("list", 0, -1) == ["0", "1000001", "1000002", "1000003"]
     assert rig.broken == []
 
@@ -456,7 +456,7 @@ def start(function, *args):
 
 def await_pending(rig, i, n):
     deadline = time.monotonic() + PATIENCE
-    while len(rig.lane.links[i].pending) < n:
+    while len(rig.transport.links[i].pending) < n:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -509,14 +509,14 @@ def test_closing_ends_sleeps_but_not_rounds(rig, nodes):
     ends = {}
 
     def sleep():
-        ends["slept"] = rig.lane.nap(rig.lane.wakeups.doze(None, clock() + 30, 1, 0.0))
+        ends["slept"] = rig.transport.nap(rig.transport.wakeups.doze(None, clock() + 30, 1, 0.0))
 
     def ask():
         ends["won"] = rig.ask(rig.echo, rig.owner(), 1, timeout=10.0).won
 
     threads = [start(sleep), start(ask)]
     await_pending(rig, 1, 1)
-    rig.lane.close()
+    rig.transport.close()
     threads[0].join(20)
     assert ends["slept"] == (0, 0)
     nodes.resume(1)
@@ -531,7 +531,7 @@ def test_closing_ends_sleeps_but_not_rounds(rig, nodes):
 def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_votes):
     raw[1].execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     raw[1].execute_command("CLIENT", "KILL", "TYPE", "normal")
-    tend_until(rig, lambda: rig.lane.links[1] is None)
+    tend_until(rig, lambda: rig.transport.links[1] is None)
     assert rig.broken == [(1, "closed the connection")]
     tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)
     assert choices(tally) == ["granted", "failed", "granted"]
@@ -541,7 +541,7 @@ def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_vo
 
 @pytest.fixture
 def refusing(rig, raw):
-    """The lane on nodes of which the last refuses to write."""
+    """The transport on nodes of which the last refuses to write."""
     refuse_writes(raw[2])
     yield rig
     accept_writes(raw[2])
@@ -555,7 +555,7 @@ def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing
     assert "READONLY" in tally.replies[2]
     assert refusing.changes["suspect"], "somebody is told to see to it"
     for _ in range(20):
-        assert refusing.lane.tend(), "the node is owed something"
+        assert refusing.transport.tend(), "the node is owed something"
         time.sleep(0.005)
     assert raw[2].lrange("list", 0, -1) == []
     accept_writes(raw[2])
@@ -567,7 +567,7 @@ def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
     assert choices(refusing.ask(refusing.append, refusing.owner(), "acquire", decide=all_votes))[2] == "failed"
     accept_writes(raw[2])
     refusing.settle()
-    assert refusing.lane.retry_at == math.inf
+    assert refusing.transport.retry_at == math.inf
     assert raw[2].lrange("list", 0, -1) == []
 
 
@@ -575,15 +575,15 @@ def test_release_that_is_wrong_is_not_sent_again(rig, raw, all_votes):
     raw[2].set("list", "of another type")
     rig.ask(rig.append, rig.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
     assert "WRONGTYPE" in rig.nodes[2].last_error
-    assert rig.lane.retry_at == math.inf
-    assert not rig.lane.tend()
+    assert rig.transport.retry_at == math.inf
+    assert not rig.transport.tend()
 
 
 def test_refused_release_goes_first_over_the_next_connection(refusing, nodes, raw, all_votes):
     refusing.ask(refusing.append, refusing.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
     nodes.restart(2)
-    refusing.lane.tend()
-    assert refusing.lane.links[2] is None
+    refusing.transport.tend()
+    assert refusing.transport.links[2] is None
     refusing.connect(2)
     refusing.send(refusing.append, refusing.owner(), "acquire")
     refusing.settle()
@@ -606,11 +606,11 @@ def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
     for number, owner in enumerate(owners):
         refusing.tell(refusing.append, owner, f"release {number}", owed_to=0b111, owed_until=LATER)
     for _ in range(50):
-        refusing.lane.tend()
+        refusing.transport.tend()
         time.sleep(0.002)
     asked = raw[2].info("stats")["total_commands_processed"]
     for _ in range(100):
-        refusing.lane.tend()
+        refusing.transport.tend()
         time.sleep(0.002)
     assert raw[2].info("stats")["total_commands_processed"] - asked < 50, "a node in trouble is asked little"
     accept_writes(raw[2])
@@ -647,7 +647,7 @@ def test_reply_that_the_judge_does_not_understand_is_a_failed_vote(rig):
     assert {reason for _, reason in rig.broken} == {"sent an unexpected reply b'text'"}
 
 
-def test_lane_that_reaches_nobody_is_quick(make_rig):
+def test_transport_that_reaches_nobody_is_quick(make_rig):
     ports = free_ports()
     rig = make_rig([f"redis://127.0.0.1:{next(ports)}/0" for _ in range(3)])
     started_at = time.monotonic()
@@ -682,7 +682,7 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
             mixed.append(f"{where}: {error}")
             rig = make_rig().connect()
         for i in range(3):
-            if rig.lane.links[i] is None:
+            if rig.transport.links[i] is None:
                 rig.connect(i)
     print(f"{point - 1} points")
     assert mixed == []
@@ -690,7 +690,7 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
 
 
 class Crowd:
-    """Parcels of three other owners, who rely on whoever flushes the lane next: that it does, and does it for all."""
+    """Parcels of three other owners, who rely on whoever flushes the outbox next: that it does, and does it for all."""
 
     def __init__(self, rig, everybody, mark):
         self.rig, self.mark = rig, mark
@@ -706,10 +706,10 @@ class Crowd:
         ]
         self.mine = self._told("mine", "mine", rig.owner())
         # They find somebody flushing, who then looks once more: that is the one to be interrupted.
-        rig.lane._outbox._flushing = True
+        rig.transport._outbox._flushing = True
         for parcel in parcels:
-            rig.lane.send(parcel)
-        rig.lane._outbox._flushing = False
+            rig.transport.send(parcel)
+        rig.transport._outbox._flushing = False
 
     def _command(self, key, word):
         return Command(self.rig.append, (b"%d %s" % (self.mark, key.encode()),), (word.encode(),))
@@ -726,20 +726,20 @@ class Crowd:
         return Parcel(Tell(self._command(key, word), owner, 0b111, LATER), None)
 
     def flush(self):
-        self.rig.lane.send(self.mine)
+        self.rig.transport.send(self.mine)
 
     def await_votes(self, within=PATIENCE):
         """Let others' rounds be decided long before they time out."""
         deadline = time.monotonic() + within
         while not (self.asked.done and self.composing.done):
-            self.rig.lane.tend()
+            self.rig.transport.tend()
             if time.monotonic() > deadline:
                 yield f"undecided: {choices(self.asked.tally)} {choices(self.composing.tally)}"
                 return
 
     def next(self):
         for key, owner in (("anna", self.anna), ("bert", self.bert), ("carl", self.carl)):
-            self.rig.lane.send(self._told(key, "next", owner))
+            self.rig.transport.send(self._told(key, "next", owner))
 
     def check(self, raw, broken, where):
         """Tell what is wrong on the nodes, some of which lost their connection meanwhile."""
@@ -766,7 +766,7 @@ class Crowd:
 
 
 class Trials:
-    """Interrupts one flush after the other, with a new crowd each, on a lane that lives through all of it."""
+    """Interrupts one flush after the other, with a new crowd each, on a transport that lives through all of it."""
 
     def __init__(self, connect, raw, everybody):
         self._connect, self._raw, self._everybody = connect, raw, everybody
@@ -778,16 +778,16 @@ class Trials:
     def __call__(self, interrupt, absent=()):
         """Let a crowd's flush be interrupted; return where, and what went wrong."""
         rig = self._rig
-        self.links.extend(rig.lane.links)
+        self.links.extend(rig.transport.links)
         for i in absent:
-            rig.lane._board.discard(rig.lane.links[i], "gone for a walk")
+            rig.transport._board.discard(rig.transport.links[i], "gone for a walk")
         crowd = Crowd(rig, self._everybody, next(self._marks))
         rig.broken.clear()
         where = interrupt(crowd)
         wrong = list(crowd.await_votes())
-        broken = {i for i, link in enumerate(rig.lane.links) if link is None} | {i for i, _ in rig.broken}
+        broken = {i for i, link in enumerate(rig.transport.links) if link is None} | {i for i, _ in rig.broken}
         for i in range(3):
-            if rig.lane.links[i] is None:
+            if rig.transport.links[i] is None:
                 rig.connect(i)
         crowd.next()
         try:
@@ -855,7 +855,7 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
     dice, wrong, seconds = random.Random(seed), [], []
 
     def interrupt(crowd, point):
-        outbox = crowd.rig.lane._outbox
+        outbox = crowd.rig.transport._outbox
         empty, calls = outbox._empty, itertools.count()
 
         def empty_or_not():
@@ -885,31 +885,31 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
 
 def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
     """A leader has read them, and before it hands them out others give the link up, and write to it once more."""
-    link = rig.lane.links[0]
+    link = rig.transport.links[0]
     feed = link.feed
     first, second = (rig.send(rig.echo, rig.owner(), word, decide=all_votes) for word in ("first", "second"))
     await_answers(rig)
 
     def give_up(data):
         feed(data)
-        rig.lane._board.discard(link, "gone for a walk")
+        rig.transport._board.discard(link, "gone for a walk")
         link.pending.append(late)
 
     late = Parcel(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
     assert late.make(1000)
     link.feed = give_up
-    rig.lane.tend()
+    rig.transport.tend()
     assert [choices(parcel.tally)[0] for parcel in (first, second, late)] == ["failed"] * 3
 
 
 def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(rig, raw):
     """Others replace a link while a flush is under way, which then writes to the old one."""
-    first = rig.lane.links[0]
+    first = rig.transport.links[0]
     send = first.send
 
     def replace_another(data):
         first.send = send
-        rig.lane._board.discard(rig.lane.links[2], "gone for a walk")
+        rig.transport._board.discard(rig.transport.links[2], "gone for a walk")
         rig.connect(2)
         return send(data)
 
@@ -945,12 +945,12 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
     before = rig.send(rig.echo, rig.owner(), 1)
     tally = Tally([node.address for node in rig.nodes], bool)
     failing = Parcel(Broadcast(of_ours(fail), None, bool, 30.0), tally)
-    rig.lane._outbox._flushing = True
-    rig.lane.send(failing)
+    rig.transport._outbox._flushing = True
+    rig.transport.send(failing)
     behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)
-    rig.lane._outbox._flushing = False
+    rig.transport._outbox._flushing = False
     with pytest.raises(KeyError, match="mine"):
-        rig.lane.tend()
+        rig.transport.tend()
     assert failing.done
     assert tally.replies[0] == "'mine'"
     assert choices(rig.finish(behind)) == ["granted"] * 3
@@ -962,16 +962,16 @@ def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes, p
     rig, wrong = make_rig().connect(), []
     old_links = deque(maxlen=12)
     for point in points():
-        old_links.extend(rig.lane.links)
+        old_links.extend(rig.transport.links)
         key = b"%d" % point
         raw[1].script_flush()
         owner = rig.owner()
         parcel = rig.send(rig.append, owner, "release", key=key, owed_to=0b111, owed_until=LATER, decide=all_votes)
         await_answers(rig)
-        where = inject(point, partial(rig.lane.wait, parcel, clock() + 5.0))
+        where = inject(point, partial(rig.transport.wait, parcel, clock() + 5.0))
         tend_until(rig, lambda parcel=parcel: parcel.done)
         for i in range(3):
-            if rig.lane.links[i] is None:
+            if rig.transport.links[i] is None:
                 rig.connect(i)
         rig.tell(rig.append, owner, "next", key=key)
         rig.settle()
@@ -987,8 +987,8 @@ def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes, p
 
 
 def await_answers(rig):
-    """Return when all nodes have answered, so that the next one to tend the lane reads all of it."""
-    for link in rig.lane.links:
+    """Return when all nodes have answered, so that the next one to tend the transport reads all of it."""
+    for link in rig.transport.links:
         assert select.select([link.fileno], [], [], PATIENCE)[0]
 
 
@@ -998,9 +998,9 @@ def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_s
     owner = narrow.owner()
     nodes.kill(2)
     eventually_gone = time.monotonic() + PATIENCE
-    while narrow.lane.links[2] is not None:
+    while narrow.transport.links[2] is not None:
         assert time.monotonic() < eventually_gone
-        narrow.lane.tend()
+        narrow.transport.tend()
     for number in range(50):
         narrow.tell(narrow.append, owner, b"%d" % number, owed_to=0b100, owed_until=1e12)
     nodes.restart(2)
