@@ -1,7 +1,7 @@
 """The transport of a client for asyncio: one connection per node, for all its tasks.
 
 Everything happens in the loop's thread. Who waits for a round sleeps on a future; the loop reads, and what it reads is
-handed out at once, see `exchange`. While several rounds are under way, what their tasks send in one turn of the loop
+handed out at once, see `dispatcher`. While several rounds are under way, what their tasks send in one turn of the loop
 goes out in one write per node.
 """
 
@@ -16,7 +16,7 @@ from typing import Final, cast
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
-from redsync._drivers.exchange import Exchange
+from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.parcels import Parcel, Sleeper
@@ -39,7 +39,7 @@ class _Gate:
             self.future.set_result(None)
 
 
-class AioTransport(Exchange):
+class AioTransport(Dispatcher):
     """One connection per node.
 
     Attributes:

@@ -6,7 +6,7 @@ Who may do what, for any number of threads:
 * **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `turns`. Nobody reads when
   nobody waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or
   the maintenance, takes them.
-* `_mutex` guards what `exchange` says, and turns. It is held for arithmetic only, never over a system call.
+* `_mutex` guards what `dispatcher` says, and turns. It is held for arithmetic only, never over a system call.
 
 Whoever is interrupted while it reads breaks the link first of all, by a mere assignment: the pairing of commands and
 replies may have slipped. If the rest is cut short by another interruption, the next one to see the link sees to it.
@@ -21,7 +21,7 @@ from typing import Final
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
-from redsync._drivers.exchange import Exchange
+from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
@@ -39,7 +39,7 @@ _LONGEST_POLL = 1.0
 """Seconds after which a thread that polls finds out by itself that it leads no longer: its wake-up may be drained."""
 
 
-class Transport(Exchange):
+class Transport(Dispatcher):
     """One connection per node.
 
     Attributes:

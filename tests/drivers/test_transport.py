@@ -164,7 +164,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
 
 
 def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
-    monkeypatch.setattr("redsync._drivers.exchange.GIVE_UP", 0.3)
+    monkeypatch.setattr("redsync._drivers.dispatcher.GIVE_UP", 0.3)
     rig = make_rig(node_timeout=0.1).connect()
     nodes.pause(1)
     owner = rig.owner()

@@ -1,6 +1,6 @@
 """One of three nodes is hostile: it costs clients of the others neither time nor memory, and raises nothing in them.
 
-Once with threads and once with asyncio. `tests/drivers/test_exchange.py` tests step by step what single pieces do.
+Once with threads and once with asyncio. `tests/drivers/test_dispatcher.py` tests step by step what single pieces do.
 """
 
 import contextlib

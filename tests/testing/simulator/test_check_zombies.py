@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redsync._drivers import exchange
+from redsync._drivers import dispatcher
 from redsync._drivers.outboxes import Outbox
 from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
@@ -138,7 +138,7 @@ def test_place_of_a_latch_is_found_unless_a_stray_left_it(sim):
 
 def test_checker_finds_release_that_is_not_sent_again(monkeypatch):
     """A node that answered it by an error is well again, and keeps the claim."""
-    monkeypatch.setattr(exchange, "is_refused", lambda text: False)
+    monkeypatch.setattr(dispatcher, "is_refused", lambda text: False)
     assert "keeps a claim for nobody" in hunt(Zombies, range(3, 23))
 
 

@@ -1,4 +1,4 @@
-"""What the transports of both drivers have in common: links to write to, and replies to hand out.
+"""The dispatcher hands replies to the rounds that wait for them: what the transports of both drivers have in common.
 
 `mutex` guards tallies, wake-ups, who flushes, what is owed, and the table of links, see `boards`. It is held for
 arithmetic only, never over a system call. Where all is done in one thread it is never contended, and costs nothing.
@@ -27,7 +27,7 @@ from redsync._drivers.pollers import Poller
 from redsync._drivers.retries import is_refused
 from redsync._drivers.wakeups import Wakeups
 
-__all__ = ["Exchange"]
+__all__ = ["Dispatcher"]
 
 _MOST_MESSAGES = 20_000
 """Wake-ups that a node may send in a second: two for each of ten thousand waiters."""
@@ -38,7 +38,7 @@ _NODES_FAULTS = OSError, hiredis.HiredisError, TypeError, IndexError
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
 
-class Exchange:
+class Dispatcher:
     """One connection per node, without the waiting and reading.
 
     Attributes:

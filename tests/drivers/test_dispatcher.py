@@ -9,7 +9,7 @@ from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.replies import MOST_BYTES, ReplyReader
-from redsync._drivers.exchange import Exchange
+from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import make_nodes
 from redsync._drivers.parcels import Parcel
@@ -65,7 +65,7 @@ class Rig:
         self.script = script
         self.broken = []
         self.nodes = make_nodes(["redis://a"], redis.Redis)
-        self.exchange = Exchange(
+        self.dispatcher = Dispatcher(
             self.nodes,
             lambda: self.now,
             NODE_TIMEOUT,
@@ -77,18 +77,18 @@ class Rig:
             on_change=lambda: None,
         )
         self.link = Wire(self.nodes[0])
-        self.exchange._board.install(self.link)
+        self.dispatcher._board.install(self.link)
 
     def ask(self):
         """Send a command that grants at the answer 1."""
         effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
         parcel = Parcel(effect, Tally(["a"], effect.judge))
-        self.exchange._outbox.send(parcel)
+        self.dispatcher._outbox.send(parcel)
         return parcel
 
     def hear(self, data):
         self.link.come = data
-        self.exchange._receive(self.link, self.now)
+        self.dispatcher._receive(self.link, self.now)
 
     def pass_time(self, seconds, step=0.05, hear=b""):
         """Let time pass, in which this comes at each step."""
@@ -96,7 +96,7 @@ class Rig:
             self.now += step
             if hear and not self.broken:
                 self.hear(hear)
-            self.exchange._look_for_suspects()
+            self.dispatcher._look_for_suspects()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_node_that_answers_in_single_bytes_but_in_time_is_well(rig):
         for byte in b"$3\r\nabc\r\n":
             rig.now += NODE_TIMEOUT / 10
             rig.hear(bytes([byte]))
-            rig.exchange._look_for_suspects()
+            rig.dispatcher._look_for_suspects()
         assert parcel.done
         assert not rig.link.suspect
     assert rig.broken == []
@@ -231,7 +231,7 @@ def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(r
     ours = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply[0] == 1), 1.0)
     parcels = [Parcel(ours, Tally(["a"], ours.judge)) for _ in range(3)]
     for parcel in parcels:
-        rig.exchange._outbox.send(parcel)
+        rig.dispatcher._outbox.send(parcel)
     rig.hear(b":7\r\n*1\r\n:1\r\n*1\r\n:1\r\n")
     assert rig.broken == ["sent an unexpected reply 7"]
     assert [parcel.tally.granted for parcel in parcels] == [0, 0, 0]
@@ -256,7 +256,7 @@ def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
     rig = Rig(make_script("ask", "return 1"))
     effect = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply.is_known), 1.0)
     parcel = Parcel(effect, Tally(["a"], effect.judge))
-    rig.exchange._outbox.send(parcel)
+    rig.dispatcher._outbox.send(parcel)
     rig.hear(answer)
     (reason,) = rig.broken
     assert reason.startswith("sent an unexpected reply ")
@@ -275,12 +275,12 @@ def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_tha
     args = (b"claim",)
     ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)
     undo = Tell(Command(rig.script, (b"k",), (*args, 0)), owner, owed_to=1, owed_until=1000.0)
-    rig.exchange._outbox.send(Parcel(ask, Tally(["a"], ask.judge)))
-    rig.exchange._outbox.send(Parcel(undo, None))
+    rig.dispatcher._outbox.send(Parcel(ask, Tally(["a"], ask.judge)))
+    rig.dispatcher._outbox.send(Parcel(undo, None))
     claimed, undone = rig.link.sent
     rig.hear(b"-NOSCRIPT forgotten\r\n-BUSY\r\n")
     assert rig.link.sent.count(claimed) == 2
     rig.hear(b"+OK\r\n:1\r\n")
     rig.now += 1.0
-    rig.exchange._send_due()
+    rig.dispatcher._send_due()
     assert rig.link.sent.count(undone) == 2
