@@ -31,8 +31,8 @@ from redsync._core.timing import Timing
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import Surroundings
+from redsync._drivers.requests import Request, Retry
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
@@ -276,7 +276,7 @@ class AioRunner:
             case Broadcast():
                 return await self._broadcast(listening, effect)
             case Tell():
-                self._transport.send(Parcel(effect, None))
+                self._transport.send(Request(effect, None))
                 return None
             case Wait():
                 return await self._wait(effect, listening)
@@ -310,14 +310,14 @@ class AioRunner:
             transport.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
-        parcel = Parcel(effect, tally)
+        request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
-        transport.send(parcel)
-        if not parcel.done:
+        transport.send(request)
+        if not request.done:
             deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
-            await transport.wait_for_round(parcel, deadline, effect.timeout)
+            await transport.wait_for_round(request, deadline, effect.timeout)
         if effect.lingers and tally.open:
-            await transport.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+            await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
         tally.at = self.now()
         return tally
 

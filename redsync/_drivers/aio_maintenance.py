@@ -112,9 +112,9 @@ class AioMaintenance:
         census, timeout = self._census, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
-            parcel = census.initialize(self.transport.send)
-            if parcel is not None:
-                await self.transport.wait_for_round(parcel, self._clock() + timeout, timeout)
+            request = census.initialize(self.transport.send)
+            if request is not None:
+                await self.transport.wait_for_round(request, self._clock() + timeout, timeout)
             elif census.initialize_at < end:
                 await self._nap_until(census.initialize_at, lambda: self._hurried)
             else:

@@ -19,7 +19,7 @@ from redsync._drivers.alarms import Alarms
 from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
-from redsync._drivers.parcels import Parcel, Sleeper
+from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Naps
 
 __all__ = ["AioTransport"]
@@ -77,13 +77,13 @@ class AioTransport(Dispatcher):
 
     # Sending.
 
-    def send(self, parcel: Parcel) -> None:
-        """Send a parcel to all nodes, in the order of the calls; never blocks."""
+    def send(self, request: Request) -> None:
+        """Send a request to all nodes, in the order of the calls; never blocks."""
         if not self._rounds:
-            self._outbox.send(parcel)
+            self._outbox.send(request)
             return
         # Others are under way, and are likely to have been resumed in this turn of the loop too.
-        self._outbox.put(parcel)
+        self._outbox.put(request)
         if not self._flushing_soon:
             self._flushing_soon = True
             self._loop.call_soon(self._flush)
@@ -107,23 +107,23 @@ class AioTransport(Dispatcher):
                 self._alarms.drop(alarm)
                 del self._asleep[sleeper]
 
-    async def wait_for_round(self, parcel: Parcel, deadline: float, timeout: float) -> None:
-        """Return when the parcel's tally is decided, which it is at the deadline at the latest."""
+    async def wait_for_round(self, request: Request, deadline: float, timeout: float) -> None:
+        """Return when the request's tally is decided, which it is at the deadline at the latest."""
         self._rounds += 1
         try:
-            await self.wait(parcel, deadline)
-            if not parcel.done:
+            await self.wait(request, deadline)
+            if not request.done:
                 # A process that stood still finds the deadline over, and the answers unread.
                 self._look_for_suspects(await self._let_loop_read())
-                self._board.close(parcel, f"no answer within {timeout:g} s")
+                self._board.close(request, f"no answer within {timeout:g} s")
         finally:
             self._rounds -= 1
 
-    async def linger(self, parcel: Parcel, tally: Tally, deadline: float) -> None:
+    async def linger(self, request: Request, tally: Tally, deadline: float) -> None:
         """Return when everybody has voted in a round that was won, or at the deadline."""
-        self._begin_lingering(parcel, tally)
-        await self.wait(parcel, deadline)
-        self._end_lingering(parcel, tally)
+        self._begin_lingering(request, tally)
+        await self.wait(request, deadline)
+        self._end_lingering(request, tally)
 
     async def nap(self, naps: Naps) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeAlias
 
-from redsync._drivers.parcels import Sleeper
+from redsync._drivers.requests import Sleeper
 
 __all__ = ["Alarm", "Alarms"]
 

@@ -5,7 +5,7 @@ has a link, nothing is owed to it. Links are replaced one by one: None where the
 waits for one.
 
 All of it is guarded by the transport's mutex, which is held for arithmetic only, never over a system call that may
-block. An interruption can come at any call. So whatever takes a parcel from one place to another first puts it there
+block. An interruption can come at any call. So whatever takes a request from one place to another first puts it there
 and then takes it away here, and can be done again: a vote counts once, and what is owed is kept once.
 """
 
@@ -20,8 +20,8 @@ from redsync._core.interruptions import expected
 from redsync._core.quorum import Verdict
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
-from redsync._drivers.parcels import Owed, Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, Poller
+from redsync._drivers.requests import Owed, Request, Sleeper
 
 __all__ = ["Board"]
 
@@ -58,7 +58,7 @@ class Board:
             clock: Returns the instant in seconds.
             mutex: Guards everything here.
             poller: Polls the links that have a descriptor; None if none has.
-            awaken: Lets whoever waits for a parcel look again.
+            awaken: Lets whoever waits for a request look again.
             on_broken: Told of each link that is given up.
             on_refused: Called when something is to be sent again later, for somebody to see to it.
         """
@@ -89,7 +89,7 @@ class Board:
             if owed:
                 link.since = now
                 link.pending.extend(owed)
-                parts = [parcel.data for parcel in owed]
+                parts = [request.data for request in owed]
                 try:
                     # At once, for a link with a socket limits what it keeps; else one by one, for each is a call.
                     for data in parts if link.calls else [b"".join(parts)]:
@@ -106,7 +106,7 @@ class Board:
         return bool(owed)
 
     def discard(self, link: Link, reason: str, *, orderly: bool = False) -> None:
-        """Stop using a link. May be called by several threads and again: each pending parcel is settled once.
+        """Stop using a link. May be called by several threads and again: each pending request is settled once.
 
         What was written to it is dead, for what is owed goes to the next one; unless it is ended in an `orderly` way.
         """
@@ -143,8 +143,8 @@ class Board:
             del self.by_fd[fileno]
         if pending:
             self._owed[node.index].unanswered = True
-        for parcel in (*link.healing, *link.again):
-            self.miss(node, parcel, reason, now)
+        for request in (*link.healing, *link.again):
+            self.miss(node, request, reason, now)
         while pending:
             self.miss(node, pending[0], reason, now)
             pending.popleft()
@@ -176,23 +176,23 @@ class Board:
             self.plan = (ready, sum(link.node.bit for link in ready), apart)
             self.recount_at = again
 
-    # What becomes of a parcel; with the mutex held.
+    # What becomes of a request; with the mutex held.
 
-    def miss(self, node: Node, parcel: Parcel, reason: str, now: float) -> None:
-        """Note that a node does not get a parcel now."""
-        self.fail(node, parcel, reason)
-        self._owed[node.index].add(parcel, node.bit, now)
+    def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
+        """Note that a node does not get a request now."""
+        self.fail(node, request, reason)
+        self._owed[node.index].add(request, node.bit, now)
 
-    def retry(self, link: Link, parcel: Parcel, now: float) -> None:
+    def retry(self, link: Link, request: Request, now: float) -> None:
         """Note that a node refused to execute what it must get."""
         idle = link.again.at == math.inf
-        link.again.add(parcel, now)
+        link.again.add(request, now)
         if idle and link.again.at != math.inf:
             self._on_refused()
 
-    def fail(self, node: Node, parcel: Parcel, reason: str) -> None:
+    def fail(self, node: Node, request: Request, reason: str) -> None:
         """Let a node's vote fail."""
-        tally = parcel.tally
+        tally = request.tally
         if tally is None:
             return
         tally.fail(node.index, reason)
@@ -201,13 +201,13 @@ class Board:
             tally.close(reason)
         # Not only if this vote decided it: an interruption may have come between the verdict and this.
         if not tally.open:
-            parcel.done = True
-            self._awaken(parcel)
+            request.done = True
+            self._awaken(request)
 
-    def close(self, parcel: Parcel, reason: str) -> None:
-        """Let who has not voted fail, so that the parcel's tally is decided; without the mutex."""
+    def close(self, request: Request, reason: str) -> None:
+        """Let who has not voted fail, so that the request's tally is decided; without the mutex."""
         with self._mutex:
-            if parcel.tally is not None:
-                parcel.tally.close(reason)
-            parcel.done = True
-            self._awaken(parcel)
+            if request.tally is not None:
+                request.tally.close(reason)
+            request.done = True
+            self._awaken(request)

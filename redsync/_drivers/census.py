@@ -19,7 +19,7 @@ from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.timing import retry_delay
 from redsync._drivers.greetings import INITIALIZE
 from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["Census"]
@@ -100,7 +100,7 @@ class Census:
         self.initialize_at = float("inf")
         self._not_before = 0.0
         # The question that was asked last, what nodes were taken for when it was asked, and who has answered it.
-        self._asking: tuple[bytes, Parcel] | None = None
+        self._asking: tuple[bytes, Request] | None = None
         self._taken_for: list[Birth | None] = []
         self._answered: set[int] = set()
         # What their records were at first: an original one of later is of somebody who took an emptied node for new.
@@ -201,7 +201,7 @@ class Census:
     def _is_present(self, node: Node) -> bool:
         return node.index in self._meeting or self._transport.links[node.index] is not None
 
-    def initialize(self, send: Callable[[Parcel], None]) -> Parcel | None:
+    def initialize(self, send: Callable[[Request], None]) -> Request | None:
         """Settle what nodes remember whose birth records do not tell, one step after the other; see `memory`.
 
         Returns what was sent, if there was something to send. Called when an answer may have come, and again at
@@ -214,22 +214,22 @@ class Census:
             now = self._clock()
             question = self._question(now) if self.is_heard() else None
             self.initialize_at = float("inf") if question is None else self._not_before
-            parcel = None if question is None or now < self._not_before else self._ask(*question, now)
+            request = None if question is None or now < self._not_before else self._ask(*question, now)
         if news:
             self._transport.reconsider()
-        if parcel is not None:
-            send(parcel)
-        return parcel
+        if request is not None:
+            send(request)
+        return request
 
-    def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Parcel:
+    def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Request:
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
         # Who waits for it says for how long.
         effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
-        parcel = Parcel(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
-        self._asking, self._taken_for = (step, parcel), [node.birth for node in self._nodes]
+        request = Request(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
+        self._asking, self._taken_for = (step, request), [node.birth for node in self._nodes]
         self._answered = set()
         self.initialize_at = self._not_before = now + _ASK_AGAIN
-        return parcel
+        return request
 
     def _question(self, now: float) -> tuple[bytes, tuple[bytes, ...]] | None:
         """Return what to ask, and further arguments; None if no node that is connected is in need of it."""
@@ -256,10 +256,10 @@ class Census:
         """Record what nodes have said that they remember; return whether any has."""
         if self._asking is None:
             return False
-        step, parcel = self._asking
-        assert parcel.tally is not None, "it is answered"
+        step, request = self._asking
+        assert request.tally is not None, "it is answered"
         answered = len(self._answered)
-        votes = zip(self._nodes, parcel.tally.choices, parcel.tally.replies, self._taken_for, strict=True)
+        votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
         for node, choice, reply, before in votes:
             # Unless something else has become known meanwhile.
             if choice is not Choice.GRANTED or node.index in self._answered or node.birth is not before:
@@ -272,7 +272,7 @@ class Census:
                 self._steady.add(node.index)
             else:
                 self._steady.clear()
-        if None not in parcel.tally.choices:
+        if None not in request.tally.choices:
             self._asking = None
             settled = step == LOOK and len(self._steady) == len(self._nodes)
             self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)

@@ -22,8 +22,8 @@ from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import GIVE_UP, Link
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.pollers import Poller
+from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.retries import is_refused
 from redsync._drivers.wakeups import Wakeups
 
@@ -107,7 +107,7 @@ class Dispatcher:
             self._outbox.flush()
 
     def _hand_out(self, link: Link, now: float, size: int) -> bool:
-        """Give each reply to the oldest parcel of its link, each wake-up to its mailbox; with the mutex held.
+        """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
         Only whole answers to commands tell that a node is well: one that wakes waiters, or sends a byte now and then,
         may owe its answers for ever.
@@ -123,7 +123,7 @@ class Dispatcher:
         pending, gets, index = link.pending, link.gets, link.index
         again = False
         behind = bool(link.healing or link.again)
-        parcel = None
+        request = None
         while (reply := gets()) is not NOTHING:
             kind = reply.__class__
             if kind is _PUSH:
@@ -132,24 +132,24 @@ class Dispatcher:
                 size = 0
                 continue
             # Taken away only when it is settled: after an interruption it is still there to be missed.
-            parcel = pending[0]
+            request = pending[0]
             if kind is _ERROR:
-                again |= self._hand_out_error(link, parcel, str(reply), now)
+                again |= self._hand_out_error(link, request, str(reply), now)
                 behind = True
             else:
                 if behind:
-                    self._overtake(link, parcel, now)
-                tally = parcel.tally
-                if tally is not None and (tally.late or not parcel.done):
+                    self._overtake(link, request, now)
+                tally = request.tally
+                if tally is not None and (tally.late or not request.done):
                     if ended := tally.record(index, reply):
-                        parcel.done = True
-                        if parcel.gate is not None:
-                            parcel.wake()
+                        request.done = True
+                        if request.gate is not None:
+                            request.wake()
                     elif ended is None:
                         # A proxy that lost an answer, or sent one twice: all that follows may be for somebody else.
                         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
             pending.popleft()
-        self._note_progress(link, size if parcel is None else None, now)
+        self._note_progress(link, size if request is None else None, now)
         if link.again.at <= now:
             self._outbox.retry(link)
             again = True
@@ -176,33 +176,33 @@ class Dispatcher:
                 raise hiredis.ProtocolError(f"sent more than {_MOST_MESSAGES} messages in a second")
             link.messages, link.counted_at = 0, now
 
-    def _hand_out_error(self, link: Link, parcel: Parcel, text: str, now: float) -> bool:
+    def _hand_out_error(self, link: Link, request: Request, text: str, now: float) -> bool:
         bit = link.node.bit
-        if text.startswith("NOSCRIPT") and not parcel.healed & bit and parcel.command is not None:
-            parcel.healed |= bit
-            self._outbox.resend(link, parcel)
+        if text.startswith("NOSCRIPT") and not request.healed & bit and request.command is not None:
+            request.healed |= bit
+            self._outbox.resend(link, request)
             return True
-        if (reason := link.node.note_forgetful(text, parcel.guard, now)) is not None:
+        if (reason := link.node.note_forgetful(text, request.guard, now)) is not None:
             self._board.recount_at = 0.0
             self._on_change()
             text = reason
         link.node.last_error = said = one_line(text)
-        self._board.fail(link.node, parcel, said)
+        self._board.fail(link.node, request, said)
         if not is_refused(text):
-            self._overtake(link, parcel, now)
-        elif parcel.owed(bit):
-            self._board.retry(link, parcel, now)
+            self._overtake(link, request, now)
+        elif request.owed(bit):
+            self._board.retry(link, request, now)
         return False
 
-    def _overtake(self, link: Link, parcel: Parcel, now: float) -> None:
+    def _overtake(self, link: Link, request: Request, now: float) -> None:
         """Drop what was to be sent again before a command that was executed; of what is owed, only the same claim's."""
-        bit, claim = link.node.bit, parcel.claim
+        bit, claim = link.node.bit, request.claim
         link.healing = [
             earlier
             for earlier in link.healing
-            if not earlier.precedes(parcel) or (earlier.owed(bit) and earlier.claim != claim)
+            if not earlier.precedes(request) or (earlier.owed(bit) and earlier.claim != claim)
         ]
-        link.again.settle(parcel, now)
+        link.again.settle(request, now)
 
     def _send_due(self) -> None:
         """Send again what it is time for."""
@@ -241,15 +241,15 @@ class Dispatcher:
                 # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
                 self._board.discard(link, f"no answer for {silence:.0f} s")
 
-    def _begin_lingering(self, parcel: Parcel, tally: Tally) -> None:
-        """Let a parcel that was done be done once more, when everybody has voted."""
+    def _begin_lingering(self, request: Request, tally: Tally) -> None:
+        """Let a request that was done be done once more, when everybody has voted."""
         with self._mutex:
-            parcel.done = not tally.open
+            request.done = not tally.open
 
-    def _end_lingering(self, parcel: Parcel, tally: Tally) -> None:
+    def _end_lingering(self, request: Request, tally: Tally) -> None:
         """Let a tally change no more: its protocol is going to read it."""
         with self._mutex:
-            parcel.done = True
+            request.done = True
             tally.freeze()
 
     def reconsider(self) -> None:

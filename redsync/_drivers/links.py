@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from redsync._core.interruptions import expected, is_interruption
 from redsync._core.replies import NOTHING
 from redsync._drivers.nodes import Channel, Node, describe_error
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries
 
 __all__ = ["BACKLOG_LIMIT", "GIVE_UP", "CallLink", "Link", "SocketLink", "bound_silence", "let_reset", "make_link"]
@@ -84,7 +84,7 @@ class Link(ABC):
     def __init__(self, node: Node) -> None:
         self.node: Final = node
         self.index: Final = node.index
-        self.pending: Final[deque[Parcel]] = deque()
+        self.pending: Final[deque[Request]] = deque()
         self.since = 0.0
         self.unfinished = 0
         self.messages = 0
@@ -92,7 +92,7 @@ class Link(ABC):
         self.suspect = False
         self.broken: str | None = None
         self.backlog = False
-        self.healing: list[Parcel] = []
+        self.healing: list[Request] = []
         self.again: Final = Retries()
 
     fileno = -1

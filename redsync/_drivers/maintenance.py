@@ -246,11 +246,11 @@ class Maintenance:
         transport, census = self.transport, self._census
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
-            parcel = census.initialize(transport.send)
-            if parcel is not None:
-                transport.wait(parcel, self._clock() + self._node_timeout)
-                if not parcel.done:
-                    transport.end_round(parcel, "no answer in time")
+            request = census.initialize(transport.send)
+            if request is not None:
+                transport.wait(request, self._clock() + self._node_timeout)
+                if not request.done:
+                    transport.end_round(request, "no answer in time")
             elif census.initialize_at < end:
                 time.sleep(max(census.initialize_at - self._clock(), 0.0))
             else:

@@ -1,16 +1,16 @@
 """Outboxes: what the owners of a client send, written to all nodes in one order.
 
-A thread puts its parcel into the outbox; the first to come flushes for all until it is empty, so commands of several
+A thread puts its request into the outbox; the first to come flushes for all until it is empty, so commands of several
 threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives every node the same
 order, which is each owner's own.
 
-So an interruption of the one that flushes meets the parcels of others, who have gone to sleep. What always holds: each
-parcel is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that the
-flush keeps account of where it is, and whoever flushes next, usually the interrupted thread itself, goes on there:
+So an interruption of the one that flushes meets the requests of others, who have gone to sleep. What always holds: a
+request is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that,
+a flush keeps account of where it is, and whoever flushes next, usually the interrupted thread itself, goes on there:
 
 | interrupted | account | then |
 |---|---|---|
-| while parcels are taken | `_batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
+| while requests are taken | `_batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
 | while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
 | between links | `_left`, `_cases`: who has yet to get it | they get it |
 
@@ -34,13 +34,13 @@ from redsync._drivers.boards import Board
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error, pack
-from redsync._drivers.parcels import Parcel
 from redsync._drivers.pollers import BOTH
+from redsync._drivers.requests import Request
 
 __all__ = ["Outbox"]
 
 _NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
-_NO_PARCEL = Parcel(_NOTHING_TOLD, None)
+_NO_REQUEST = Request(_NOTHING_TOLD, None)
 
 
 class Outbox:
@@ -68,33 +68,33 @@ class Outbox:
         self._mutex: Final = mutex
         self._receive: Final = receive
         self._on_left: Final = on_left
-        self._items: Final[deque[Parcel | tuple[Link, Parcel]]] = deque()
+        self._items: Final[deque[Request | tuple[Link, Request]]] = deque()
         self._flushing = False
         self._number = 0
-        # The account. `_cases` are the nodes that may not get everything, with each parcel; `_case` is one in hand.
-        self._batch: list[Parcel] = []
+        # The account. `_cases` are the nodes that may not get everything, with each request; `_case` is one in hand.
+        self._batch: list[Request] = []
         self._left: Iterator[Link] | None = None
-        self._cases: Iterable[tuple[Node, Parcel]] = ()
-        self._case: tuple[Node, Parcel] | None = None
+        self._cases: Iterable[tuple[Node, Request]] = ()
+        self._case: tuple[Node, Request] | None = None
         self._doubtful: Link | None = None
 
-    def send(self, parcel: Parcel) -> None:
-        """Send a parcel to all nodes, in the order of the calls; never blocks."""
-        self._items.append(parcel)
+    def send(self, request: Request) -> None:
+        """Send a request to all nodes, in the order of the calls; never blocks."""
+        self._items.append(request)
         self.flush()
 
-    def put(self, parcel: Parcel) -> None:
-        """Leave a parcel to the next `flush`, in the order of the calls."""
-        self._items.append(parcel)
+    def put(self, request: Request) -> None:
+        """Leave a request to the next `flush`, in the order of the calls."""
+        self._items.append(request)
 
-    def resend(self, link: Link, parcel: Parcel) -> None:
-        """Send a parcel again to one node, at the next `flush`; with the mutex held."""
-        link.healing.append(parcel)
-        self._items.append((link, parcel))
+    def resend(self, link: Link, request: Request) -> None:
+        """Send a request again to one node, at the next `flush`; with the mutex held."""
+        link.healing.append(request)
+        self._items.append((link, request))
 
     def retry(self, link: Link) -> None:
         """Send what a node refused to execute again, at the next `flush`; with the mutex held."""
-        self._items.append((link, _NO_PARCEL))
+        self._items.append((link, _NO_REQUEST))
         link.again.at = math.inf
 
     def flush(self) -> None:
@@ -149,7 +149,7 @@ class Outbox:
             # missed. If it was executed all the same, it comes again, but before anything new on the next connection.
             self._board.discard(self._doubtful, HALF_SENT)
             if self._left is None:
-                # It was a parcel sent again, to that link alone.
+                # It was a request sent again, to that link alone.
                 self._batch = []
         elif self._case is not None:
             # Not noted on a link yet; it may have been missed, but that counts once.
@@ -159,7 +159,7 @@ class Outbox:
     # Taking.
 
     def _take(self) -> bool:
-        """Take parcels from the outbox and decide who gets them; False if there are none."""
+        """Take requests from the outbox and decide who gets them; False if there are none."""
         items, batch = self._items, self._batch
         if batch and items and items[0] is batch[-1]:
             # An interruption came between the append and the popleft below.
@@ -184,31 +184,31 @@ class Outbox:
         if not batch:
             return False
         board = self._board
-        for parcel in batch:
-            if parcel.guard > board.guard:
-                board.guard, board.recount_at = parcel.guard, 0.0
+        for request in batch:
+            if request.guard > board.guard:
+                board.guard, board.recount_at = request.guard, 0.0
         if self._clock() >= board.recount_at:
             board.recount()
         ready, bits, apart = board.plan
-        for parcel in batch:
-            if parcel.tally is not None:
-                parcel.tally.sent |= bits
+        for request in batch:
+            if request.tally is not None:
+                request.tally.sent |= bits
         self._cases = product(apart, batch) if apart else ()
         self._left = iter(ready)
         return True
 
-    def _compose(self, parcel: Parcel) -> bool:
-        """Make a parcel's command now; True if there is one, else the parcel is out of the outbox."""
+    def _compose(self, request: Request) -> bool:
+        """Make a request's command now; True if there is one, else the request is out of the outbox."""
         try:
-            if parcel.make(self._number):
+            if request.make(self._number):
                 return True
-            self._board.close(parcel, "nothing to send")
+            self._board.close(request, "nothing to send")
         except Exception as error:
             if is_interruption(error):
                 raise
             # Not so an interruption, after which it is made as if for the first time. But this would come again and
             # again, and nothing behind it would ever be sent.
-            self._board.close(parcel, describe_error(error))
+            self._board.close(request, describe_error(error))
             self._items.popleft()
             raise
         self._items.popleft()
@@ -221,7 +221,7 @@ class Outbox:
         assert self._left is not None, "the batch was taken"
         batch = self._batch
         alone = batch[0] if len(batch) == 1 else None
-        data = b"".join([parcel.data for parcel in batch]) if alone is None else alone.data
+        data = b"".join([request.data for request in batch]) if alone is None else alone.data
         size = len(data)
         for link in self._left:
             # From here to the end of the append, nothing may look for signals: who is in doubt has it noted.
@@ -260,7 +260,7 @@ class Outbox:
         else:
             self._board.watch(link, BOTH)
 
-    def _offer(self, node: Node, parcel: Parcel, now: float) -> None:
+    def _offer(self, node: Node, request: Request, now: float) -> None:
         """Deal with a node that may not get everything.
 
         One without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
@@ -269,23 +269,23 @@ class Outbox:
             link = self._board.links[node.index]
             if link is None:
                 reason: str | None = node.excuse
-            elif link.suspect and not parcel.owed(node.bit):
+            elif link.suspect and not request.owed(node.bit):
                 reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
             else:
-                reason = node.unfit(now, parcel.guard)
+                reason = node.unfit(now, request.guard)
             if link is None or reason is not None:
-                self._board.miss(node, parcel, reason or "", now)
+                self._board.miss(node, request, reason or "", now)
                 return
-        self._note(link, [parcel], now)
-        self._write(link, parcel.data, now)
+        self._note(link, [request], now)
+        self._write(link, request.data, now)
 
-    def _note(self, link: Link, batch: Sequence[Parcel], now: float) -> None:
+    def _note(self, link: Link, batch: Sequence[Request], now: float) -> None:
         """Append to what is pending on a link, before it is sent."""
         if not link.pending:
             link.since = now
-        for parcel in batch:
-            if parcel.tally is not None:
-                parcel.tally.sent |= link.node.bit
+        for request in batch:
+            if request.tally is not None:
+                request.tally.sent |= link.node.bit
         # As in `_post_all`: nothing in between may look for signals.
         self._doubtful = link
         link.pending.extend(batch)
@@ -305,28 +305,28 @@ class Outbox:
         if link.broken is not None:
             self._board.discard(link, link.broken)
 
-    def _resend(self, link: Link, parcel: Parcel) -> None:
+    def _resend(self, link: Link, request: Request) -> None:
         """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
-        if parcel is _NO_PARCEL:
+        if request is _NO_REQUEST:
             self._retry(link)
             return
-        assert parcel.command is not None, "what was answered was sent"
-        load = Parcel(_NOTHING_TOLD, None)
-        load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
+        assert request.command is not None, "what was answered was sent"
+        load = Request(_NOTHING_TOLD, None)
+        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
         now = self._clock()
         batch = [load]
         with self._mutex:
-            overtaken = parcel not in link.healing or any(parcel.precedes(later) for later in link.pending)
-            if overtaken or (parcel.done and not parcel.owed(link.node.bit)):
-                self._board.fail(link.node, parcel, "NOSCRIPT: the node had forgotten the script")
-                if parcel in link.healing and parcel.owed(link.node.bit):
+            overtaken = request not in link.healing or any(request.precedes(later) for later in link.pending)
+            if overtaken or (request.done and not request.owed(link.node.bit)):
+                self._board.fail(link.node, request, "NOSCRIPT: the node had forgotten the script")
+                if request in link.healing and request.owed(link.node.bit):
                     # What is under way behind it may fail as well.
-                    self._board.retry(link, parcel, now)
+                    self._board.retry(link, request, now)
             else:
-                batch.append(parcel)
+                batch.append(request)
             # Noted before it is no longer healing, and both before the mutex is free: who discards the link finds it.
             self._note(link, batch, now)
-            link.healing = [other for other in link.healing if other is not parcel]
+            link.healing = [other for other in link.healing if other is not request]
         for each in batch:
             # One by one, for a link without a socket takes each for a call. The first may break it.
             if link.broken is None:
@@ -339,11 +339,11 @@ class Outbox:
         now = self._clock()
         with self._mutex:
             batch = link.again.due(now, link.pending)
-            for parcel in batch:
-                parcel.healed &= ~link.node.bit
+            for request in batch:
+                request.healed &= ~link.node.bit
             self._note(link, batch, now)
             link.again.remove(batch)
-        data = [parcel.data for parcel in batch]
+        data = [request.data for request in batch]
         for each in data if link.calls else [b"".join(data)]:
             if each and link.broken is None:
                 self._write(link, each, now)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from redsync._drivers.parcels import Sleeper
+from redsync._drivers.requests import Sleeper
 
 __all__ = ["BUSY", "CALLING", "Doing"]
 

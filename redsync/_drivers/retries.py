@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 
 __all__ = ["Retries", "is_refused"]
 
@@ -49,63 +49,63 @@ class Retries:
 
     def __init__(self) -> None:
         self.at = math.inf
-        self._parcels: dict[tuple[Any, ...], Parcel] = {}
-        self._last: Parcel | None = None
+        self._requests: dict[tuple[Any, ...], Request] = {}
+        self._last: Request | None = None
         self._size = 1
         self._pause = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._parcels) or self._last is not None
+        return bool(self._requests) or self._last is not None
 
-    def __iter__(self) -> Iterator[Parcel]:
-        return iter(tuple(self._parcels.values()))
+    def __iter__(self) -> Iterator[Request]:
+        return iter(tuple(self._requests.values()))
 
-    def add(self, parcel: Parcel, now: float) -> None:
-        """Keep a parcel that was answered by an error, instead of an earlier one about the same claim."""
-        kept = self._parcels.pop(parcel.claim, parcel)  # The last one to fail is the last one to be tried again.
-        self._parcels[parcel.claim] = max(kept, parcel, key=_number)
-        if parcel is self._last:
+    def add(self, request: Request, now: float) -> None:
+        """Keep a request that was answered by an error, instead of an earlier one about the same claim."""
+        kept = self._requests.pop(request.claim, request)  # The last one to fail is the last one to be tried again.
+        self._requests[request.claim] = max(kept, request, key=_number)
+        if request is self._last:
             self._last = None
             self._size = 1
         if self._last is None and self.at == math.inf:
             self._pause = min(max(2 * self._pause, _SHORTEST), _LONGEST)
             self.at = now + self._pause
 
-    def settle(self, parcel: Parcel, now: float) -> None:
+    def settle(self, request: Request, now: float) -> None:
         """Take note that a command was executed, or is wrong: what came before it about the same claim is settled."""
-        claim, last = parcel.claim, self._last
+        claim, last = request.claim, self._last
         # An earlier one may be executed after it: what was sent again as the node had forgotten its script.
-        if _number(self._parcels.get(claim, parcel)) <= parcel.number:
-            self._parcels.pop(claim, None)
-        if last is not None and last.claim == claim and last.number <= parcel.number:
+        if _number(self._requests.get(claim, request)) <= request.number:
+            self._requests.pop(claim, None)
+        if last is not None and last.claim == claim and last.number <= request.number:
             self._last = None
             self._size = min(_FASTER * self._size, _MOST)
             self.at = now
         if not self:
             self.clear()
 
-    def due(self, now: float, pending: Iterable[Parcel]) -> list[Parcel]:
+    def due(self, now: float, pending: Iterable[Request]) -> list[Request]:
         """Return what is to be sent again now, in order, given what was sent and is not answered yet."""
-        later = {parcel.claim for parcel in pending}
-        for parcel in self:
-            if parcel.effect.owed_until <= now:
-                del self._parcels[parcel.claim]
-        free = [parcel for claim, parcel in self._parcels.items() if claim not in later]
+        later = {request.claim for request in pending}
+        for request in self:
+            if request.effect.owed_until <= now:
+                del self._requests[request.claim]
+        free = [request for claim, request in self._requests.items() if claim not in later]
         batch = sorted(free[: self._size], key=_number)
         if batch:
             self._last, self.at = batch[-1], math.inf
-        elif self._parcels:
+        elif self._requests:
             self.at = now + _SHORTEST
         else:
             self.clear()
         return batch
 
-    def remove(self, batch: Iterable[Parcel]) -> None:
-        """Forget parcels that have been noted as sent."""
-        for parcel in batch:
-            self._parcels.pop(parcel.claim, None)
+    def remove(self, batch: Iterable[Request]) -> None:
+        """Forget requests that have been noted as sent."""
+        for request in batch:
+            self._requests.pop(request.claim, None)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._parcels.clear()
+        self._requests.clear()
         self.at, self._last, self._size, self._pause = math.inf, None, 1, 0.0

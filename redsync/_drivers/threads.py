@@ -32,9 +32,9 @@ from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.parcels import Parcel, Retry
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, CALLING, Doing
+from redsync._drivers.requests import Request, Retry
 from redsync._drivers.telling import Herald
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
@@ -362,7 +362,7 @@ class ThreadRunner:
             case Broadcast():
                 return self._broadcast(effect, listening)
             case Tell():
-                self._transport.send(Parcel(effect, None))
+                self._transport.send(Request(effect, None))
                 return None
             case Wait():
                 return self._wait(effect, listening)
@@ -385,15 +385,15 @@ class ThreadRunner:
             transport.wakeups.listen(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
-        parcel = Parcel(effect, tally)
+        request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
-        transport.send(parcel)
-        if not parcel.done:
-            transport.wait(parcel, sent_at + effect.timeout)
-            if not parcel.done:
-                transport.end_round(parcel, f"no answer within {effect.timeout:g} s")
+        transport.send(request)
+        if not request.done:
+            transport.wait(request, sent_at + effect.timeout)
+            if not request.done:
+                transport.end_round(request, f"no answer within {effect.timeout:g} s")
         if effect.lingers and tally.open:
-            transport.linger(parcel, tally, effect.lingers_until(sent_at, self.now()))
+            transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
         tally.at = self.now()
         return tally
 

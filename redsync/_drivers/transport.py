@@ -25,9 +25,9 @@ from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
-from redsync._drivers.parcels import Parcel, Sleeper
 from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
 from redsync._drivers.reentry import BUSY, Doing
+from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
 from redsync._drivers.wakeups import Naps
@@ -46,7 +46,7 @@ class Transport(Dispatcher):
         make_lock: Returns a new lock. A test of all interleavings puts its own here, as for the next two.
         make_poller: Returns a new poller.
         make_waker: Returns a new waker.
-        send: Sends a parcel to all nodes, in the order of the calls; never blocks.
+        send: Sends a request to all nodes, in the order of the calls; never blocks.
     """
 
     make_lock = staticmethod(threading.Lock)
@@ -80,7 +80,7 @@ class Transport(Dispatcher):
             on_broken=on_broken,
             on_change=on_change,
         )
-        self.send: Final[Callable[[Parcel], None]] = self._outbox.send
+        self.send: Final[Callable[[Request], None]] = self._outbox.send
 
     # Waiting and reading.
 
@@ -88,11 +88,11 @@ class Transport(Dispatcher):
         """Return when the sleeper is done, at the deadline, or when the transport is closed; read for all if needed."""
         self._turns.wait(sleeper, deadline)
 
-    def linger(self, parcel: Parcel, tally: Tally, deadline: float) -> None:
+    def linger(self, request: Request, tally: Tally, deadline: float) -> None:
         """Return when everybody has voted in a round that was won, or at the deadline."""
-        self._begin_lingering(parcel, tally)
-        self.wait(parcel, deadline)
-        self._end_lingering(parcel, tally)
+        self._begin_lingering(request, tally)
+        self.wait(request, deadline)
+        self._end_lingering(request, tally)
 
     def nap(self, naps: Naps) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""
@@ -157,7 +157,7 @@ class Transport(Dispatcher):
         if not link.backlog:
             self._board.watch(link, READ)
             if link.backlog:
-                # Another thread left something behind after the flush; its own request may have come before ours.
+                # Another thread left something behind after the flush; its own call may have come before ours.
                 self._board.watch(link, BOTH)
 
     def _receive_at_once(self, link: Link, now: float) -> None:
@@ -196,12 +196,12 @@ class Transport(Dispatcher):
 
     # The end.
 
-    def end_round(self, parcel: Parcel, reason: str) -> None:
-        """Let who has not voted fail, so that the parcel's tally is decided."""
+    def end_round(self, request: Request, reason: str) -> None:
+        """Let who has not voted fail, so that the request's tally is decided."""
         # A process that stood still finds the deadline over, and the answers unread.
         self.tend()
-        if not parcel.done:
-            self._board.close(parcel, reason)
+        if not request.done:
+            self._board.close(request, reason)
 
     def close(self) -> None:
         """Let nobody sleep any longer."""

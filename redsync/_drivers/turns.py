@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from redsync._drivers.parcels import Gate, Sleeper
 from redsync._drivers.reentry import BUSY, Doing
+from redsync._drivers.requests import Gate, Sleeper
 from redsync._drivers.wakers import Waker
 
 __all__ = ["Turns"]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from redsync._core.effects import Wait
 from redsync._core.quorum import outline
 from redsync._core.retries import RetryQueue
-from redsync._drivers.parcels import Mailbox, Retry, Sleeper
+from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
 __all__ = ["Naps", "Wakeups"]
 

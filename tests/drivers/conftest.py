@@ -26,9 +26,9 @@ from redsync._core.scripts import Script
 from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.links import make_link
 from redsync._drivers.nodes import make_nodes, pack
-from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
+from redsync._drivers.requests import Request
 from redsync._drivers.transport import Transport
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE
@@ -119,29 +119,29 @@ class Rig:
         return Owner.of("rig", self._serials)
 
     def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=60.0, **options):
-        """Send a command without waiting for it; return its parcel."""
+        """Send a command without waiting for it; return its request."""
         command = Command(script, (key,), words(args))
         effect = Broadcast(command, owner, judge, timeout, decide=decide, **options)
-        parcel = Parcel(effect, effect.tally([node.address for node in self.nodes]))
-        parcel.tally.sent_at = clock()
-        self.transport.send(parcel)
-        return parcel
+        request = Request(effect, effect.tally([node.address for node in self.nodes]))
+        request.tally.sent_at = clock()
+        self.transport.send(request)
+        return request
 
-    def finish(self, parcel):
-        """Wait for a parcel as the runner does; return its tally."""
-        self.transport.wait(parcel, parcel.tally.sent_at + parcel.effect.timeout)
-        if not parcel.done:
-            self.transport.end_round(parcel, "no answer in time")
-        if parcel.tally.open:
-            self.transport.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
-        return parcel.tally
+    def finish(self, request):
+        """Wait for a request as the runner does; return its tally."""
+        self.transport.wait(request, request.tally.sent_at + request.effect.timeout)
+        if not request.done:
+            self.transport.end_round(request, "no answer in time")
+        if request.tally.open:
+            self.transport.linger(request, request.tally, clock() + request.effect.timeout)
+        return request.tally
 
     def ask(self, *args, **options):
         return self.finish(self.send(*args, **options))
 
     def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
         command = Command(script, (key,), words(args))
-        self.transport.send(Parcel(Tell(command, owner, owed_to, owed_until), None))
+        self.transport.send(Request(Tell(command, owner, owed_to, owed_until), None))
 
     def settle(self, within=PATIENCE):
         """Tend the transport until no node owes anything."""

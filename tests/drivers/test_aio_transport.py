@@ -13,8 +13,8 @@ from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.greetings import subscribe
 from redsync._drivers.nodes import make_nodes
-from redsync._drivers.parcels import Mailbox, Parcel, Sleeper
 from redsync._drivers.process import clock
+from redsync._drivers.requests import Mailbox, Request, Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until
 
 ENDLESS = 30
@@ -43,24 +43,24 @@ class AioRig:
             self.transport.install(link)
         return self
 
-    def parcel(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
+    def request(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
         command = Command(script, (key,), args)
         effect = Broadcast(command, self.owner, lambda reply: True, timeout, decide=decide, **options)
         tally = effect.tally([node.address for node in self.nodes])
         tally.sent_at = clock()
-        return Parcel(effect, tally)
+        return Request(effect, tally)
 
     async def ask(self, *args, **options):
-        parcel = self.parcel(*args, **options)
-        self.transport.send(parcel)
-        if not parcel.done:
-            await self.transport.wait_for_round(parcel, clock() + parcel.effect.timeout, parcel.effect.timeout)
-        if parcel.tally.open:
-            await self.transport.linger(parcel, parcel.tally, clock() + parcel.effect.timeout)
-        return parcel.tally
+        request = self.request(*args, **options)
+        self.transport.send(request)
+        if not request.done:
+            await self.transport.wait_for_round(request, clock() + request.effect.timeout, request.effect.timeout)
+        if request.tally.open:
+            await self.transport.linger(request, request.tally, clock() + request.effect.timeout)
+        return request.tally
 
     def tell(self, script, *args, owed_to=0, owed_until=0.0):
-        self.transport.send(Parcel(Tell(Command(script, (b"list",), args), self.owner, owed_to, owed_until), None))
+        self.transport.send(Request(Tell(Command(script, (b"list",), args), self.owner, owed_to, owed_until), None))
 
     async def settle(self):
         while await self.transport.tend():  # noqa: ASYNC110  (nothing tells of the last reply)

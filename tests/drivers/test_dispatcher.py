@@ -12,7 +12,7 @@ from redsync._core.replies import MOST_BYTES, ReplyReader
 from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import make_nodes
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from tests.support.ours import of_ours
 
 NODE_TIMEOUT = 0.25
@@ -82,9 +82,9 @@ class Rig:
     def ask(self):
         """Send a command that grants at the answer 1."""
         effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
-        parcel = Parcel(effect, Tally(["a"], effect.judge))
-        self.dispatcher._outbox.send(parcel)
-        return parcel
+        request = Request(effect, Tally(["a"], effect.judge))
+        self.dispatcher._outbox.send(request)
+        return request
 
     def hear(self, data):
         self.link.come = data
@@ -113,7 +113,7 @@ def rig(make_script):
     ids=["silent", "dribbled text", "dribbled list", "messages only"],
 )
 def test_node_that_gives_no_whole_answer_is_suspect_and_given_up_in_the_end(rig, first, then):
-    parcel = rig.ask()
+    request = rig.ask()
     if first:
         rig.hear(first)
     rig.pass_time(NODE_TIMEOUT + 0.1, hear=then)
@@ -122,24 +122,24 @@ def test_node_that_gives_no_whole_answer_is_suspect_and_given_up_in_the_end(rig,
     rig.pass_time(GIVEN_UP, hear=then)
     assert rig.broken == ["no answer for 10 s"]
     assert rig.link.is_shut
-    assert parcel.tally.verdict is Verdict.LOST
+    assert request.tally.verdict is Verdict.LOST
 
 
 def test_node_that_answers_in_single_bytes_but_in_time_is_well(rig):
     for _ in range(100):
-        parcel = rig.ask()
+        request = rig.ask()
         for byte in b"$3\r\nabc\r\n":
             rig.now += NODE_TIMEOUT / 10
             rig.hear(bytes([byte]))
             rig.dispatcher._look_for_suspects()
-        assert parcel.done
+        assert request.done
         assert not rig.link.suspect
     assert rig.broken == []
 
 
 def test_suspect_node_is_trusted_again_when_it_has_caught_up(rig):
     """A node that answers one of many commands now and then would else be sent all that come."""
-    parcels = [rig.ask() for _ in range(3)]
+    requests = [rig.ask() for _ in range(3)]
     rig.pass_time(0.5)
     assert rig.link.suspect
     rig.hear(b":1\r\n:1\r\n")
@@ -149,7 +149,7 @@ def test_suspect_node_is_trusted_again_when_it_has_caught_up(rig):
     assert rig.broken == []
     rig.hear(b":1\r\n")
     assert not rig.link.suspect
-    assert all(parcel.done for parcel in parcels)
+    assert all(request.done for request in requests)
     last = rig.ask()
     rig.hear(b":1\r\n")
     assert last.tally.won
@@ -185,11 +185,11 @@ def test_messages_to_an_idle_client_are_no_answers_that_are_missing(rig):
     ids=lambda it: it[:12] if isinstance(it, bytes) else "",
 )
 def test_answer_that_no_node_of_ours_gives_breaks_the_link(rig, answer, reason):
-    parcel = rig.ask()
+    request = rig.ask()
     rig.hear(answer)
     assert rig.broken == [reason]
     assert rig.link.is_shut
-    assert parcel.done
+    assert request.done
 
 
 @pytest.mark.parametrize("header", [b"$2000000000\r\n", b"*900000\r\n$100000000\r\n", b"=100000000\r\n"])
@@ -219,24 +219,24 @@ def test_flood_of_messages_breaks_the_link(rig):
 
 
 def test_error_is_shown_without_what_commands_a_terminal(rig):
-    parcel = rig.ask()
+    request = rig.ask()
     rig.hear(b"-ERR \x1b]0;owned\x07 " + b"x" * 1000 + b"\r\n")
     assert rig.nodes[0].last_error.startswith(r"ERR \x1b]0;owned\x07 xxx")
     assert len(rig.nodes[0].last_error) < 210
-    assert parcel.tally.replies == [rig.nodes[0].last_error]
+    assert request.tally.replies == [rig.nodes[0].last_error]
 
 
 def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(rig):
     """A proxy lost an answer: from then on each would go to the command behind its own."""
     ours = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply[0] == 1), 1.0)
-    parcels = [Parcel(ours, Tally(["a"], ours.judge)) for _ in range(3)]
-    for parcel in parcels:
-        rig.dispatcher._outbox.send(parcel)
+    requests = [Request(ours, Tally(["a"], ours.judge)) for _ in range(3)]
+    for request in requests:
+        rig.dispatcher._outbox.send(request)
     rig.hear(b":7\r\n*1\r\n:1\r\n*1\r\n:1\r\n")
     assert rig.broken == ["sent an unexpected reply 7"]
-    assert [parcel.tally.granted for parcel in parcels] == [0, 0, 0]
-    assert parcels[0].tally.replies == ["unexpected reply 7"]
-    assert parcels[1].tally.replies == rig.broken
+    assert [request.tally.granted for request in requests] == [0, 0, 0]
+    assert requests[0].tally.replies == ["unexpected reply 7"]
+    assert requests[1].tally.replies == rig.broken
 
 
 @pytest.mark.parametrize(
@@ -255,15 +255,15 @@ def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(r
 def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
     rig = Rig(make_script("ask", "return 1"))
     effect = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply.is_known), 1.0)
-    parcel = Parcel(effect, Tally(["a"], effect.judge))
-    rig.dispatcher._outbox.send(parcel)
+    request = Request(effect, Tally(["a"], effect.judge))
+    rig.dispatcher._outbox.send(request)
     rig.hear(answer)
     (reason,) = rig.broken
     assert reason.startswith("sent an unexpected reply ")
     assert len(reason) < 120
-    assert parcel.done
-    assert not parcel.tally.won
-    assert all(len(str(vote)) < 300 for vote in parcel.tally.votes)
+    assert request.done
+    assert not request.tally.won
+    assert all(len(str(vote)) < 300 for vote in request.tally.votes)
 
 
 # What a node must get.
@@ -275,8 +275,8 @@ def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_tha
     args = (b"claim",)
     ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)
     undo = Tell(Command(rig.script, (b"k",), (*args, 0)), owner, owed_to=1, owed_until=1000.0)
-    rig.dispatcher._outbox.send(Parcel(ask, Tally(["a"], ask.judge)))
-    rig.dispatcher._outbox.send(Parcel(undo, None))
+    rig.dispatcher._outbox.send(Request(ask, Tally(["a"], ask.judge)))
+    rig.dispatcher._outbox.send(Request(undo, None))
     claimed, undone = rig.link.sent
     rig.hear(b"-NOSCRIPT forgotten\r\n-BUSY\r\n")
     assert rig.link.sent.count(claimed) == 2

@@ -9,8 +9,8 @@ import pytest
 
 from redsync._drivers.boards import Board
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.parcels import Mailbox, Parcel
 from redsync._drivers.pollers import READ
+from redsync._drivers.requests import Mailbox, Request
 from redsync._drivers.transport import Transport
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakeups import Wakeups
@@ -133,11 +133,11 @@ def unclog_without_a_second_look(self, link):
         self._board.watch(link, READ)
 
 
-def fail_in_silence(self, node, parcel, reason):
+def fail_in_silence(self, node, request, reason):
     """Nobody wakes the thread that waits for a vote that fails."""
-    if parcel.tally is not None:
-        parcel.tally.fail(node.index, reason)
-        parcel.done = not parcel.tally.open
+    if request.tally is not None:
+        request.tally.fail(node.index, reason)
+        request.done = not request.tally.open
 
 
 def sleep_without_a_bell(self, key, until, unless):
@@ -184,7 +184,7 @@ def by_fault(*planted):
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(Board, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
     Planted(Wakeups, "sleep", sleep_without_a_bell, ringing(), 1, "deadlock"),
-    Planted(Parcel, "precedes", precede_nothing, overtaking("a0"), 1, "executed in the wrong order"),
+    Planted(Request, "precedes", precede_nothing, overtaking("a0"), 1, "executed in the wrong order"),
 )
 def test_planted_fault_is_found(monkeypatch, planted):
     monkeypatch.setattr(planted.owner, planted.name, planted.fault)

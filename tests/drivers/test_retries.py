@@ -5,21 +5,21 @@ import pytest
 from redsync._core.effects import Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries, is_refused
 
 UNDO = Script("undo", b"return 1", b"0" * 40)
 ANNA = Owner.of("client", 1)
 
 
-def parcel(number, claim=b"anna", *, until=1000.0):
-    made = Parcel(Tell(Command(UNDO, (b"key",), (claim, number)), ANNA, 1, until), None)
+def request(number, claim=b"anna", *, until=1000.0):
+    made = Request(Tell(Command(UNDO, (b"key",), (claim, number)), ANNA, 1, until), None)
     assert made.make(number)
     return made
 
 
 def several(count):
-    return [parcel(number, b"%d" % number) for number in range(count)]
+    return [request(number, b"%d" % number) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_is_refused_tells_what_may_be_executed_later(text, expected):
 
 def test_retries_pause_longer_and_longer_while_the_node_refuses():
     retries, now, pauses = Retries(), 0.0, []
-    undo = parcel(1)
+    undo = request(1)
     for _ in range(12):
         retries.add(undo, now)
         pauses.append(retries.at - now)
@@ -87,7 +87,7 @@ def test_retries_ask_with_another_one_each_time():
 
 def test_retries_keep_the_latest_about_a_claim():
     retries = Retries()
-    nested, last = parcel(1), parcel(2)
+    nested, last = request(1), request(2)
     retries.add(nested, 0.0)
     retries.add(last, 0.0)
     assert retries.due(1.0, []) == [last]
@@ -95,7 +95,7 @@ def test_retries_keep_the_latest_about_a_claim():
 
 def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
     retries = Retries()
-    undo, other, later = parcel(1), parcel(2, b"bert"), parcel(3)
+    undo, other, later = request(1), request(2, b"bert"), request(3)
     retries.add(undo, 0.0)
     retries.add(other, 0.0)
     assert retries.due(1.0, [later]) == [other]
@@ -110,7 +110,7 @@ def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
 def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
     """That was sent again, as the node had forgotten its script."""
     retries = Retries()
-    renewal, undo = parcel(1), parcel(2)
+    renewal, undo = request(1), request(2)
     retries.add(undo, 0.0)
     retries.settle(renewal, 0.0)
     assert retries.due(1.0, []) == [undo]
@@ -123,7 +123,7 @@ def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
 
 def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused_after_it():
     retries = Retries()
-    nested, last = parcel(1), parcel(2)
+    nested, last = request(1), request(2)
     retries.add(last, 0.0)
     retries.add(nested, 0.0)
     assert retries.due(1.0, []) == [last]
@@ -131,8 +131,8 @@ def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused
 
 def test_retries_drop_what_is_pointless():
     retries = Retries()
-    retries.add(parcel(1, b"anna", until=5.0), 0.0)
-    lasting = parcel(3, b"cleo")
+    retries.add(request(1, b"anna", until=5.0), 0.0)
+    lasting = request(3, b"cleo")
     retries.add(lasting, 0.0)
     assert retries.due(5.0, []) == [lasting]
     retries.remove([lasting])
@@ -142,7 +142,7 @@ def test_retries_drop_what_is_pointless():
 
 def test_retries_have_nothing_to_do_when_all_of_it_is_pointless():
     retries = Retries()
-    retries.add(parcel(1, until=5.0), 0.0)
+    retries.add(request(1, until=5.0), 0.0)
     assert retries.due(5.0, []) == []
     assert retries.at == math.inf
     assert not retries

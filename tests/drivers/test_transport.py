@@ -18,8 +18,8 @@ import pytest
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.quorum import Tally
-from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import clock
+from redsync._drivers.requests import Request
 from redsync.testing.servers import free_ports
 from tests.support.locks import PATIENCE
 from tests.support.ours import of_ours
@@ -74,20 +74,20 @@ def test_round_ends_at_its_deadline_when_nodes_are_silent(rig, nodes):
 
 def test_process_that_stood_still_over_the_deadline_finds_the_answers_that_had_come(rig, all_votes):
     """They are in the sockets, unread: a stopped process must not take them for silence."""
-    parcel = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
+    request = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
     await_readable(rig)
-    await_instant(parcel.tally.sent_at + 0.05)
-    tally = rig.finish(parcel)
+    await_instant(request.tally.sent_at + 0.05)
+    tally = rig.finish(request)
     assert choices(tally) == ["granted"] * 3
     assert tally.won
 
 
 def test_process_that_stood_still_finds_who_has_not_answered_over_the_deadline(rig, nodes, all_votes):
     nodes.pause(1)
-    parcel = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
+    request = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
     await_readable(rig, 0, 2)
-    await_instant(parcel.tally.sent_at + 0.05)
-    tally = rig.finish(parcel)
+    await_instant(request.tally.sent_at + 0.05)
+    tally = rig.finish(request)
     assert choices(tally) == ["granted", "failed", "granted"]
     assert tally.replies[1] == "no answer in time"
 
@@ -105,14 +105,14 @@ def await_instant(at):
 
 
 def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
-    parcel = rig.send(rig.echo, rig.owner(), 1)
-    rig.finish(parcel)
-    nothing = parcel.effect._replace(command=lambda: None)
-    parcel = type(parcel)(nothing, type(parcel.tally)(["a", "b", "c"], lambda reply: True))
-    rig.transport.send(parcel)
-    assert parcel.done
-    assert choices(parcel.tally)[:2] == ["failed", "failed"]
-    assert parcel.tally.sent == 0
+    request = rig.send(rig.echo, rig.owner(), 1)
+    rig.finish(request)
+    nothing = request.effect._replace(command=lambda: None)
+    request = type(request)(nothing, type(request.tally)(["a", "b", "c"], lambda reply: True))
+    rig.transport.send(request)
+    assert request.done
+    assert choices(request.tally)[:2] == ["failed", "failed"]
+    assert request.tally.sent == 0
 
 
 # Suspects.
@@ -238,10 +238,10 @@ def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answere
 def test_what_a_broken_connection_had_not_answered_fails_and_is_owed(rig, nodes, raw, all_votes):
     nodes.pause(2)
     owner = rig.owner()
-    parcel = rig.send(rig.append, owner, "acquire", timeout=5.0, decide=all_votes)
+    request = rig.send(rig.append, owner, "acquire", timeout=5.0, decide=all_votes)
     rig.tell(rig.append, owner, "release", owed_to=0b100, owed_until=clock() + 60)
     nodes.kill(2)
-    tally = rig.finish(parcel)
+    tally = rig.finish(request)
     assert choices(tally) == ["granted", "granted", "failed"]
     assert tally.replies[2] == rig.broken[0][1]
     nodes.restart(2)
@@ -485,7 +485,7 @@ def interrupt_after(boom):
 def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, interrupt_after, boom):
     nodes.pause(1)
     nodes.pause(2)
-    parcel = rig.send(rig.echo, rig.owner(), "leader", timeout=20)
+    request = rig.send(rig.echo, rig.owner(), "leader", timeout=20)
     tallies = []
 
     def follow():
@@ -495,7 +495,7 @@ def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, inte
     follower = start(follow)
     interrupt_after(0.3)
     with pytest.raises(boom):
-        rig.finish(parcel)
+        rig.finish(request)
     assert follower.is_alive()
     nodes.resume(1)
     follower.join(20)
@@ -621,9 +621,9 @@ def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
 def test_script_that_a_node_forgets_again_and_again_is_loaded_each_time(forgetful, nodes, raw, make_script):
     """The first SCRIPT LOAD may itself be refused: what is owed is not given up for that."""
     stubborn = make_script("stubborn", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
-    parcel = forgetful.send(stubborn, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER)
-    parcel.healed |= 0b100  # as if the script had been loaded, and was forgotten again
-    forgetful.finish(parcel)
+    request = forgetful.send(stubborn, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER)
+    request.healed |= 0b100  # as if the script had been loaded, and was forgotten again
+    forgetful.finish(request)
     nodes.resume(2)
     forgetful.settle()
     assert raw[2].lrange("list", 0, -1) == ["release"]
@@ -690,7 +690,7 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
 
 
 class Crowd:
-    """Parcels of three other owners, who rely on whoever flushes the outbox next: that it does, and does it for all."""
+    """Requests of three other owners, who rely on the next one to flush the outbox: that it does so, and for all."""
 
     def __init__(self, rig, everybody, mark):
         self.rig, self.mark = rig, mark
@@ -698,7 +698,7 @@ class Crowd:
         self.composed = 0
         self.asked = self._round(self._command("anna", "asked"), self.anna, everybody)
         self.composing = self._round(self._compose, self.carl, everybody)
-        parcels = [
+        requests = [
             self.asked,
             self._told("bert", "first", self.bert),
             self.composing,
@@ -707,8 +707,8 @@ class Crowd:
         self.mine = self._told("mine", "mine", rig.owner())
         # They find somebody flushing, who then looks once more: that is the one to be interrupted.
         rig.transport._outbox._flushing = True
-        for parcel in parcels:
-            rig.transport.send(parcel)
+        for request in requests:
+            rig.transport.send(request)
         rig.transport._outbox._flushing = False
 
     def _command(self, key, word):
@@ -720,10 +720,10 @@ class Crowd:
 
     def _round(self, command, owner, everybody):
         tally = Tally([node.address for node in self.rig.nodes], bool, everybody)
-        return Parcel(Broadcast(command, owner, bool, 30.0, decide=everybody), tally)
+        return Request(Broadcast(command, owner, bool, 30.0, decide=everybody), tally)
 
     def _told(self, key, word, owner):
-        return Parcel(Tell(self._command(key, word), owner, 0b111, LATER), None)
+        return Request(Tell(self._command(key, word), owner, 0b111, LATER), None)
 
     def flush(self):
         self.rig.transport.send(self.mine)
@@ -748,8 +748,8 @@ class Crowd:
             def there(key, node=node):
                 return node.lrange(f"{self.mark} {key}", 0, -1)
 
-            for key, parcel, word in (("anna", self.asked, "asked"), ("carl", self.composing, "composed")):
-                vote = choices(parcel.tally)[i]
+            for key, request, word in (("anna", self.asked, "asked"), ("carl", self.composing, "composed")):
+                vote = choices(request.tally)[i]
                 possible = [[word, "next"]] if vote == "granted" else [["next"], [word, "next"]]
                 if there(key) not in possible or (vote == "failed" and i not in broken):
                     yield f"{key} on {i}: {there(key)}, {vote}"
@@ -823,8 +823,8 @@ TOO_MANY = 10
 
 
 @pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
-def test_interrupted_flush_leaves_no_parcel_of_others_behind(absent, inject, interrupt_flush, points):
-    """Whoever flushes has the parcels of all in hand: others' rounds and owed releases must not die with it."""
+def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, interrupt_flush, points):
+    """Whoever flushes has the requests of all in hand: others' rounds and owed releases must not die with it."""
     wrong = []
     for point in points():
         where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush), absent)
@@ -836,7 +836,7 @@ def test_interrupted_flush_leaves_no_parcel_of_others_behind(absent, inject, int
     assert point > MANY
 
 
-def test_interrupted_flush_leaves_no_parcel_behind_on_nodes_without_sockets(inject, interrupt_calls, points):
+def test_interrupted_flush_leaves_no_request_behind_on_nodes_without_sockets(inject, interrupt_calls, points):
     """There each command is a call, and its answer is handed out by the one who flushes."""
     wrong = []
     for point in points():
@@ -895,11 +895,11 @@ def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
         rig.transport._board.discard(link, "gone for a walk")
         link.pending.append(late)
 
-    late = Parcel(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
+    late = Request(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
     assert late.make(1000)
     link.feed = give_up
     rig.transport.tend()
-    assert [choices(parcel.tally)[0] for parcel in (first, second, late)] == ["failed"] * 3
+    assert [choices(request.tally)[0] for request in (first, second, late)] == ["failed"] * 3
 
 
 def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(rig, raw):
@@ -944,7 +944,7 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
 
     before = rig.send(rig.echo, rig.owner(), 1)
     tally = Tally([node.address for node in rig.nodes], bool)
-    failing = Parcel(Broadcast(of_ours(fail), None, bool, 30.0), tally)
+    failing = Request(Broadcast(of_ours(fail), None, bool, 30.0), tally)
     rig.transport._outbox._flushing = True
     rig.transport.send(failing)
     behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)
@@ -966,10 +966,10 @@ def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes, p
         key = b"%d" % point
         raw[1].script_flush()
         owner = rig.owner()
-        parcel = rig.send(rig.append, owner, "release", key=key, owed_to=0b111, owed_until=LATER, decide=all_votes)
+        request = rig.send(rig.append, owner, "release", key=key, owed_to=0b111, owed_until=LATER, decide=all_votes)
         await_answers(rig)
-        where = inject(point, partial(rig.transport.wait, parcel, clock() + 5.0))
-        tend_until(rig, lambda parcel=parcel: parcel.done)
+        where = inject(point, partial(rig.transport.wait, request, clock() + 5.0))
+        tend_until(rig, lambda request=request: request.done)
         for i in range(3):
             if rig.transport.links[i] is None:
                 rig.connect(i)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync._core.effects import Wait
-from redsync._drivers.parcels import Retry
 from redsync._drivers.process import clock
+from redsync._drivers.requests import Retry
 from redsync._drivers.wakeups import Wakeups
 
 NOW, UNTIL, GRACE = 100.0, 130.0, 0.5

@@ -184,7 +184,7 @@ class Connection:
         network: The network.
         host: The machine.
         client: Who made it, as far as that is known.
-        parcels: What the client has sent over it since it is in use, in order; None before that.
+        requests: What the client has sent over it since it is in use, in order; None before that.
         served: What the node has replied to since then and its replies, in order, until the client has them.
         maker: The driver that made it; None if it is no client of ours.
         there: Carries requests to the node.
@@ -207,7 +207,7 @@ class Connection:
         "maker",
         "network",
         "open",
-        "parcels",
+        "requests",
         "served",
         "there",
         "waits_for_room",
@@ -217,7 +217,7 @@ class Connection:
         self.network: Final = network
         self.host: Final = machine
         self.client = machine.name
-        self.parcels: list[Any] | None = None
+        self.requests: list[Any] | None = None
         self.served: Final[deque[tuple[list[bytes], Any]]] = deque()
         self.maker: SimulatedRunner | None = None
         self._caller: Final = caller

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from redsync._core.events import Event
     from redsync._core.quorum import Tally
-    from redsync._drivers.parcels import Parcel
+    from redsync._drivers.requests import Request
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.runner import SimulatedRunner
 
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
         args: The script's ARGV.
         nodes: Bit set of the nodes to which it was sent.
         votes: Whether the nodes' votes are waited for.
-        parcel: The command as the client's transport has it.
+        request: The command as the client's transport has it.
     """
 
     at: float
@@ -56,7 +56,7 @@ class Sent(NamedTuple):
     args: tuple[bytes | int, ...]
     nodes: int
     votes: bool
-    parcel: Parcel | None = None
+    request: Request | None = None
 
     def __str__(self) -> str:
         asks = "asks" if self.votes else "tells"
@@ -76,7 +76,7 @@ class Executed(NamedTuple):
         reply: What it returned, or a `hiredis.ReplyError`.
         stray: It came over a connection that the client had given up, so perhaps after what was sent later.
         number: The command's number among those of the client; 0 if it is none of a client of ours.
-        parcel: The command as the client's transport has it; None if it is none of a client of ours.
+        request: The command as the client's transport has it; None if it is none of a client of ours.
     """
 
     at: float
@@ -88,7 +88,7 @@ class Executed(NamedTuple):
     reply: Any
     stray: bool = False
     number: int = 0
-    parcel: Parcel | None = None
+    request: Request | None = None
 
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)
@@ -140,7 +140,7 @@ class Handed(NamedTuple):
         at: When, in seconds of true time.
         client: The client's name.
         node: The node's index.
-        parcel: To whom it was handed.
+        request: The request that it was handed to.
         heard: The reply.
         words: What the node had replied to; nothing if it has replied to nothing that was not handed out before.
         said: What the node had replied to that.
@@ -149,7 +149,7 @@ class Handed(NamedTuple):
     at: float
     client: str
     node: int
-    parcel: Parcel
+    request: Request
     heard: Any
     words: list[bytes]
     said: Any

@@ -21,7 +21,7 @@ from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync.testing.simulator.connections import Connection
 from redsync.testing.simulator.happenings import Answered, Connected, Disconnected, Handed, Sent
 from redsync.testing.simulator.sockets import VirtualTransport
@@ -39,29 +39,29 @@ class Letter(NamedTuple):
     """A command as it was sent.
 
     Attributes:
-        parcel: The parcel.
+        request: The request, as the transport has it.
         number: Its number among those of the client; 0 for what the transport sends of its own.
         script: Which script.
         keys: The script's KEYS.
         args: The script's ARGV.
     """
 
-    parcel: Parcel
+    request: Request
     number: int
     script: str
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...]
 
     @classmethod
-    def of(cls, parcel: Parcel) -> Letter:
-        """Return a parcel as it is sent now."""
-        command = parcel.command
+    def of(cls, request: Request) -> Letter:
+        """Return a request as it is sent now."""
+        command = request.command
         if not isinstance(command, Command):
-            return cls(parcel, 0, "", (), ())
-        return cls(parcel, parcel.number, command.script.name, command.keys, command.words)
+            return cls(request, 0, "", (), ())
+        return cls(request, request.number, command.script.name, command.keys, command.words)
 
 
-class _Noted(deque[Parcel]):
+class _Noted(deque[Request]):
     """What is pending on a link; all that ever was is noted.
 
     Attributes:
@@ -72,13 +72,13 @@ class _Noted(deque[Parcel]):
         connection: The virtual connection.
     """
 
-    def __init__(self, connection: Connection, known: dict[Parcel, Letter]) -> None:
+    def __init__(self, connection: Connection, known: dict[Request, Letter]) -> None:
         super().__init__()
         self.connection = connection
         self.letters: list[Letter] = []
         self._known = known
-        self.fresh: set[Parcel] = set()
-        self.settled: list[Parcel] = []
+        self.fresh: set[Request] = set()
+        self.settled: list[Request] = []
         self.heard: list[Any] = []
 
     def hear(self, gets: Callable[[], Any]) -> Callable[[], Any]:
@@ -93,23 +93,23 @@ class _Noted(deque[Parcel]):
 
         return get
 
-    def append(self, parcel: Parcel) -> None:
-        super().append(parcel)
+    def append(self, request: Request) -> None:
+        super().append(request)
         known = self._known
-        letter = known.get(parcel)
+        letter = known.get(request)
         if letter is None:
-            letter = known[parcel] = Letter.of(parcel)
+            letter = known[request] = Letter.of(request)
         self.letters.append(letter)
-        self.fresh.add(parcel)
+        self.fresh.add(request)
 
-    def popleft(self) -> Parcel:
-        parcel = super().popleft()
-        self.settled.append(parcel)
-        return parcel
+    def popleft(self) -> Request:
+        request = super().popleft()
+        self.settled.append(request)
+        return request
 
-    def extend(self, parcels: Iterable[Parcel]) -> None:
-        for parcel in parcels:
-            self.append(parcel)
+    def extend(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.append(request)
 
 
 class _WatchedOutbox(Outbox):
@@ -118,23 +118,23 @@ class _WatchedOutbox(Outbox):
     runner: SimulatedRunner
 
     def _dispatch(self) -> None:
-        fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Parcel) and not item.number]
+        fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Request) and not item.number]
         noted = [(link.node.bit, _noted(link).fresh) for link in self._board.links if link is not None]
         for _, sent in noted:
             sent.clear()
         super()._dispatch()
-        for parcel in fresh:
-            if parcel.command is not None and parcel.number:
-                self._tell(parcel, sum([bit for bit, sent in noted if parcel in sent]))
+        for request in fresh:
+            if request.command is not None and request.number:
+                self._tell(request, sum([bit for bit, sent in noted if request in sent]))
 
-    def _tell(self, parcel: Parcel, nodes: int) -> None:
+    def _tell(self, request: Request, nodes: int) -> None:
         runner = self.runner
-        letter = runner.letters.get(parcel) or Letter.of(parcel)
-        votes = parcel.tally is not None
-        if parcel.tally is not None:
-            runner.numbers[parcel.tally] = parcel.number
+        letter = runner.letters.get(request) or Letter.of(request)
+        votes = request.tally is not None
+        if request.tally is not None:
+            runner.numbers[request.tally] = request.number
         said = letter.number, letter.script, letter.keys, letter.args
-        runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, votes, parcel))
+        runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, votes, request))
 
 
 class WatchedTransport(AioTransport):
@@ -154,7 +154,7 @@ class WatchedTransport(AioTransport):
         runner, connection = self.runner, connection_of(link)
         connection.client = runner.name
         noted = link.pending = _Noted(connection, runner.letters)  # type: ignore[misc]  # nothing is pending yet
-        connection.parcels, link.gets = noted.letters, noted.hear(link.gets)
+        connection.requests, link.gets = noted.letters, noted.hear(link.gets)
         left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
         super().install(link)
@@ -171,11 +171,11 @@ class WatchedTransport(AioTransport):
     def _note_answers(self, index: int, noted: _Noted) -> None:
         sim, client, served = self.runner.sim, self.runner.name, noted.connection.served
         at = sim.now
-        for parcel, reply in zip(noted.settled, noted.heard, strict=False):  # an error may have come in between
+        for request, reply in zip(noted.settled, noted.heard, strict=False):  # an error may have come in between
             words, said = served.popleft() if served else ([], None)
-            sim.saw(Handed(at, client, index, parcel, reply, words, said))
-            if parcel.tally is not None:
-                sim.saw(Answered(at, client, index, parcel.number, reply))
+            sim.saw(Handed(at, client, index, request, reply, words, said))
+            if request.tally is not None:
+                sim.saw(Answered(at, client, index, request.number, reply))
 
 
 def _noted(link: Link) -> _Noted:

@@ -144,7 +144,7 @@ class VirtualNode:
         keys: tuple[bytes, ...] = tuple(words[3:split])
         args: tuple[bytes | int, ...] = tuple(words[split:])
         reply = run_script(script, self.store, keys, args)
-        if session.connection.parcels is None and script.name == INITIALIZE.name:
+        if session.connection.requests is None and script.name == INITIALIZE.name:
             return reply  # Of the handshake.
         if sent is not None:
             keys, args = sent.keys, sent.args
@@ -153,8 +153,8 @@ class VirtualNode:
         if self._refuses(reply):
             self._sim.saw(Refused(*done))
         else:
-            parcel = None if sent is None else sent.parcel
-            self._sim.saw(Executed(*done, session.connection.given_up, number, parcel))
+            request = None if sent is None else sent.request
+            self._sim.saw(Executed(*done, session.connection.given_up, number, request))
         return reply
 
     def note_refused(self, session: Session, sent: Letter | None, reply: Any) -> None:

@@ -19,8 +19,8 @@ from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
-from redsync._drivers.parcels import Parcel
 from redsync._drivers.process import Surroundings
+from redsync._drivers.requests import Request
 from redsync.testing.simulator.happenings import Decided, Told
 from redsync.testing.simulator.letters import Letter, WatchedMaintenance, WatchedTransport
 from redsync.testing.simulator.machines import Machine
@@ -60,7 +60,7 @@ class SimulatedRunner(AioRunner):
         self.machine: Final = machine
         number = len(machine.runners) + 1
         self.name: Final = machine.name if number == 1 else f"{machine.name}.{number}"
-        self.letters: Final[dict[Parcel, Letter]] = {}
+        self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
         self._serials: Final = itertools.count(1)
         luck = machine.random

@@ -75,7 +75,7 @@ class Session:
                 reply = self._execute(words) if words else _NOTHING
                 if reply is not _NOTHING:
                     out.append(encode(reply, self._resp))
-                    if connection.parcels is not None:
+                    if connection.requests is not None:
                         connection.served.append((words, reply))
         except hiredis.ProtocolError:
             self._node.end(self.connection)
@@ -96,7 +96,7 @@ class Session:
     def _execute(self, words: list[bytes]) -> Any:
         name = words[0].upper()
         node, trouble = self._node, self._node.trouble
-        log = self.connection.parcels
+        log = self.connection.requests
         sent = None
         if log is not None:
             # The client is done with the handshake; each command is one that it has noted before it sent it.

@@ -11,8 +11,8 @@ from redsync._core.replies import ReplyReader
 from redsync._core.scripts import Script
 from redsync._drivers.links import SocketLink
 from redsync._drivers.nodes import Node
-from redsync._drivers.parcels import Parcel
 from redsync._drivers.reentry import BUSY, Doing
+from redsync._drivers.requests import Request
 from redsync._drivers.transport import Transport
 from tests.support.interleaving.nodes import Connection, FakeNode
 from tests.support.interleaving.system import ROOM, Lock, Poller, Socket, Waker
@@ -43,7 +43,7 @@ class Rig:
     """A transport connected to nodes that know the script.
 
     Attributes:
-        parcels: All that were sent, by what they say.
+        requests: All that were sent, by what they say.
         given_up: Which of these nobody waits for any more: an interruption came.
         broken: The links that were given up: node and reason.
     """
@@ -55,7 +55,7 @@ class Rig:
         self.nodes = [Node(index, None, f"node-{index + 1}", None) for index in range(nodes)]
         self.servers = [FakeNode() for _ in self.nodes]
         self.broken = []
-        self.parcels = {}
+        self.requests = {}
         self.given_up = set()
         self._room = room
         self._waiting = {}  # thread -> what it waits for, the innermost last
@@ -99,25 +99,25 @@ class Rig:
     def broadcast(self, owner, what, timeout=TIMEOUT, **options):
         """Send a command to all nodes and wait for all, as the runner does; return its tally."""
         effect = Broadcast(self._command(what), owner, bool, timeout, **{"decide": everybody, **options})
-        parcel = self._note(what, Parcel(effect, effect.tally([node.address for node in self.nodes])))
-        parcel.tally.sent_at = sent_at = self.world.clock()
-        self.transport.send(parcel)
-        if not parcel.done:
-            self.wait(parcel, sent_at + timeout)
-            if not parcel.done:
-                self.transport.end_round(parcel, "no answer in time")
-        return parcel.tally
+        request = self._note(what, Request(effect, effect.tally([node.address for node in self.nodes])))
+        request.tally.sent_at = sent_at = self.world.clock()
+        self.transport.send(request)
+        if not request.done:
+            self.wait(request, sent_at + timeout)
+            if not request.done:
+                self.transport.end_round(request, "no answer in time")
+        return request.tally
 
     def tell(self, owner, what, owed_to=0, owed_until=1e9):
-        self.transport.send(self._note(what, Parcel(Tell(self._command(what), owner, owed_to, owed_until), None)))
+        self.transport.send(self._note(what, Request(Tell(self._command(what), owner, owed_to, owed_until), None)))
 
     def _command(self, what):
         return Command(SCRIPT, (b"key",), (b"claim", what))
 
-    def _note(self, what, parcel):
-        assert what not in self.parcels
-        self.parcels[what] = parcel
-        return parcel
+    def _note(self, what, request):
+        assert what not in self.requests
+        self.requests[what] = request
+        return request
 
     def wait(self, sleeper, deadline):
         """Wait for something, with a note of it for the checks."""
@@ -159,16 +159,16 @@ class Rig:
         for link in filter(None, transport.links):
             assert not link.pending, f"node {link.index + 1} owes replies to {[*link.pending]}"
             assert not any((link.healing, link.again, link.backlog, link._lock.locked())), "a link is left with work"
-        for what, parcel in self.parcels.items():
-            assert parcel.gate is None, f"{what} has a gate"
-            assert not parcel.leads, f"{what} leads"
-            self._judge_replies(what, parcel)
+        for what, request in self.requests.items():
+            assert request.gate is None, f"{what} has a gate"
+            assert not request.leads, f"{what} leads"
+            self._judge_replies(what, request)
 
-    def _judge_replies(self, what, parcel):
-        if parcel.tally is None:
+    def _judge_replies(self, what, request):
+        if request.tally is None:
             return
-        assert parcel.done or what in self.given_up, f"{what} was given up"
-        for reply in parcel.tally.replies:
+        assert request.done or what in self.given_up, f"{what} was given up"
+        for reply in request.tally.replies:
             assert reply is None or reply == what or isinstance(reply, str), f"{what} got {reply!r}"
 
     def settle(self):

@@ -98,7 +98,7 @@ def deadlines(*timeouts, hurried=False):
             assert all(end >= timeout if hurried else end == timeout for timeout, end in ends), f"ended at {ends}"
             rig.servers[1].silent = False
             rig.judge()
-            rig.judge_executed(*rig.parcels)
+            rig.judge_executed(*rig.requests)
 
         return judge
 
@@ -116,7 +116,7 @@ def closing(*programs):
 
         def judge():
             rig.judge()
-            rig.judge_executed(*rig.parcels)
+            rig.judge_executed(*rig.requests)
 
         return judge
 
@@ -161,7 +161,7 @@ def messages(nodes=2):
 
         rig.thread("a", wait)
         # Signals that come before the mailbox is there are lost, as the condition is looked at after that.
-        rig.thread("b", lambda: (world.wait_for(lambda: b"a0" in rig.parcels), send(rig, [b"b0"])))
+        rig.thread("b", lambda: (world.wait_for(lambda: b"a0" in rig.requests), send(rig, [b"b0"])))
 
         def judge():
             rig.judge()
@@ -250,6 +250,6 @@ def breaking(letters="ab", *, nodes=2, reset=False, reconnecting=False):
         return lambda: judge_owed(rig, [letter.encode() for letter in letters])
 
     def ended(rig):
-        return all(letter.encode() + b"1" in rig.parcels for letter in letters)
+        return all(letter.encode() + b"1" in rig.requests for letter in letters)
 
     return scenario

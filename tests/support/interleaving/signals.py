@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from redsync._drivers.interruptions import INTERRUPTED
-from redsync._drivers.parcels import Sleeper
+from redsync._drivers.requests import Sleeper
 from tests.support.interleaving.rig import Rig
 from tests.support.interleaving.scenarios import EVERYBODY, judge_owed, send, start
 from tests.support.interleaving.world import Boom
@@ -125,7 +125,7 @@ class Strikes:
                 self._note(thread)
                 assert world.now <= 1.0, f"they waited for {world.now:g} s"
                 rig.judge()
-                rig.judge_executed(*whats, *([b"h0"] if b"h0" in rig.parcels else []))
+                rig.judge_executed(*whats, *([b"h0"] if b"h0" in rig.requests else []))
 
             return judge
 

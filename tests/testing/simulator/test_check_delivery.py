@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._drivers.boards import Board
-from redsync._drivers.parcels import Owed
+from redsync._drivers.requests import Owed
 from redsync._drivers.retries import Retries
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Delivery
@@ -16,8 +16,8 @@ def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch
     settle = Board._settle
 
     def forget_pending(board, link, reason, now):
-        for parcel in link.pending:
-            board.fail(link.node, parcel, reason)
+        for request in link.pending:
+            board.fail(link.node, request, reason)
         link.pending.clear()
         settle(board, link, reason, now)
 
@@ -26,17 +26,17 @@ def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch
 
 
 def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatch):
-    monkeypatch.setattr(Board, "miss", lambda board, node, parcel, reason, now: board.fail(node, parcel, reason))
+    monkeypatch.setattr(Board, "miss", lambda board, node, request, reason, now: board.fail(node, request, reason))
     assert LOST in hunt(Delivery, range(10))
 
 
 def test_checker_finds_what_the_next_connection_does_not_take(monkeypatch):
-    monkeypatch.setattr(Owed, "take", lambda owed, now: owed._parcels.clear() or [])
+    monkeypatch.setattr(Owed, "take", lambda owed, now: owed._requests.clear() or [])
     assert LOST in hunt(Delivery, range(20))
 
 
 def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
-    monkeypatch.setattr(Board, "retry", lambda board, link, parcel, now: None)
+    monkeypatch.setattr(Board, "retry", lambda board, link, request, now: None)
     assert LOST in hunt(Delivery, range(4, 20))
 
 

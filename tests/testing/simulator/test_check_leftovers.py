@@ -14,7 +14,7 @@ from redsync._drivers.alarms import Alarms
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.links import Link
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.parcels import Parcel, Sleeper
+from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Wakeups
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Leftovers
@@ -134,7 +134,7 @@ def finds(sim, text):
 
 def test_request_is_left_that_nothing_under_way_answers(sim, runner):
     pending = runner.transport.links[0].pending
-    pending.append(Parcel(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
+    pending.append(Request(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
     finds(sim, "leftovers: a has left 1 requests waiting for replies of node-1")
     sim.nodes[0].hang()
     sim.check()

@@ -11,7 +11,7 @@ from redsync._core.scripts import Script
 from redsync._drivers import outboxes
 from redsync._drivers.nodes import pack
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.parcels import Owed, Parcel
+from redsync._drivers.requests import Owed, Request
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Order
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
@@ -40,15 +40,15 @@ def take_turns(seed):
 def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
     assert "forgets all scripts" in take_turns(0)
 
-    def send_again_whatever_came_since(outbox, link, parcel):
-        if parcel is outboxes._NO_PARCEL:
+    def send_again_whatever_came_since(outbox, link, request):
+        if request is outboxes._NO_REQUEST:
             outbox._retry(link)
             return
-        load = Parcel(outboxes._NOTHING_TOLD, None)
-        load.data = pack(b"SCRIPT", b"LOAD", parcel.command.script.source)
-        outbox._note(link, [load, parcel], 0.0)
+        load = Request(outboxes._NOTHING_TOLD, None)
+        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
+        outbox._note(link, [load, request], 0.0)
         link.healing.clear()
-        outbox._write(link, load.data + parcel.data, 0.0)
+        outbox._write(link, load.data + request.data, 0.0)
 
     monkeypatch.setattr(Outbox, "_resend", send_again_whatever_came_since)
     with pytest.raises(SimulationError, match=r"order: node-3 executed #\d+ of a \(lock_acquire\) behind #\d+"):
@@ -75,14 +75,14 @@ RELEASE = Script.load("lock_release")
 
 
 def request(number, claim=b"a:1:1", key=b"x", *, owner=OWNER, owed=0):
-    parcel = Parcel(Tell(Command(RELEASE, (key,), (claim, 0)), owner, owed, math.inf), None)
-    parcel.number = number
-    return parcel
+    request = Request(Tell(Command(RELEASE, (key,), (claim, 0)), owner, owed, math.inf), None)
+    request.number = number
+    return request
 
 
-def execute(checker, parcel, *, stray=False, reply=1):
-    done = 0.0, 0, "a", parcel.command.script.name, parcel.command.keys, parcel.command.args, reply
-    return checker.see(Executed(*done, stray, parcel.number, parcel))
+def execute(checker, request, *, stray=False, reply=1):
+    done = 0.0, 0, "a", request.command.script.name, request.command.keys, request.command.args, reply
+    return checker.see(Executed(*done, stray, request.number, request))
 
 
 def test_commands_in_their_order_are_fine(checker):

@@ -83,8 +83,8 @@ def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
 
 def hand(asked, heard, words, said):
     with Simulation(seed=1, checkers=()) as sim:
-        parcel = SimpleNamespace(data=pack(*asked))
-        return Replies(sim).see(Handed(sim.now, "a", 0, parcel, heard, words, said))
+        request = SimpleNamespace(data=pack(*asked))
+        return Replies(sim).see(Handed(sim.now, "a", 0, request, heard, words, said))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import hiredis
 
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
@@ -58,7 +58,7 @@ class Delivery(Checker):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._owed: Final[dict[tuple[str, int], dict[Parcel, float]]] = {}
+        self._owed: Final[dict[tuple[str, int], dict[Request, float]]] = {}
         self._arrived: Final[dict[tuple[str, int], float]] = {}
         """When the latest delayed packet arrives, or has arrived, over the connection of a client to a node."""
         self._looked = 0.0
@@ -71,13 +71,13 @@ class Delivery(Checker):
     def see(self, happening: Sent | Executed | Faulted | Stepped) -> str | None:
         """Take note of what is owed and what arrives, and look now and then."""
         match happening:
-            case Sent(parcel=Parcel() as parcel):
-                for node in self.sim.nodes if parcel.effect.owed_to else ():
-                    if parcel.owed(1 << node.index):
-                        self._owed.setdefault((happening.client, node.index), {})[parcel] = happening.at
-            case Executed(parcel=Parcel() as parcel):
+            case Sent(request=Request() as request):
+                for node in self.sim.nodes if request.effect.owed_to else ():
+                    if request.owed(1 << node.index):
+                        self._owed.setdefault((happening.client, node.index), {})[request] = happening.at
+            case Executed(request=Request() as request):
                 if not isinstance(happening.reply, hiredis.ReplyError) or not is_refused(str(happening.reply)):
-                    self._settle((happening.client, happening.node), parcel)
+                    self._settle((happening.client, happening.node), request)
             case Faulted():
                 if happening.loses_memory:
                     for whose in self._owed:
@@ -98,7 +98,7 @@ class Delivery(Checker):
                     if not runner.closed:
                         yield from self._look_at(runner)
 
-    def _settle(self, whose: tuple[str, int], executed: Parcel) -> None:
+    def _settle(self, whose: tuple[str, int], executed: Request) -> None:
         owed = self._owed.get(whose)
         if owed:
             claim, number = executed.claim, executed.number
@@ -108,14 +108,14 @@ class Delivery(Checker):
         now, calm = runner.now(), self.sim.calm.lasted()
         for node in self.sim.nodes:
             whose = runner.name, node.index
-            owed = {parcel: at for parcel, at in self._owed.get(whose, {}).items() if parcel.effect.owed_until > now}
+            owed = {request: at for request, at in self._owed.get(whose, {}).items() if request.effect.owed_until > now}
             self._owed[whose] = owed
             if not owed:
                 continue
             kept, arrived = _kept(runner, node.index), self._watch(whose, runner)
-            for parcel, sent_at in owed.items():
-                what = f"#{parcel.number} of {runner.name} ({parcel.command.script.name if parcel.command else ''})"
-                if kept.get(parcel.claim, -1) < parcel.number:
+            for request, sent_at in owed.items():
+                what = f"#{request.number} of {runner.name} ({request.command.script.name if request.command else ''})"
+                if kept.get(request.claim, -1) < request.number:
                     yield f"{node.name} is owed {what}, and nobody keeps it any more"
                 elif node.is_well and min(calm, self.sim.now - max(sent_at, arrived)) > self.bound:
                     yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
@@ -136,12 +136,12 @@ def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     transport = runner.transport
     assert transport is not None, "it has sent something"
     link = transport.links[index]
-    parcels = list(transport._board._owed[index]._parcels.values())
+    requests = list(transport._board._owed[index]._requests.values())
     if link is not None:
-        parcels += [*link.pending, *link.healing, *link.again]
+        requests += [*link.pending, *link.healing, *link.again]
     # Not numbered yet, or sent again to this node.
-    outbox = (item if isinstance(item, Parcel) else item[1] for item in transport._outbox._items)
+    outbox = (item if isinstance(item, Request) else item[1] for item in transport._outbox._items)
     kept: dict[tuple[object, ...], int] = {}
-    for parcel in [*parcels, *transport._outbox._batch, *outbox]:
-        kept[parcel.claim] = max(kept.get(parcel.claim, 0), parcel.number)
+    for request in [*requests, *transport._outbox._batch, *outbox]:
+        kept[request.claim] = max(kept.get(request.claim, 0), request.number)
     return kept

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from redsync._drivers.links import Link
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Stepped
 from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
@@ -124,7 +124,7 @@ def _sleepers(transport: AioTransport) -> Iterator[str]:
     woken = sum(sleeper.gate is None for sleeper in asleep)
     if woken:
         yield f"{woken} asleep that were woken"
-    rounds = sum(isinstance(sleeper, Parcel) for sleeper in asleep)
+    rounds = sum(isinstance(sleeper, Request) for sleeper in asleep)
     if transport._rounds > rounds:
         yield f"{transport._rounds} rounds under way, and {rounds} asleep for one"
     for key, bells in transport.wakeups._bells.items():
@@ -154,7 +154,7 @@ def _tasks(runner: SimulatedRunner) -> Iterator[str]:
 def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
     """Look at what only protocols make, when none runs."""
     wakeups, crowds = transport.wakeups, runner.session.crowds
-    asleep = sum(not isinstance(sleeper, Parcel) for sleeper in transport._asleep)
+    asleep = sum(not isinstance(sleeper, Request) for sleeper in transport._asleep)
     retries = len(wakeups._retries._waiting) + len(wakeups._retries._going)
     counts = {
         "mailboxes": len(wakeups._mailboxes),

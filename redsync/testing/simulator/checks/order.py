@@ -4,7 +4,7 @@ A command may be sent again: because its connection was lost, because the node h
 node refused to execute it. It must not come behind what depends on it. So when a node executes a command, it has not
 executed a later one
 
-* about the same claim (see `Parcel.claim`): a release behind the next acquire of that claim would end it;
+* about the same claim (see `Request.claim`): a release behind the next acquire of that claim would end it;
 * of the same owner about the same key, unless the node is owed the earlier one: that one is about another claim then;
 * of anybody, if the command is for several owners and not owed (a renewal): it would revive what was released.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import hiredis
 
-from redsync._drivers.parcels import Parcel
+from redsync._drivers.requests import Request
 from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Order"]
 
-_Latest: TypeAlias = dict[Hashable, Parcel]
+_Latest: TypeAlias = dict[Hashable, Request]
 """The latest command that was executed, by what it was about."""
 
 _ANYTHING: Final = "anything"
@@ -52,7 +52,7 @@ class _Executed:
     def __init__(self) -> None:
         self.known: Final[_Latest] = {}
         self.all: _Latest = {}
-        self.here: Final[set[Parcel]] = set()
+        self.here: Final[set[Request]] = set()
 
     def begin(self) -> None:
         """Take note of a new connection."""
@@ -69,7 +69,7 @@ class Order(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
-        self._abouts: Final[dict[Parcel, list[Hashable]]] = {}
+        self._abouts: Final[dict[Request, list[Hashable]]] = {}
 
     def see(self, happening: Connected | Executed | Handed) -> str | None:
         """Compare a command with what was executed before."""
@@ -77,50 +77,50 @@ class Order(Checker):
         if isinstance(happening, Connected):
             executed.begin()
         elif isinstance(happening, Handed):
-            if happening.parcel in executed.here:
-                self._note(executed.known, happening.parcel)
-        elif happening.parcel is not None and not happening.stray:
-            return self._judge(happening, happening.parcel, executed)
+            if happening.request in executed.here:
+                self._note(executed.known, happening.request)
+        elif happening.request is not None and not happening.stray:
+            return self._judge(happening, happening.request, executed)
         return None
 
-    def _judge(self, happening: Executed, parcel: Parcel, executed: _Executed) -> str | None:
+    def _judge(self, happening: Executed, request: Request, executed: _Executed) -> str | None:
         reply = happening.reply
         if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
             return None  # Nothing has changed there, and the client may send it again.
-        later = self._overtaker(parcel, executed.all, owed=parcel.owed(1 << happening.node))
-        self._note(executed.all, parcel)
-        executed.here.add(parcel)
+        later = self._overtaker(request, executed.all, owed=request.owed(1 << happening.node))
+        self._note(executed.all, request)
+        executed.here.add(request)
         if later is None:
             return None
         assert later.command is not None, "it was executed"
         node, script = self.sim.nodes[happening.node].name, later.command.script.name
-        what = f"#{parcel.number} of {happening.client} ({happening.script})"
+        what = f"#{request.number} of {happening.client} ({happening.script})"
         return f"{node} executed {what} behind #{later.number} ({script})"
 
-    def _note(self, latest: _Latest, parcel: Parcel) -> None:
-        for about in (_ANYTHING, *self._concerns(parcel)):
+    def _note(self, latest: _Latest, request: Request) -> None:
+        for about in (_ANYTHING, *self._concerns(request)):
             known = latest.get(about)
-            if known is None or known.number < parcel.number:
-                latest[about] = parcel
+            if known is None or known.number < request.number:
+                latest[about] = request
 
-    def _concerns(self, parcel: Parcel) -> list[Hashable]:
+    def _concerns(self, request: Request) -> list[Hashable]:
         """Return what an executed command is about: its claim, and its owner with the key."""
-        abouts = self._abouts.get(parcel)
+        abouts = self._abouts.get(request)
         if abouts is None:
-            abouts = self._abouts[parcel] = [parcel.claim]
-            if parcel.effect.owner is not None and parcel.command is not None and parcel.command.keys:
-                abouts.append((parcel.effect.owner, parcel.command.keys[0]))
+            abouts = self._abouts[request] = [request.claim]
+            if request.effect.owner is not None and request.command is not None and request.command.keys:
+                abouts.append((request.effect.owner, request.command.keys[0]))
         return abouts
 
-    def _overtaker(self, parcel: Parcel, latest: _Latest, *, owed: bool) -> Parcel | None:
+    def _overtaker(self, request: Request, latest: _Latest, *, owed: bool) -> Request | None:
         """Return what was executed already and must not have been, if anything."""
-        abouts = self._concerns(parcel)
+        abouts = self._concerns(request)
         if owed:
             abouts = abouts[:1]
-        elif parcel.effect.owner is None:
+        elif request.effect.owner is None:
             abouts = [*abouts, _ANYTHING]
         for about in abouts:
             later = latest.get(about)
-            if later is not None and later.number > parcel.number:
+            if later is not None and later.number > request.number:
                 return later
         return None

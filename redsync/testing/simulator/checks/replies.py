@@ -36,7 +36,7 @@ class Replies(Checker):
 
     def see(self, happening: Handed) -> str | None:
         """Compare what was asked with what was answered."""
-        asked, words = happening.parcel.data, happening.words
+        asked, words = happening.request.data, happening.words
         if words and words == _words_in(asked) and _same(happening.said, happening.heard):
             return None
         node = self.sim.nodes[happening.node].name

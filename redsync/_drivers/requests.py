@@ -1,4 +1,4 @@
-"""What a transport carries, and who waits for it."""
+"""Requests: what a transport carries, and who waits for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.nodes import pack
 
-__all__ = ["Gate", "Mailbox", "Owed", "Parcel", "Retry", "Sleeper"]
+__all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper"]
 
 _STALE_LIMIT = 10_000
-"""Expired parcels kept for a node that left commands unanswered; those that expired first go first."""
+"""Expired requests kept for a node that left commands unanswered; those that expired first go first."""
 
 _PURGE_FROM = 256
-"""Parcels from which on a purge is worth its time."""
+"""Requests from which on a purge is worth its time."""
 
 
 class Gate(Protocol):
@@ -53,7 +53,7 @@ class Sleeper:
             gate.release()
 
 
-class Parcel(Sleeper):
+class Request(Sleeper):
     """One command on its way to all nodes; done when its tally is decided.
 
     Attributes:
@@ -112,7 +112,7 @@ class Parcel(Sleeper):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
-    def precedes(self, later: Parcel) -> bool:
+    def precedes(self, later: Request) -> bool:
         """Whether it must not be sent again behind that one.
 
         Two commands of one owner about one key keep their order. A command for several owners (a renewal) is never
@@ -126,9 +126,9 @@ class Parcel(Sleeper):
 
 
 class Owed:
-    """The parcels that an absent node gets as soon as it is back, in the transport's order.
+    """The requests that an absent node gets as soon as it is back, in the transport's order.
 
-    After its `owed_until` a parcel is pointless: what it removes has expired. Unless the node has left commands
+    After its `owed_until` a request is pointless: what it removes has expired. Unless the node has left commands
     unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until
     it is back nothing becomes pointless.
 
@@ -142,45 +142,47 @@ class Owed:
     """
 
     def __init__(self) -> None:
-        self._parcels: dict[Command, Parcel] = {}
+        self._requests: dict[Command, Request] = {}
         self._purge_at = _PURGE_FROM
         self.unanswered = False
 
     def __len__(self) -> int:
-        return len(self._parcels)
+        return len(self._requests)
 
-    def add(self, parcel: Parcel, bit: int, now: float) -> None:
-        """Keep a parcel if the node must get it, instead of an earlier one that says the same."""
-        if not parcel.owed(bit) or self._is_pointless(parcel, now):
+    def add(self, request: Request, bit: int, now: float) -> None:
+        """Keep a request if the node must get it, instead of an earlier one that says the same."""
+        if not request.owed(bit) or self._is_pointless(request, now):
             return
-        assert parcel.command is not None, "what is owed was made"
-        same = self._parcels.get(parcel.command)
-        if same is None or same.number < parcel.number:
-            self._parcels[parcel.command] = parcel
-            if len(self._parcels) >= self._purge_at:
+        assert request.command is not None, "what is owed was made"
+        same = self._requests.get(request.command)
+        if same is None or same.number < request.number:
+            self._requests[request.command] = request
+            if len(self._requests) >= self._purge_at:
                 self._purge(now)
 
-    def take(self, now: float) -> list[Parcel]:
+    def take(self, now: float) -> list[Request]:
         """Return what the node must get, as it is back, and keep nothing."""
-        parcels = [parcel for parcel in self._parcels.values() if not self._is_pointless(parcel, now)]
-        self._parcels.clear()
+        requests = [request for request in self._requests.values() if not self._is_pointless(request, now)]
+        self._requests.clear()
         self._purge_at = _PURGE_FROM
         self.unanswered = False
-        return sorted(parcels, key=attrgetter("number"))
+        return sorted(requests, key=attrgetter("number"))
 
     def _purge(self, now: float) -> None:
         """Drop what is pointless, wherever it stands; the next time when there is twice as much."""
-        kept = [parcel for parcel in self._parcels.values() if not self._is_pointless(parcel, now)]
-        expired = sorted((parcel.effect.owed_until for parcel in kept if parcel.effect.owed_until <= now), reverse=True)
+        kept = [request for request in self._requests.values() if not self._is_pointless(request, now)]
+        expired = sorted(
+            (request.effect.owed_until for request in kept if request.effect.owed_until <= now), reverse=True
+        )
         after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
         # A new table takes the place of the old one in one step, which no interruption can part.
-        self._parcels = {
-            parcel.command: parcel for parcel in kept if parcel.command and parcel.effect.owed_until > after
+        self._requests = {
+            request.command: request for request in kept if request.command and request.effect.owed_until > after
         }
-        self._purge_at = max(2 * len(self._parcels), _PURGE_FROM)
+        self._purge_at = max(2 * len(self._requests), _PURGE_FROM)
 
-    def _is_pointless(self, parcel: Parcel, now: float) -> bool:
-        return parcel.effect.owed_until <= now and not self.unanswered
+    def _is_pointless(self, request: Request, now: float) -> bool:
+        return request.effect.owed_until <= now and not self.unanswered
 
 
 _LONGEST_MARK = 20

@@ -6,15 +6,15 @@ import pytest
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
-from redsync._drivers import parcels
-from redsync._drivers.parcels import Mailbox, Owed, Parcel, Sleeper
+from redsync._drivers import requests
+from redsync._drivers.requests import Mailbox, Owed, Request, Sleeper
 
 SCRIPT = Script("echo", b"return 1", b"0" * 40)
 ANNA, BERT = Owner.of("client", 1), Owner.of("client", 2)
 
 
-def parcel(number=1, owner=ANNA, key=b"key", **options):
-    made = Parcel(Tell(Command(SCRIPT, (key,), (b"word", 7)), owner, **options), None)
+def request(number=1, owner=ANNA, key=b"key", **options):
+    made = Request(Tell(Command(SCRIPT, (key,), (b"word", 7)), owner, **options), None)
     assert made.make(number)
     return made
 
@@ -25,40 +25,40 @@ def words_of(data):
     return reader.gets()
 
 
-def test_parcel_is_made_into_one_command():
-    assert words_of(parcel().data) == [b"EVALSHA", b"0" * 40, b"1", b"key", b"word", b"7"]
+def test_request_is_made_into_one_command():
+    assert words_of(request().data) == [b"EVALSHA", b"0" * 40, b"1", b"key", b"word", b"7"]
 
 
-def test_parcel_with_nothing_to_say_is_not_made():
-    made = Parcel(Broadcast(lambda: None, None, bool, 1.0), None)
+def test_request_with_nothing_to_say_is_not_made():
+    made = Request(Broadcast(lambda: None, None, bool, 1.0), None)
     assert not made.make(1)
     assert made.data == b""
 
 
-def test_parcel_takes_its_words_at_the_instant_of_making():
+def test_request_takes_its_words_at_the_instant_of_making():
     words = [b"early"]
-    made = Parcel(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), None, bool, 1.0), None)
+    made = Request(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), None, bool, 1.0), None)
     words[0] = b"late"
     assert made.make(1)
     assert words_of(made.data)[-1] == b"late"
 
 
-def test_parcel_is_guarded_only_if_it_asks_for_a_new_claim():
+def test_request_is_guarded_only_if_it_asks_for_a_new_claim():
     ask = Broadcast(Command(SCRIPT, (b"key",), ()), ANNA, bool, 1.0, guard=30.0)
-    assert Parcel(ask, None).guard == 30.0
-    assert Parcel(ask._replace(guard=0.0), None).guard == 0.0
-    assert parcel().guard == 0.0
+    assert Request(ask, None).guard == 30.0
+    assert Request(ask._replace(guard=0.0), None).guard == 0.0
+    assert request().guard == 0.0
 
 
 @pytest.mark.parametrize(
     ("earlier", "later", "expected"),
     [
-        (parcel(1), parcel(2), True),
-        (parcel(2), parcel(1), False),  # the other one is the earlier
-        (parcel(1), parcel(2, key=b"another"), False),
-        (parcel(1), parcel(2, owner=BERT), False),
-        (parcel(1), parcel(2, owner=None), False),  # a renewal takes in nothing that was released before it
-        (parcel(1, owner=None), parcel(2, key=b"another"), True),  # a renewal is sent again behind nothing
+        (request(1), request(2), True),
+        (request(2), request(1), False),  # the other one is the earlier
+        (request(1), request(2, key=b"another"), False),
+        (request(1), request(2, owner=BERT), False),
+        (request(1), request(2, owner=None), False),  # a renewal takes in nothing that was released before it
+        (request(1, owner=None), request(2, key=b"another"), True),  # a renewal is sent again behind nothing
     ],
 )
 def test_precedes_tells_what_may_not_be_sent_again_behind_what(earlier, later, expected):
@@ -67,9 +67,9 @@ def test_precedes_tells_what_may_not_be_sent_again_behind_what(earlier, later, e
 
 def test_owed_gives_back_what_a_node_must_get_in_order():
     owed = Owed()
-    first = parcel(1, owed_to=0b11, owed_until=9.0)
-    second = parcel(2, key=b"another", owed_to=0b01, owed_until=9.0)
-    for made in (first, parcel(3, owed_to=0b10, owed_until=9.0), parcel(4), second):
+    first = request(1, owed_to=0b11, owed_until=9.0)
+    second = request(2, key=b"another", owed_to=0b01, owed_until=9.0)
+    for made in (first, request(3, owed_to=0b10, owed_until=9.0), request(4), second):
         owed.add(made, 0b01, 1.0)
     assert owed.take(2.0) == [first, second]
     assert owed.take(2.0) == []
@@ -77,7 +77,7 @@ def test_owed_gives_back_what_a_node_must_get_in_order():
 
 def test_owed_forgets_what_has_become_pointless():
     owed = Owed()
-    soon, later = parcel(1, owed_to=1, owed_until=2.0), parcel(2, key=b"another", owed_to=1, owed_until=9.0)
+    soon, later = request(1, owed_to=1, owed_until=2.0), request(2, key=b"another", owed_to=1, owed_until=9.0)
     owed.add(soon, 1, 1.0)
     owed.add(later, 1, 1.0)
     assert owed.take(2.0) == [later]
@@ -87,7 +87,7 @@ def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
     """It may execute them at any time, so nobody knows what has expired."""
     owed = Owed()
     owed.unanswered = True
-    made = [parcel(number, key=b"%d" % number, owed_to=1, owed_until=2.0) for number in range(1, 4)]
+    made = [request(number, key=b"%d" % number, owed_to=1, owed_until=2.0) for number in range(1, 4)]
     for each in made:
         owed.add(each, 1, 3.0)
     assert owed.take(9.0) == made
@@ -98,8 +98,8 @@ def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
 def test_owed_keeps_the_same_command_once_at_its_latest_place():
     """A waiter undoes each of its tries while a node is away."""
     owed = Owed()
-    release = parcel(2, key=b"another", owed_to=1, owed_until=9.0)
-    undos = [parcel(number, owed_to=1, owed_until=9.0 + number) for number in (1, 3, 4)]
+    release = request(2, key=b"another", owed_to=1, owed_until=9.0)
+    undos = [request(number, owed_to=1, owed_until=9.0 + number) for number in (1, 3, 4)]
     for each in (*undos[:2], release, undos[2], undos[0]):
         owed.add(each, 1, 1.0)
     assert len(owed) == 2
@@ -107,33 +107,33 @@ def test_owed_keeps_the_same_command_once_at_its_latest_place():
 
 
 def test_owed_drops_what_has_expired_wherever_it_stands(monkeypatch):
-    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
+    monkeypatch.setattr(requests, "_PURGE_FROM", 4)
     owed = Owed()
-    lasting = parcel(1, key=b"lasting", owed_to=1, owed_until=6000.0)
+    lasting = request(1, key=b"lasting", owed_to=1, owed_until=6000.0)
     owed.add(lasting, 1, 0.0)
     for number in range(2, 1000):
-        owed.add(parcel(number, key=b"%d" % number, owed_to=1, owed_until=number + 1.5), 1, float(number))
+        owed.add(request(number, key=b"%d" % number, owed_to=1, owed_until=number + 1.5), 1, float(number))
         assert len(owed) <= 8
     assert lasting in owed.take(999.0)
 
 
 def test_owed_never_drops_what_has_not_expired(monkeypatch):
-    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
-    monkeypatch.setattr(parcels, "_STALE_LIMIT", 3)
+    monkeypatch.setattr(requests, "_PURGE_FROM", 4)
+    monkeypatch.setattr(requests, "_STALE_LIMIT", 3)
     owed = Owed()
-    made = [parcel(number, key=b"%d" % number, owed_to=1, owed_until=600.0) for number in range(100)]
+    made = [request(number, key=b"%d" % number, owed_to=1, owed_until=600.0) for number in range(100)]
     for each in made:
         owed.add(each, 1, 1.0)
     assert owed.take(1.0) == made
 
 
 def test_owed_to_node_that_hangs_for_long_drops_what_expired_first(monkeypatch):
-    monkeypatch.setattr(parcels, "_PURGE_FROM", 4)
-    monkeypatch.setattr(parcels, "_STALE_LIMIT", 3)
+    monkeypatch.setattr(requests, "_PURGE_FROM", 4)
+    monkeypatch.setattr(requests, "_STALE_LIMIT", 3)
     owed = Owed()
     owed.unanswered = True
-    lasting = parcel(0, key=b"lasting", owed_to=1, owed_until=600.0)
-    made = [lasting] + [parcel(n, key=b"%d" % n, owed_to=1, owed_until=100.0 - n) for n in range(1, 16)]
+    lasting = request(0, key=b"lasting", owed_to=1, owed_until=600.0)
+    made = [lasting] + [request(n, key=b"%d" % n, owed_to=1, owed_until=100.0 - n) for n in range(1, 16)]
     for each in made:
         owed.add(each, 1, 200.0)
     assert owed.take(200.0)[:4] == [lasting, *made[1:4]]
