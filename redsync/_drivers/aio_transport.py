@@ -69,7 +69,7 @@ class AioTransport(Dispatcher):
         )
         self._loop: Final = loop
         self._alarms: Final = Alarms(loop, clock)
-        self._receiver: Final = Receiver(self._receive_now, self._board.discard)
+        self._receiver: Final = Receiver(self._receive_now, self._table.discard)
         self.closed = False
         self._asleep: Final[dict[Sleeper, None]] = {}  # an ordered set
         self._rounds = 0
@@ -115,7 +115,7 @@ class AioTransport(Dispatcher):
             if not request.done:
                 # A process that stood still finds the deadline over, and the answers unread.
                 self._look_for_suspects(await self._let_loop_read())
-                self._board.close(request, f"no answer within {timeout:g} s")
+                self._table.close(request, f"no answer within {timeout:g} s")
         finally:
             self._rounds -= 1
 
@@ -160,7 +160,7 @@ class AioTransport(Dispatcher):
 
     def install(self, link: AioLink) -> None:
         """Take a new link into use. What is owed to its node goes first, before any new claim."""
-        self._board.install(link)
+        self._table.install(link)
         link.use(self._receiver)
 
     # The end.

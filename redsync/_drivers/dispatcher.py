@@ -1,7 +1,7 @@
 """The dispatcher hands replies to the rounds that wait for them: what the transports of both drivers have in common.
 
-`mutex` guards tallies, wake-ups, who flushes, what is owed, and the table of links, see `boards`. It is held for
-arithmetic only, never over a system call. Where all is done in one thread it is never contended, and costs nothing.
+`mutex` guards tallies, wake-ups, who flushes, what is owed, and the connection table. It is held for arithmetic only,
+never over a system call. Where all is done in one thread it is never contended, and costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally, outline
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line
-from redsync._drivers.boards import Board
+from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import GIVE_UP, Link
 from redsync._drivers.nodes import Node, describe_error
@@ -67,9 +67,11 @@ class Dispatcher:
         self._mutex: Final = mutex
         self._look_at = 0.0
         self.wakeups: Final = Wakeups(mutex, clock, awaken)
-        self._board: Final = Board(nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change)
-        self.links: Final = self._board.links
-        self._outbox: Final[Outbox] = self._OUTBOX(self._board, clock, mutex, receive_at_once, on_change)
+        self._table: Final = ConnectionTable(
+            nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
+        )
+        self.links: Final = self._table.links
+        self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
     def _receive(self, link: Link, now: float) -> None:
         """Read one link and hand out what has come; by one thread at a time."""
@@ -83,7 +85,7 @@ class Dispatcher:
                 return
             if not data:
                 if data is not None:
-                    self._board.discard(link, "closed the connection")
+                    self._table.discard(link, "closed the connection")
                 return
             link.feed(data)
             with self._mutex:
@@ -92,17 +94,17 @@ class Dispatcher:
                 if link.broken is None:
                     again = self._hand_out(link, now, len(data))
             if link.broken is not None:
-                self._board.discard(link, link.broken)
+                self._table.discard(link, link.broken)
         except BaseException as error:
             # First of all, and by a mere assignment: what follows may be interrupted, too.
             before, link.broken = link.broken, link.broken or HALF_READ
             # Of no known type: a map with a list for a key, a message whose channel is none.
             if not isinstance(error, _NODES_FAULTS) or is_interruption(error):
-                self._board.discard(link, link.broken)
+                self._table.discard(link, link.broken)
                 raise
             link.broken = before
             to_nothing = isinstance(error, IndexError)
-            self._board.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
+            self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
         if again:
             self._outbox.flush()
 
@@ -166,7 +168,7 @@ class Dispatcher:
         if link.suspect and not link.pending:
             # Not before it has caught up: else one that answers a command a second would be sent all of them.
             link.suspect = False
-            self._board.recount_at = now
+            self._table.recount_at = now
 
     def _note_message(self, link: Link, now: float) -> None:
         link.unfinished = 0
@@ -183,15 +185,15 @@ class Dispatcher:
             self._outbox.resend(link, request)
             return True
         if (reason := link.node.note_forgetful(text, request.guard, now)) is not None:
-            self._board.recount_at = 0.0
+            self._table.recount_at = 0.0
             self._on_change()
             text = reason
         link.node.last_error = said = one_line(text)
-        self._board.fail(link.node, request, said)
+        self._table.fail(link.node, request, said)
         if not is_refused(text):
             self._overtake(link, request, now)
         elif request.owed(bit):
-            self._board.retry(link, request, now)
+            self._table.retry(link, request, now)
         return False
 
     def _overtake(self, link: Link, request: Request, now: float) -> None:
@@ -227,19 +229,19 @@ class Dispatcher:
                 continue
             if link.broken is not None:
                 # Who broke it was interrupted before it could discard it.
-                self._board.discard(link, link.broken)
+                self._table.discard(link, link.broken)
             if not link.pending:
                 continue
             silence = now - link.since
             if silence > self._node_timeout and not link.suspect:
                 with self._mutex:
                     link.suspect = True
-                    self._board.recount_at = 0.0
+                    self._table.recount_at = 0.0
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > GIVE_UP:
                 # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
-                self._board.discard(link, f"no answer for {silence:.0f} s")
+                self._table.discard(link, f"no answer for {silence:.0f} s")
 
     def _begin_lingering(self, request: Request, tally: Tally) -> None:
         """Let a request that was done be done once more, when everybody has voted."""
@@ -255,7 +257,7 @@ class Dispatcher:
     def reconsider(self) -> None:
         """Look again at who takes part in what: what is known of a node's memory has changed."""
         with self._mutex:
-            self._board.recount_at = 0.0
+            self._table.recount_at = 0.0
 
     def _is_owed_replies(self) -> bool:
         return bool([link for link in self.links if link is not None and (link.pending or link.again)])
@@ -263,5 +265,5 @@ class Dispatcher:
     def _discard_all(self) -> None:
         for link in list(self.links):
             if link is not None:
-                self._board.discard(link, "the client was closed", orderly=True)
-        self._board.plan = ([], 0, [])
+                self._table.discard(link, "the client was closed", orderly=True)
+        self._table.plan = ([], 0, [])

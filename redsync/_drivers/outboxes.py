@@ -30,7 +30,7 @@ from typing import Final
 from redsync._core.effects import Command, Tell
 from redsync._core.interruptions import is_interruption
 from redsync._core.scripts import Script
-from redsync._drivers.boards import Board
+from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error, pack
@@ -48,7 +48,7 @@ class Outbox:
 
     def __init__(
         self,
-        board: Board,
+        table: ConnectionTable,
         clock: Callable[[], float],
         mutex: threading.Lock,
         receive: Callable[[Link, float], None],
@@ -57,13 +57,13 @@ class Outbox:
         """Make it empty.
 
         Args:
-            board: Knows the links.
+            table: Has the links.
             clock: Returns the instant in seconds.
             mutex: Guards `_flushing`.
             receive: Reads a link that answers at once, and has just been written to.
             on_left: Called when an interruption may have left something behind, for another thread to `flush`.
         """
-        self._board: Final = board
+        self._table: Final = table
         self._clock: Final = clock
         self._mutex: Final = mutex
         self._receive: Final = receive
@@ -147,7 +147,7 @@ class Outbox:
         if self._doubtful is not None:
             # What was noted there may have been sent or not, and may have been answered by now. What was not is
             # missed. If it was executed all the same, it comes again, but before anything new on the next connection.
-            self._board.discard(self._doubtful, HALF_SENT)
+            self._table.discard(self._doubtful, HALF_SENT)
             if self._left is None:
                 # It was a request sent again, to that link alone.
                 self._batch = []
@@ -183,13 +183,13 @@ class Outbox:
             items.popleft()
         if not batch:
             return False
-        board = self._board
+        table = self._table
         for request in batch:
-            if request.guard > board.guard:
-                board.guard, board.recount_at = request.guard, 0.0
-        if self._clock() >= board.recount_at:
-            board.recount()
-        ready, bits, apart = board.plan
+            if request.guard > table.guard:
+                table.guard, table.recount_at = request.guard, 0.0
+        if self._clock() >= table.recount_at:
+            table.recount()
+        ready, bits, apart = table.plan
         for request in batch:
             if request.tally is not None:
                 request.tally.sent |= bits
@@ -202,13 +202,13 @@ class Outbox:
         try:
             if request.make(self._number):
                 return True
-            self._board.close(request, "nothing to send")
+            self._table.close(request, "nothing to send")
         except Exception as error:
             if is_interruption(error):
                 raise
             # Not so an interruption, after which it is made as if for the first time. But this would come again and
             # again, and nothing behind it would ever be sent.
-            self._board.close(request, describe_error(error))
+            self._table.close(request, describe_error(error))
             self._items.popleft()
             raise
         self._items.popleft()
@@ -243,10 +243,10 @@ class Outbox:
                 if isinstance(error, BlockingIOError):
                     self._keep(link, data)
                 else:
-                    self._board.discard(link, describe_error(error))
+                    self._table.discard(link, describe_error(error))
             if link.broken is not None:
                 # Another thread broke it meanwhile and may have missed what was appended since.
-                self._board.discard(link, link.broken)
+                self._table.discard(link, link.broken)
         self._doubtful = None
 
     def _keep(self, link: Link, data: bytes) -> None:
@@ -256,9 +256,9 @@ class Outbox:
         except OSError as error:
             if is_interruption(error):
                 raise
-            self._board.discard(link, describe_error(error))
+            self._table.discard(link, describe_error(error))
         else:
-            self._board.watch(link, BOTH)
+            self._table.watch(link, BOTH)
 
     def _offer(self, node: Node, request: Request, now: float) -> None:
         """Deal with a node that may not get everything.
@@ -266,7 +266,7 @@ class Outbox:
         One without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
         """
         with self._mutex:
-            link = self._board.links[node.index]
+            link = self._table.links[node.index]
             if link is None:
                 reason: str | None = node.excuse
             elif link.suspect and not request.owed(node.bit):
@@ -274,7 +274,7 @@ class Outbox:
             else:
                 reason = node.unfit(now, request.guard)
             if link is None or reason is not None:
-                self._board.miss(node, request, reason or "", now)
+                self._table.miss(node, request, reason or "", now)
                 return
         self._note(link, [request], now)
         self._write(link, request.data, now)
@@ -297,13 +297,13 @@ class Outbox:
         except OSError as error:
             if is_interruption(error):
                 raise
-            self._board.discard(link, describe_error(error))
+            self._table.discard(link, describe_error(error))
         if link.instant:
             self._receive(link, now)
         elif link.backlog:
-            self._board.watch(link, BOTH)
+            self._table.watch(link, BOTH)
         if link.broken is not None:
-            self._board.discard(link, link.broken)
+            self._table.discard(link, link.broken)
 
     def _resend(self, link: Link, request: Request) -> None:
         """Answer NOSCRIPT: load the script and send the command again, unless something later depends on its order."""
@@ -318,10 +318,10 @@ class Outbox:
         with self._mutex:
             overtaken = request not in link.healing or any(request.precedes(later) for later in link.pending)
             if overtaken or (request.done and not request.owed(link.node.bit)):
-                self._board.fail(link.node, request, "NOSCRIPT: the node had forgotten the script")
+                self._table.fail(link.node, request, "NOSCRIPT: the node had forgotten the script")
                 if request in link.healing and request.owed(link.node.bit):
                     # What is under way behind it may fail as well.
-                    self._board.retry(link, request, now)
+                    self._table.retry(link, request, now)
             else:
                 batch.append(request)
             # Noted before it is no longer healing, and both before the mutex is free: who discards the link finds it.
@@ -332,7 +332,7 @@ class Outbox:
             if link.broken is None:
                 self._write(link, each.data, now)
         if link.broken is not None:
-            self._board.discard(link, link.broken)
+            self._table.discard(link, link.broken)
 
     def _retry(self, link: Link) -> None:
         """Send what a node refused to execute again, if it is time for that."""
@@ -348,4 +348,4 @@ class Outbox:
             if each and link.broken is None:
                 self._write(link, each, now)
         if link.broken is not None:
-            self._board.discard(link, link.broken)
+            self._table.discard(link, link.broken)

@@ -129,7 +129,7 @@ class Transport(Dispatcher):
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
         """Read what a poll found ready, hand it out, and write what waited for room; only the leader is in here."""
-        by_fd, now = self._board.by_fd, self._clock()
+        by_fd, now = self._table.by_fd, self._clock()
         for fd, events in ready:
             link = by_fd.get(fd)
             if link is None:
@@ -148,17 +148,17 @@ class Transport(Dispatcher):
             except OSError as error:
                 if is_interruption(error):
                     raise
-                self._board.discard(link, describe_error(error))
+                self._table.discard(link, describe_error(error))
                 return
         except BaseException:
             link.broken = link.broken or HALF_SENT
-            self._board.discard(link, link.broken)
+            self._table.discard(link, link.broken)
             raise
         if not link.backlog:
-            self._board.watch(link, READ)
+            self._table.watch(link, READ)
             if link.backlog:
                 # Another thread left something behind after the flush; its own call may have come before ours.
-                self._board.watch(link, BOTH)
+                self._table.watch(link, BOTH)
 
     def _receive_at_once(self, link: Link, now: float) -> None:
         """Read a link without a socket, for the leader, which can't poll it."""
@@ -169,7 +169,7 @@ class Transport(Dispatcher):
 
     def install(self, link: Link) -> None:
         """Take a new link into use. What is owed to its node goes first, before any new claim."""
-        owed = self._board.install(link)
+        owed = self._table.install(link)
         if link.instant:
             self._receive(link, self._clock())
         elif owed:
@@ -201,7 +201,7 @@ class Transport(Dispatcher):
         # A process that stood still finds the deadline over, and the answers unread.
         self.tend()
         if not request.done:
-            self._board.close(request, reason)
+            self._table.close(request, reason)
 
     def close(self) -> None:
         """Let nobody sleep any longer."""

@@ -77,7 +77,7 @@ class Rig:
             on_change=lambda: None,
         )
         self.link = Wire(self.nodes[0])
-        self.dispatcher._board.install(self.link)
+        self.dispatcher._table.install(self.link)
 
     def ask(self):
         """Send a command that grants at the answer 1."""

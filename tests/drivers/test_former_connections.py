@@ -86,10 +86,10 @@ def test_kernel_gives_up_what_is_not_acknowledged(ends):
 
 
 def test_discarded_link_is_reset_and_that_of_a_closed_transport_is_not(rig):
-    board, (first, second, _) = rig.transport._board, rig.transport.links
+    table, (first, second, _) = rig.transport._table, rig.transport.links
     peers = {link: link._sock.getpeername() for link in (first, second)}
     assert all(peers.values())
-    board.discard(first, "a test")
+    table.discard(first, "a test")
     with pytest.raises(OSError, match="not connected"):
         first._sock.getpeername()
     rig.transport._discard_all()
@@ -185,7 +185,7 @@ def test_client_remembers_the_number_of_each_connection_and_ends_it(nodes, raw):
         process, number = transport.links[0].tag
         assert process == raw[0].info("server")["run_id"]
         assert number in ids(raw[0])
-        transport._board.discard(transport.links[0], "a test")
+        transport._table.discard(transport.links[0], "a test")
         wait_until(lambda: transport.links[0] is not None)
         assert number not in ids(raw[0])
         assert kills(raw[0]) >= 1
@@ -207,7 +207,7 @@ def test_async_client_resets_and_ends_what_it_gives_up(nodes, raw, loop):
             assert process == raw[0].info("server")["run_id"]
             sock = link._asyncio_transport.get_extra_info("socket")
             before = kills(raw[0])
-            transport._board.discard(link, "a test")
+            transport._table.discard(link, "a test")
             assert struct.unpack("ii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
             await until(lambda: transport.links[0] is not None)
             assert number not in ids(raw[0])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redsync._drivers.boards import Board
+from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.outboxes import Outbox
 from redsync._drivers.pollers import READ
 from redsync._drivers.requests import Mailbox, Request
@@ -130,7 +130,7 @@ def unclog_without_a_second_look(self, link):
     """What another thread left behind after the flush is not polled for."""
     link.flush()
     if not link.backlog:
-        self._board.watch(link, READ)
+        self._table.watch(link, READ)
 
 
 def fail_in_silence(self, node, request, reason):
@@ -182,7 +182,7 @@ def by_fault(*planted):
     Planted(Turns, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
     Planted(Outbox, "_empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
-    Planted(Board, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
+    Planted(ConnectionTable, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
     Planted(Wakeups, "sleep", sleep_without_a_bell, ringing(), 1, "deadlock"),
     Planted(Request, "precedes", precede_nothing, overtaking("a0"), 1, "executed in the wrong order"),
 )

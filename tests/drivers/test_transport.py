@@ -227,7 +227,7 @@ def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answere
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=soon).won
     while clock() < soon:
         time.sleep(0.01)
-    rig.transport._board.discard(rig.transport.links[1], "a test")
+    rig.transport._table.discard(rig.transport.links[1], "a test")
     rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=soon)
     nodes.resume(1)
     rig.connect(1)
@@ -780,7 +780,7 @@ class Trials:
         rig = self._rig
         self.links.extend(rig.transport.links)
         for i in absent:
-            rig.transport._board.discard(rig.transport.links[i], "gone for a walk")
+            rig.transport._table.discard(rig.transport.links[i], "gone for a walk")
         crowd = Crowd(rig, self._everybody, next(self._marks))
         rig.broken.clear()
         where = interrupt(crowd)
@@ -892,7 +892,7 @@ def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
 
     def give_up(data):
         feed(data)
-        rig.transport._board.discard(link, "gone for a walk")
+        rig.transport._table.discard(link, "gone for a walk")
         link.pending.append(late)
 
     late = Request(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
@@ -909,7 +909,7 @@ def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(ri
 
     def replace_another(data):
         first.send = send
-        rig.transport._board.discard(rig.transport.links[2], "gone for a walk")
+        rig.transport._table.discard(rig.transport.links[2], "gone for a walk")
         rig.connect(2)
         return send(data)
 

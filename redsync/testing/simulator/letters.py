@@ -119,7 +119,7 @@ class _WatchedOutbox(Outbox):
 
     def _dispatch(self) -> None:
         fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Request) and not item.number]
-        noted = [(link.node.bit, _noted(link).fresh) for link in self._board.links if link is not None]
+        noted = [(link.node.bit, _noted(link).fresh) for link in self._table.links if link is not None]
         for _, sent in noted:
             sent.clear()
         super()._dispatch()

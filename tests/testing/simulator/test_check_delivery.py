@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._drivers.boards import Board
+from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.requests import Owed
 from redsync._drivers.retries import Retries
 from redsync.testing.simulator import Simulation, SimulationError
@@ -13,20 +13,22 @@ LOST = "nobody keeps it any more"
 
 
 def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch):
-    settle = Board._settle
+    settle = ConnectionTable._settle
 
-    def forget_pending(board, link, reason, now):
+    def forget_pending(table, link, reason, now):
         for request in link.pending:
-            board.fail(link.node, request, reason)
+            table.fail(link.node, request, reason)
         link.pending.clear()
-        settle(board, link, reason, now)
+        settle(table, link, reason, now)
 
-    monkeypatch.setattr(Board, "_settle", forget_pending)
+    monkeypatch.setattr(ConnectionTable, "_settle", forget_pending)
     assert LOST in hunt(Delivery, range(10))
 
 
 def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatch):
-    monkeypatch.setattr(Board, "miss", lambda board, node, request, reason, now: board.fail(node, request, reason))
+    monkeypatch.setattr(
+        ConnectionTable, "miss", lambda table, node, request, reason, now: table.fail(node, request, reason)
+    )
     assert LOST in hunt(Delivery, range(10))
 
 
@@ -36,7 +38,7 @@ def test_checker_finds_what_the_next_connection_does_not_take(monkeypatch):
 
 
 def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
-    monkeypatch.setattr(Board, "retry", lambda board, link, request, now: None)
+    monkeypatch.setattr(ConnectionTable, "retry", lambda table, link, request, now: None)
     assert LOST in hunt(Delivery, range(4, 20))
 
 

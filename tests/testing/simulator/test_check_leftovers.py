@@ -214,7 +214,7 @@ def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runne
     maintenance = runner._maintenance
 
     async def stop_at_once():
-        runner.transport._board.discard(runner.transport.links[0], "given up")
+        runner.transport._table.discard(runner.transport.links[0], "given up")
         maintenance._census._retry_at[0] = 0.0
         maintenance._connect_missing()
         assert list(maintenance._connecting) == [0]

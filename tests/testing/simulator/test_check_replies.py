@@ -7,7 +7,7 @@ import hiredis
 import pytest
 
 from redsync._drivers.aio_links import StreamLink
-from redsync._drivers.boards import Board
+from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.nodes import pack
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Replies
@@ -17,22 +17,22 @@ from tests.support.hunting import hunt
 
 def test_checker_finds_replies_that_slip_by_one_after_a_discard(monkeypatch):
     """A link begins with the last request of the link before it, which the new connection never saw."""
-    settle, install = Board._settle, Board.install
+    settle, install = ConnectionTable._settle, ConnectionTable.install
     left = {}
 
-    def settle_but_one(board, link, reason, now):
+    def settle_but_one(table, link, reason, now):
         if link.pending:
-            left[board, link.index] = link.pending[-1]
-        settle(board, link, reason, now)
+            left[table, link.index] = link.pending[-1]
+        settle(table, link, reason, now)
 
-    def install_behind(board, link):
-        owed = install(board, link)
-        if (board, link.index) in left:
-            link.pending.appendleft(left.pop((board, link.index)))
+    def install_behind(table, link):
+        owed = install(table, link)
+        if (table, link.index) in left:
+            link.pending.appendleft(left.pop((table, link.index)))
         return owed
 
-    monkeypatch.setattr(Board, "_settle", settle_but_one)
-    monkeypatch.setattr(Board, "install", install_behind)
+    monkeypatch.setattr(ConnectionTable, "_settle", settle_but_one)
+    monkeypatch.setattr(ConnectionTable, "install", install_behind)
     assert "for the reply to" in hunt(Replies, range(5))
 
 

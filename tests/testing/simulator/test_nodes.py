@@ -170,7 +170,7 @@ def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
     link = runner.transport.links[0]
     former = link._asyncio_transport.connection
     sim.partition(sim.machines[0], 0)
-    runner.transport._board.discard(link, "a test")
+    runner.transport._table.discard(link, "a test")
     sim.heal()
     sim.run(until=sim.now + 2.0)
     assert runner.transport.links[0] is not None

@@ -136,7 +136,7 @@ def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     transport = runner.transport
     assert transport is not None, "it has sent something"
     link = transport.links[index]
-    requests = list(transport._board._owed[index]._requests.values())
+    requests = list(transport._table._owed[index]._requests.values())
     if link is not None:
         requests += [*link.pending, *link.healing, *link.again]
     # Not numbered yet, or sent again to this node.

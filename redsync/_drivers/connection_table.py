@@ -1,4 +1,4 @@
-"""Boards: which link each node has, and what becomes of what a link leaves behind.
+"""The connection table: which link each node has, and what becomes of what a link leaves behind.
 
 A link that breaks fails all it had pending; of those, what is owed to its node waits for the next link. While a node
 has a link, nothing is owed to it. Links are replaced one by one: None where there is no connection, so no caller ever
@@ -23,12 +23,12 @@ from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.pollers import BOTH, READ, Poller
 from redsync._drivers.requests import Owed, Request, Sleeper
 
-__all__ = ["Board"]
+__all__ = ["ConnectionTable"]
 
 _PENDING = Verdict.PENDING
 
 
-class Board:
+class ConnectionTable:
     """The links of a client.
 
     Attributes:
