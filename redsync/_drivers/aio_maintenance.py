@@ -20,10 +20,10 @@ from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
-from redsync._drivers.census import Census
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import PATIENCE
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
+from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync.exceptions import ConfigurationError
 
@@ -62,7 +62,7 @@ class AioMaintenance:
         self.transport: Final[AioTransport] = self._TRANSPORT(
             nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
         )
-        self._census: Final = Census(
+        self._registry: Final = NodeRegistry(
             nodes,
             self.transport,
             clock,
@@ -94,29 +94,29 @@ class AioMaintenance:
             ConfigurationError: Two nodes are the same server.
         """
         self._connect_missing()
-        census = self._census
+        registry = self._registry
         deadline = self._clock() + self._connect_timeout
-        await self._nap_until(deadline, lambda: self._hurried or census.is_heard() or census.has_quorum())
-        if not census.may_be_first_use():
+        await self._nap_until(deadline, lambda: self._hurried or registry.is_heard() or registry.has_quorum())
+        if not registry.may_be_first_use():
             deadline = min(deadline, self._clock() + STRAGGLERS)
-        await self._nap_until(deadline, lambda: self._hurried or census.is_heard())
+        await self._nap_until(deadline, lambda: self._hurried or registry.is_heard())
         await self._initialize_first()
-        if census.conflict is not None:
-            raise ConfigurationError(census.conflict)
+        if registry.conflict is not None:
+            raise ConfigurationError(registry.conflict)
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
         # It begins now. A task that is cancelled before its first step never takes it, and would close nothing.
         await asyncio.sleep(0)
 
     async def _initialize_first(self) -> None:
         """Initialize new nodes before the first claims, which wait for that, but not for long."""
-        census, timeout = self._census, self._node_timeout
+        registry, timeout = self._registry, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
-            request = census.initialize(self.transport.send)
+            request = registry.initialize(self.transport.send)
             if request is not None:
                 await self.transport.wait_for_round(request, self._clock() + timeout, timeout)
-            elif census.initialize_at < end:
-                await self._nap_until(census.initialize_at, lambda: self._hurried)
+            elif registry.initialize_at < end:
+                await self._nap_until(registry.initialize_at, lambda: self._hurried)
             else:
                 break
 
@@ -187,7 +187,7 @@ class AioMaintenance:
         self._wake()
 
     def _on_broken(self, node: Node, reason: str) -> None:
-        self._census.note_broken(node, reason)
+        self._registry.note_broken(node, reason)
         self._wake()
 
     def _wake(self) -> None:
@@ -214,11 +214,11 @@ class AioMaintenance:
         Raises:
             Stopped: The client is being closed.
         """
-        census = self._census
+        registry = self._registry
         while True:
             owing = await self.transport.tend()
-            census.initialize(self.transport.send)
-            census.tell_changes()
+            registry.initialize(self.transport.send)
+            registry.tell_changes()
             self._connect_missing()
             if self._stopping:
                 raise Stopped
@@ -227,18 +227,18 @@ class AioMaintenance:
                 self._alarmed = False
                 return
             tick = self._node_timeout / 2 if owing else TICK
-            soon = min(until, census.next_try(self._connecting), self.transport.retry_at, census.initialize_at)
+            soon = min(until, registry.next_try(self._connecting), self.transport.retry_at, registry.initialize_at)
             await self._nap(min(max(soon - now, 0.001), tick))
 
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
-        return self._census.statuses()
+        return self._registry.statuses()
 
     def _connect_missing(self) -> None:
         if not self._stopping:
-            for node in self._census.due(self._connecting):
+            for node in self._registry.due(self._connecting):
                 name = f"redsync-connect-{node.address}"
                 self._connecting[node.index] = self._loop.create_task(self._connect(node), name=name)
 
@@ -252,13 +252,13 @@ class AioMaintenance:
             error = describe_error(problem)
         finally:
             self._connecting.pop(node.index, None)
-        self._census.note_tried(node, error)
+        self._registry.note_tried(node, error)
         self._wake()
 
     async def _connect_link(self, node: Node) -> None:
         link = await open_link(node, self._connect_timeout)
         try:
-            self._census.meet(node, await link.talk(greet(raw=link.raw)))
+            self._registry.meet(node, await link.talk(greet(raw=link.raw)))
             link.tag = await link.talk(end_former(node))
             await link.talk(load_scripts())
             await link.talk(subscribe(wake_channel(self._client_id), raw=link.raw))

@@ -22,11 +22,11 @@ from redsync._core.events import Event
 from redsync._core.interruptions import is_interruption
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
-from redsync._drivers.census import Census
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import PATIENCE
 from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.links import make_link
+from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.reentry import BUSY, CALLING, Doing
@@ -91,7 +91,7 @@ class Maintenance:
         self._settled: Final = threading.Condition()
         self._connecting: Final[dict[int, threading.Thread]] = {}
         self._overdue_at: Final[dict[int, float]] = {}
-        self._census: Final = Census(
+        self._registry: Final = NodeRegistry(
             nodes,
             self.transport,
             clock,
@@ -116,17 +116,17 @@ class Maintenance:
         self._thread.start()
         self._await_first_connections()
         self._initialize_first()
-        if self._census.conflict is not None:
-            raise ConfigurationError(self._census.conflict)
+        if self._registry.conflict is not None:
+            raise ConfigurationError(self._registry.conflict)
 
     def _await_first_connections(self) -> None:
-        census, deadline = self._census, self._clock() + self._connect_timeout
+        registry, deadline = self._registry, self._clock() + self._connect_timeout
         with self._settled:
-            self._settled.wait_for(lambda: census.is_heard() or census.has_quorum(), self._connect_timeout)
+            self._settled.wait_for(lambda: registry.is_heard() or registry.has_quorum(), self._connect_timeout)
             left = deadline - self._clock()
-            if not census.may_be_first_use():
+            if not registry.may_be_first_use():
                 left = min(left, STRAGGLERS)
-            self._settled.wait_for(census.is_heard, max(left, 0.0))
+            self._settled.wait_for(registry.is_heard, max(left, 0.0))
 
     def _main(self, watch: Callable[[], object]) -> None:
         self._doing.what = BUSY
@@ -224,10 +224,10 @@ class Maintenance:
             owing = self.transport.tend()
             initialize_at = float("inf")
             if self._begun:
-                self._census.initialize(self.transport.send)
-                initialize_at = self._census.initialize_at
+                self._registry.initialize(self.transport.send)
+                initialize_at = self._registry.initialize_at
             self._doing.what = CALLING
-            self._census.tell_changes()
+            self._registry.tell_changes()
             self._doing.what = BUSY
             self._connect_missing()
             if self._stopping or self._abandoned:
@@ -243,16 +243,16 @@ class Maintenance:
 
     def _initialize_first(self) -> None:
         """Initialize new nodes in the new client's own thread: its first claims wait for that, but not for long."""
-        transport, census = self.transport, self._census
+        transport, registry = self.transport, self._registry
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
-            request = census.initialize(transport.send)
+            request = registry.initialize(transport.send)
             if request is not None:
                 transport.wait(request, self._clock() + self._node_timeout)
                 if not request.done:
                     transport.end_round(request, "no answer in time")
-            elif census.initialize_at < end:
-                time.sleep(max(census.initialize_at - self._clock(), 0.0))
+            elif registry.initialize_at < end:
+                time.sleep(max(registry.initialize_at - self._clock(), 0.0))
             else:
                 break
         self._begun = True
@@ -261,25 +261,25 @@ class Maintenance:
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
-        return self._census.statuses()
+        return self._registry.statuses()
 
     def _on_broken(self, node: Node, reason: str) -> None:
         """The transport lost its link to a node; called from whatever thread noticed."""
-        self._census.note_broken(node, reason)
+        self._registry.note_broken(node, reason)
         self._waker.wake()
 
     # Connecting.
 
     def _next_try(self) -> float:
         with self._settled:
-            return self._census.next_try(self._connecting)
+            return self._registry.next_try(self._connecting)
 
     def _connect_missing(self) -> None:
         with self._settled:
             if self._stopping:
                 return
             self._note_overdue()
-            for node in self._census.due(self._connecting):
+            for node in self._registry.due(self._connecting):
                 thread = threading.Thread(
                     target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
                 )
@@ -291,7 +291,7 @@ class Maintenance:
                     if is_interruption(error):
                         raise
                     del self._connecting[node.index]
-                    self._census.note_tried(node, describe_error(error))
+                    self._registry.note_tried(node, describe_error(error))
 
     def _note_overdue(self) -> None:
         """Count as tried the nodes that make a thread wait beyond all timeouts.
@@ -302,7 +302,7 @@ class Maintenance:
         for index in self._connecting:
             if self._overdue_at[index] <= now:
                 self._overdue_at[index] = math.inf
-                self._census.note_overdue(self._nodes[index], "is neither connected nor refused in time")
+                self._registry.note_overdue(self._nodes[index], "is neither connected nor refused in time")
 
     def _connect(self, node: Node) -> None:
         """Connect a node; the body of a thread of its own."""
@@ -317,7 +317,7 @@ class Maintenance:
         with self._settled:
             # When the client is closed, that is what broke it off, and no news of the node.
             if not self._stopping:
-                self._census.note_tried(node, error)
+                self._registry.note_tried(node, error)
             del self._connecting[node.index]
             self._settled.notify_all()
         self._waker.wake()
@@ -331,7 +331,7 @@ class Maintenance:
             self._doing.what = BUSY
         try:
             info = channel.talk(greet(raw=channel.raw))
-            self._census.meet(node, info)
+            self._registry.meet(node, info)
             channel.talk(load_scripts())
             tag = channel.talk(end_former(node))
             channel.talk(subscribe(wake_channel(self._client_id), raw=channel.raw))

@@ -139,8 +139,8 @@ async def test_node_that_refuses_is_tried_again_with_pauses(nodes):
     events = []
     maintenance = make(nodes.urls, events=events)
     nodes.kill(0)
-    tried, note = [], maintenance._census.note_tried
-    maintenance._census.note_tried = lambda node, error: (tried.append(node.index), note(node, error))
+    tried, note = [], maintenance._registry.note_tried
+    maintenance._registry.note_tried = lambda node, error: (tried.append(node.index), note(node, error))
     await started(maintenance, Watch(maintenance))
     await asyncio.sleep(0.4)
     assert 2 <= tried.count(0) < 20

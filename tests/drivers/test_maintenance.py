@@ -13,8 +13,8 @@ import pytest
 
 from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
-from redsync._drivers.census import Census
 from redsync._drivers.maintenance import Maintenance
+from redsync._drivers.node_registry import NodeRegistry
 
 GUARD = 1.5
 """Seconds; enough for what a test does within it on a busy machine."""
@@ -114,7 +114,7 @@ def before_step(monkeypatch):
                 todo.pop()()
             return step
 
-        monkeypatch.setattr("redsync._drivers.census.next_step", decide)
+        monkeypatch.setattr("redsync._drivers.node_registry.next_step", decide)
 
     return before_step
 
@@ -207,7 +207,7 @@ def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
 def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, monkeypatch, before_step):
     """Else its first claims could overtake the command that its maintenance is about to send."""
     who, looked = [], threading.Event()
-    await_connections, tell_changes = Maintenance._await_first_connections, Census.tell_changes
+    await_connections, tell_changes = Maintenance._await_first_connections, NodeRegistry.tell_changes
 
     def look(self):
         tell_changes(self)
@@ -220,7 +220,7 @@ def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, m
             self.alarm()
             assert looked.wait(5)
 
-    monkeypatch.setattr(Census, "tell_changes", look)
+    monkeypatch.setattr(NodeRegistry, "tell_changes", look)
     monkeypatch.setattr(Maintenance, "_await_first_connections", linger)
     before_step(lambda: who.append(threading.current_thread()), LOOK, ORIGINAL)
     assert take(make_guarded()) is True

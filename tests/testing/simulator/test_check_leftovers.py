@@ -65,7 +65,7 @@ def test_checker_finds_alarms_that_are_not_dropped(monkeypatch):
 def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(monkeypatch):
     async def connect_and_forget(maintenance, node):
         link = await open_link(node, maintenance._connect_timeout)
-        maintenance._census.meet(node, await link.talk(greet(raw=link.raw)))
+        maintenance._registry.meet(node, await link.talk(greet(raw=link.raw)))
         link.tag = await link.talk(end_former(node))
         await link.talk(load_scripts())
         await link.talk(subscribe(wake_channel(maintenance._client_id), raw=link.raw))
@@ -215,7 +215,7 @@ def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runne
 
     async def stop_at_once():
         runner.transport._table.discard(runner.transport.links[0], "given up")
-        maintenance._census._retry_at[0] = 0.0
+        maintenance._registry._retry_at[0] = 0.0
         maintenance._connect_missing()
         assert list(maintenance._connecting) == [0]
         await maintenance.stop()

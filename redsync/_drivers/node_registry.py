@@ -1,4 +1,4 @@
-"""The census: what a client knows of its nodes beyond their links, whoever connects them.
+"""The node registry: what a client knows of its nodes beyond their links, whoever connects them.
 
 When to try one again, whether two of them are one server, whether one forgot what it knew (see `memory`), and whose
 state has changed.
@@ -22,7 +22,7 @@ from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["Census"]
+__all__ = ["NodeRegistry"]
 
 log = logging.getLogger("redsync.node")
 
@@ -57,7 +57,7 @@ class Transport(Protocol):
         ...
 
 
-class Census:
+class NodeRegistry:
     """The nodes of one client.
 
     Attributes:

@@ -8,7 +8,7 @@ import redis
 
 from redsync import ConfigurationError
 from redsync._core.memory import Processes
-from redsync._drivers.census import Census
+from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import NodeInfo, make_nodes
 
 URLS = [f"redis://node-{i}" for i in range(3)]
@@ -22,7 +22,7 @@ class Net:
         self.servers = ["s0", "s1", "s2"]
         self.links = [None] * 3
         self.nodes = make_nodes(URLS, redis.Redis)
-        self.census = Census(
+        self.registry = NodeRegistry(
             self.nodes,
             self,
             lambda: self.now,
@@ -40,9 +40,9 @@ class Net:
         """Hear who is there; True if it is accepted."""
         node = self.nodes[i]
         try:
-            self.census.meet(node, NodeInfo(self.servers[i], "valkey 9", 1000.0, pushes=True))
+            self.registry.meet(node, NodeInfo(self.servers[i], "valkey 9", 1000.0, pushes=True))
         except ConfigurationError as error:
-            self.census.note_tried(node, str(error))
+            self.registry.note_tried(node, str(error))
             return False
         return True
 
@@ -52,14 +52,14 @@ class Net:
         for i in indices:
             if self.meet(i):
                 self.links[i] = SimpleNamespace(suspect=False)
-                self.census.note_tried(self.nodes[i], None)
+                self.registry.note_tried(self.nodes[i], None)
                 accepted.append(i)
         return accepted
 
     def cut(self, *indices):
         for i in indices:
             self.links[i] = None
-            self.census.note_broken(self.nodes[i], "cut")
+            self.registry.note_broken(self.nodes[i], "cut")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_address_counts_again_when_the_try_that_was_in_its_way_has_failed(net):
     net.servers[:2] = "s1", "s1"
     assert net.meet(0)
     assert net.connect(1) == []
-    net.census.note_tried(net.nodes[0], "closed the connection during the handshake")
+    net.registry.note_tried(net.nodes[0], "closed the connection during the handshake")
     assert net.connect(1) == [1]
 
 
@@ -115,9 +115,9 @@ def test_servers_that_tell_no_identity_are_not_taken_for_one(net):
 def test_node_whose_try_takes_too_long_is_waited_for_no_longer():
     net = Net()
     net.connect(0, 1)
-    assert not net.census.is_heard()
-    net.census.note_overdue(net.nodes[2], "is silent")
-    assert net.census.is_heard()
+    assert not net.registry.is_heard()
+    net.registry.note_overdue(net.nodes[2], "is silent")
+    assert net.registry.is_heard()
     assert (net.nodes[2].tried, net.nodes[2].last_error) == (True, "is silent")
-    assert net.census.next_try(connecting=[]) > net.now, "it is tried again, after a pause"
-    assert net.census.due(connecting=[]) == []
+    assert net.registry.next_try(connecting=[]) > net.now, "it is tried again, after a pause"
+    assert net.registry.due(connecting=[]) == []
