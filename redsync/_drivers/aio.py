@@ -31,10 +31,10 @@ from redsync._core.timing import Timing
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.nodes import Node, NodeStatus
+from redsync._drivers.notifier import Notifier
 from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request, Retry
 from redsync._drivers.tasks import TaskOwners, TaskScope
-from redsync._drivers.telling import Herald
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
 __all__ = ["AioRunner"]
@@ -88,7 +88,7 @@ class AioRunner:
         self._timing: Final = timing
         self._surroundings: Final = surroundings
         self.now: Final = surroundings.clock
-        self._herald: Final = Herald(listeners, self._contain)
+        self._notifier: Final = Notifier(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
@@ -170,7 +170,7 @@ class AioRunner:
                 restart_guard=self._timing.restart_guard,
                 processes=self.session.processes,
                 loop=loop,
-                tell=self._herald.tell,
+                tell=self._notifier.tell,
             )
         elif self._loop is not loop:
             raise ConfigurationError(_OTHER_LOOP)
@@ -284,7 +284,7 @@ class AioRunner:
                 self._transport.wakeups.ring(key)
                 return None
             case Notify(event):
-                self._herald.announce(event)
+                self._notifier.announce(event)
                 return None
             case _:
                 assert_never(effect)

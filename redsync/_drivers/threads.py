@@ -32,10 +32,10 @@ from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
+from redsync._drivers.notifier import Notifier
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.requests import Request, Retry
-from redsync._drivers.telling import Herald
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
@@ -111,7 +111,7 @@ class ThreadRunner:
         self._timing: Final = timing
         self._surroundings: Final = surroundings
         self.now: Final = surroundings.clock
-        self._herald: Final = Herald(listeners, self._contain)
+        self._notifier: Final = Notifier(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
@@ -138,7 +138,7 @@ class ThreadRunner:
             node_timeout=self._timing.node_timeout,
             restart_guard=self._timing.restart_guard,
             processes=processes,
-            tell=self._herald.tell,
+            tell=self._notifier.tell,
             doing=self._doing,
         )
         self._maintenance.on_abandoned = self._close
@@ -372,7 +372,7 @@ class ThreadRunner:
             case Notify(event):
                 self._doing.what = CALLING
                 try:
-                    self._herald.announce(event)
+                    self._notifier.announce(event)
                 finally:
                     self._doing.what = BUSY
                 return None

@@ -1,4 +1,4 @@
-"""Telling the application what happened: logs, listeners, callbacks. The same for all drivers."""
+"""The notifier tells the application what happened: logs, callbacks, listeners. The same for both drivers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from redsync._core.events import Event, HoldLost, HoldOrphaned
 
-__all__ = ["Herald"]
+__all__ = ["Notifier"]
 
 log = logging.getLogger("redsync.watchdog")
 
 
-class Herald:
+class Notifier:
     """Hands events to whoever wants to know, in whatever thread they happen."""
 
     def __init__(

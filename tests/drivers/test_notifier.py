@@ -1,4 +1,4 @@
-"""Telling the application: logs, the holder's callbacks, the listeners, in this order, whatever any of them raises."""
+"""The notifier: logs, then the holder's callbacks, then the listeners, whatever any of them raises."""
 
 import logging
 
@@ -9,7 +9,7 @@ from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._drivers.telling import Herald
+from redsync._drivers.notifier import Notifier
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def test_loss_is_an_error_in_the_log_and_told_to_holders_then_listeners(state, s
     order = []
     state.on_lost += [lambda it: order.append(("holder", it)), lambda it: order.append(("second", it))]
     event = HoldLost("x", "client:1", "its lease ended", state)
-    Herald([lambda it: order.append(("listener", it))]).announce(event)
+    Notifier([lambda it: order.append(("listener", it))]).announce(event)
     assert order == [("holder", state), ("second", state), ("listener", event)]
     assert said() == [("redsync.watchdog", "ERROR", "lost the hold of 'x' by client:1: its lease ended")]
 
 
 def test_orphan_is_a_warning_in_the_log_and_told_to_listeners(said):
     told = []
-    Herald([told.append]).announce(HoldOrphaned("x", "client:1"))
+    Notifier([told.append]).announce(HoldOrphaned("x", "client:1"))
     assert told == [HoldOrphaned("x", "client:1")]
     ((name, level, text),) = said()
     assert (name, level) == ("redsync.watchdog", "WARNING")
@@ -47,7 +47,7 @@ def test_orphan_is_a_warning_in_the_log_and_told_to_listeners(said):
 def test_change_of_a_node_is_told_to_listeners_alone(said):
     told = []
     event = NodeChanged("127.0.0.1:1", "down", "refused")
-    Herald([told.append, told.append]).tell(event)
+    Notifier([told.append, told.append]).tell(event)
     assert told == [event, event]
     assert said() == []
 
@@ -59,7 +59,7 @@ def test_callback_that_raises_is_logged_and_stops_nobody(state, said):
         raise KeyError("mine")
 
     state.on_lost += [fail, told.append]
-    Herald([fail, told.append]).announce(HoldLost("x", "client:1", "why", state))
+    Notifier([fail, told.append]).announce(HoldLost("x", "client:1", "why", state))
     assert len(told) == 2
     assert [(name, level) for name, level, _ in said()] == [
         ("redsync.watchdog", "ERROR"),
@@ -73,13 +73,13 @@ def test_interruption_in_a_callback_is_not_hidden(state):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Herald([interrupt]).announce(HoldLost("x", "client:1", "why", state))
+        Notifier([interrupt]).announce(HoldLost("x", "client:1", "why", state))
 
 
 def test_callback_of_one_lock_object_is_called_once_however_often_it_was_reentered(state):
     told = []
     state.on_lost += [told.append] * 3
-    Herald([]).announce(HoldLost("x", "client:1", "why", state))
+    Notifier([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state]
 
 
@@ -91,5 +91,5 @@ def test_holder_may_stop_listening_while_it_is_told(state):
         told.append(it)
 
     state.watching += [once, told.append]
-    Herald([]).announce(HoldLost("x", "client:1", "why", state))
+    Notifier([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state, state]
