@@ -249,7 +249,7 @@ class AioRunner:
         finally:
             self._active -= 1
             if listening:
-                self._deafen(listening)
+                self._unsubscribe(listening)
             if self._idle is not None and not self._active and not self._idle.done():
                 self._idle.set_result(None)
 
@@ -307,7 +307,7 @@ class AioRunner:
             # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
             await self._await_opening(effect.timeout)
         if effect.listen is not None:
-            transport.wakeups.listen(effect.listen, effect.guard)
+            transport.wakeups.subscribe(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
@@ -327,13 +327,13 @@ class AioRunner:
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             listening.add(retry)
-        signals = await transport.nap(transport.wakeups.naps(effect, retry))
+        signals = await transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         self.require_open()
         return Wakeup(self.now(), *signals)
 
-    def _deafen(self, listening: _Listening) -> None:
+    def _unsubscribe(self, listening: _Listening) -> None:
         for kept in listening:
-            self._transport.wakeups.deafen(kept)
+            self._transport.wakeups.unsubscribe(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         """Perform the watchdog's effects: its sleep is the maintenance's working time."""

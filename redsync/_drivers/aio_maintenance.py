@@ -74,7 +74,7 @@ class AioMaintenance:
         )
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._napping: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
         self._stopping = self._hurried = False
         self._patient_until = math.inf
         self._alarmed = False
@@ -96,10 +96,10 @@ class AioMaintenance:
         self._connect_missing()
         registry = self._registry
         deadline = self._clock() + self._connect_timeout
-        await self._nap_until(deadline, lambda: self._hurried or registry.is_heard() or registry.has_quorum())
+        await self._wait_until(deadline, lambda: self._hurried or registry.is_heard() or registry.has_quorum())
         if not registry.may_be_first_use():
             deadline = min(deadline, self._clock() + STRAGGLERS)
-        await self._nap_until(deadline, lambda: self._hurried or registry.is_heard())
+        await self._wait_until(deadline, lambda: self._hurried or registry.is_heard())
         await self._initialize_first()
         if registry.conflict is not None:
             raise ConfigurationError(registry.conflict)
@@ -116,7 +116,7 @@ class AioMaintenance:
             if request is not None:
                 await self.transport.wait_for_round(request, self._clock() + timeout, timeout)
             elif registry.initialize_at < end:
-                await self._nap_until(registry.initialize_at, lambda: self._hurried)
+                await self._wait_until(registry.initialize_at, lambda: self._hurried)
             else:
                 break
 
@@ -192,21 +192,21 @@ class AioMaintenance:
 
     def _wake(self) -> None:
         # Tasks of a loop that was closed under them come by here when they are thrown away.
-        if self._napping is not None and not self._napping.done() and not self._loop.is_closed():
-            self._napping.set_result(None)
+        if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
+            self._waiting.set_result(None)
 
-    async def _nap(self, seconds: float) -> None:
+    async def _wait_for(self, seconds: float) -> None:
         """Sleep for that long at most, or until `_wake`."""
-        self._napping = napping = self._loop.create_future()
+        self._waiting = waiting = self._loop.create_future()
         timer = self._loop.call_later(seconds, self._wake)
         try:
-            await napping
+            await waiting
         finally:
             timer.cancel()
 
-    async def _nap_until(self, deadline: float, ready: Callable[[], bool]) -> None:
+    async def _wait_until(self, deadline: float, ready: Callable[[], bool]) -> None:
         while not ready() and self._clock() < deadline:
-            await self._nap(deadline - self._clock())
+            await self._wait_for(deadline - self._clock())
 
     async def sleep(self, until: float) -> None:
         """Keep house until that instant or an alarm.
@@ -228,7 +228,7 @@ class AioMaintenance:
                 return
             tick = self._node_timeout / 2 if owing else TICK
             soon = min(until, registry.next_try(self._connecting), self.transport.retry_at, registry.initialize_at)
-            await self._nap(min(max(soon - now, 0.001), tick))
+            await self._wait_for(min(max(soon - now, 0.001), tick))
 
     # Nodes.
 

@@ -20,7 +20,7 @@ from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request, Sleeper
-from redsync._drivers.wakeups import Naps
+from redsync._drivers.wakeups import Waits
 
 __all__ = ["AioTransport"]
 
@@ -125,12 +125,12 @@ class AioTransport(Dispatcher):
         await self.wait(request, deadline)
         self._end_lingering(request, tally)
 
-    async def nap(self, naps: Naps) -> tuple[int, int]:
+    async def wait_for_wakeup(self, waits: Waits) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""
-        with closing(naps):
+        with closing(waits):
             while True:
                 try:
-                    sleeper, until = next(naps)
+                    sleeper, until = next(waits)
                 except StopIteration as stop:
                     signals: tuple[int, int] = stop.value
                     return signals

@@ -228,7 +228,7 @@ class ThreadRunner:
             finally:
                 self._active.pop()
                 for kept in listening:
-                    self._transport.wakeups.deafen(kept)
+                    self._transport.wakeups.unsubscribe(kept)
         finally:
             doing.what = None
 
@@ -382,7 +382,7 @@ class ThreadRunner:
     def _broadcast(self, effect: Broadcast, listening: _Listening) -> Tally:
         transport = self._transport
         if effect.listen is not None:
-            transport.wakeups.listen(effect.listen, effect.guard)
+            transport.wakeups.subscribe(effect.listen, effect.guard)
             listening.add(effect.listen)
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
@@ -404,7 +404,7 @@ class ThreadRunner:
             retry = Retry()
             # Before it takes its place, which is given up when the run ends.
             listening.add(retry)
-        signals = transport.nap(transport.wakeups.naps(effect, retry))
+        signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         if self.closed:
             raise ClientClosedError
         return Wakeup(self.now(), *signals)

@@ -30,7 +30,7 @@ from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
-from redsync._drivers.wakeups import Naps
+from redsync._drivers.wakeups import Waits
 from redsync.exceptions import ClientClosedError
 
 __all__ = ["Transport"]
@@ -94,12 +94,12 @@ class Transport(Dispatcher):
         self.wait(request, deadline)
         self._end_lingering(request, tally)
 
-    def nap(self, naps: Naps) -> tuple[int, int]:
+    def wait_for_wakeup(self, waits: Waits) -> tuple[int, int]:
         """Sleep as the wake-ups ask for; return what they return."""
-        with closing(naps):
+        with closing(waits):
             while True:
                 try:
-                    sleeper, until = next(naps)
+                    sleeper, until = next(waits)
                 except StopIteration as stop:
                     signals: tuple[int, int] = stop.value
                     return signals

@@ -1,7 +1,7 @@
 """Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal, turns to ask again.
 
 Mailboxes and bells are opened before the condition that they stand for is looked at, so no signal falls between look
-and sleep. How one sleeps is the transport's business: a sleep here is a generator of *naps*, each a sleeper and an
+and sleep. How one sleeps is the transport's business: here a sleep is a generator of *waits*, each a sleeper and an
 instant. It goes on when the sleeper is done or the instant has come. The transport's mutex guards everything here.
 """
 
@@ -17,9 +17,9 @@ from redsync._core.quorum import outline
 from redsync._core.retries import RetryQueue
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
-__all__ = ["Naps", "Wakeups"]
+__all__ = ["Waits", "Wakeups"]
 
-Naps: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
+Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
 """What to sleep for until when, one after the other; returns how many signals have come, and from
 which nodes those with the mark."""
 
@@ -35,7 +35,7 @@ class Wakeups:
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
         self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
 
-    def listen(self, key: bytes, guard: float = 0.0) -> None:
+    def subscribe(self, key: bytes, guard: float = 0.0) -> None:
         """Keep nodes' wake-ups for that key from now on; forget those of before.
 
         Args:
@@ -47,7 +47,7 @@ class Wakeups:
         with self._mutex:
             self._mailboxes[key] = mailbox
 
-    def deafen(self, kept: bytes | Retry) -> None:
+    def unsubscribe(self, kept: bytes | Retry) -> None:
         """Forget the wake-ups for that key, or let others take their turns."""
         with self._mutex:
             if isinstance(kept, bytes):
@@ -55,16 +55,16 @@ class Wakeups:
             else:
                 self._retries.end(kept, self._clock())
 
-    def naps(self, effect: Wait, retry: Retry | None) -> Naps:
+    def waits(self, effect: Wait, retry: Retry | None) -> Waits:
         """Sleep as the effect says; `retry`: of the run, if it has found no quorum before or does now."""
         if effect.retry_at is not None:
             assert retry is not None, "this run found no quorum"
             return self.take_turn(retry, effect.retry_at, effect.until)
         if retry is not None:
-            self.deafen(retry)
+            self.unsubscribe(retry)
         if effect.unless is not None and effect.key is not None:
-            return self.sleep(effect.key, effect.until, effect.unless)
-        return self.doze(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
+            return self.wait_for_bell(effect.key, effect.until, effect.unless)
+        return self.wait_for_nodes(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
 
     def deliver(self, push: Sequence[Any], bit: int, remembers_since: float = -math.inf) -> None:
         """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
@@ -81,7 +81,9 @@ class Wakeups:
                 mark = b"0"
             mailbox.signal(bit, mark)
 
-    def doze(self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None) -> Naps:
+    def wait_for_nodes(
+        self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None
+    ) -> Waits:
         """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
 
         Returns how many nodes signalled, and which of them with that mark.
@@ -100,7 +102,7 @@ class Wakeups:
             yield mailbox, min(until, self._clock() + grace)
         return mailbox.signals.bit_count(), mailbox.marks.get(mark, 0) if mark is not None else 0
 
-    def sleep(self, key: bytes, until: float, unless: Callable[[], bool]) -> Naps:
+    def wait_for_bell(self, key: bytes, until: float, unless: Callable[[], bool]) -> Waits:
         """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
         bell = Mailbox()
         with self._mutex:
@@ -122,8 +124,8 @@ class Wakeups:
                 bell.signal(1)
                 self._awaken(bell)
 
-    def take_turn(self, retry: Retry, ready_at: float, until: float) -> Naps:
-        """Sleep until it is this run's turn to ask again, or the instant has come; the turn lasts until `deafen`."""
+    def take_turn(self, retry: Retry, ready_at: float, until: float) -> Waits:
+        """Sleep until it is this run's turn to ask again, or the instant has come; it lasts until `unsubscribe`."""
         retries, waits = self._retries, True
         try:
             with self._mutex:

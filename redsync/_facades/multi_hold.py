@@ -141,12 +141,12 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         first = self._holds[0]._state
         return signal(first.end_key)
 
-    def _listen(self, ring: Callable[[HoldState], None]) -> None:
+    def _attach(self, ring: Callable[[HoldState], None]) -> None:
         for hold in self._holds[1:]:
             hold._state.watching.append(ring)
 
-    def _deafen(self, ring: Callable[[HoldState], None]) -> None:
-        """Undo `_listen`, also one that was interrupted; may be interrupted, and is then done again."""
+    def _detach(self, ring: Callable[[HoldState], None]) -> None:
+        """Undo `_attach`, also one that was interrupted; may be interrupted, and is then done again."""
         for hold in self._holds[1:]:
             if ring in hold._state.watching:
                 hold._state.watching.remove(ring)
@@ -191,13 +191,13 @@ class MultiHold(AnyMultiHold[Hold]):
                 runner.run(self._ring_steps())
 
         try:
-            self._listen(ring)
+            self._attach(ring)
             runner.run(self._wait_steps(timeout))
         finally:
             try:
-                self._deafen(ring)
+                self._detach(ring)
             except BaseException:
-                self._deafen(ring)
+                self._detach(ring)
                 raise
         return self.lost
 
@@ -259,10 +259,10 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
                 runner.run_at_once(self._ring_steps())
 
         try:
-            self._listen(ring)
+            self._attach(ring)
             await runner.run(self._wait_steps(timeout))
         finally:
-            self._deafen(ring)
+            self._detach(ring)
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:

@@ -90,7 +90,7 @@ class Ears:
     def __call__(self):
         return [message for _, message in self._node.messages(self._subscription)]
 
-    def deafen(self, claim):
+    def unsubscribe(self, claim):
         self._subscription.unsubscribe(wake_channel(claim))
         assert self._subscription.get_message(timeout=5)["type"] == "unsubscribe"
 
@@ -415,7 +415,7 @@ def test_who_no_longer_listens_loses_claim_and_place(rw, heard, mode):
     rw.ask("write", ME)
     rw.queue(mode, OTHER, waited=2_000)
     rw.queue("write", THIRD, waited=1_000)
-    heard.deafen(OTHER)
+    heard.unsubscribe(OTHER)
     rw.release("write", ME)
     assert heard() == [said(THIRD)]
     assert rw.holders() == {b"w:" + THIRD}

@@ -332,13 +332,13 @@ async def test_steps_are_atomic_over_many_tasks(make_client):
 @both_loops
 @in_loop
 async def test_plain_sleep_ends_at_its_instant(make_client, loop):
-    def nap(until):
+    def sleep(until):
         return (yield from wait(Wait(until)))
 
     async with make_client() as client:
         for seconds in (0.0, 0.0005, 0.001, 0.01, 0.05):
             instant = clock() + seconds
-            wake = await client.runner.run(nap(instant))
+            wake = await client.runner.run(sleep(instant))
             assert instant <= wake.at < instant + 5
             assert wake.signals == 0
 

@@ -206,21 +206,23 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         wakeups = rig.transport.wakeups
-        wakeups.listen(b"key")
-        napping = asyncio.create_task(rig.transport.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, ENDLESS)))
+        wakeups.subscribe(b"key")
+        waiting = asyncio.create_task(
+            rig.transport.wait_for_wakeup(wakeups.wait_for_nodes(b"key", clock() + ENDLESS, 2, ENDLESS))
+        )
         await turns(3)
         raw[0].publish("wake", "0 another key")
         raw[0].publish("wake", "0 key")
         await until(lambda: wakeups._mailboxes[b"key"].signals)
-        assert not napping.done()
+        assert not waiting.done()
         raw[1].publish("wake", "0 key")
-        assert await napping == (2, 0)
+        assert await waiting == (2, 0)
         # One that came before the sleep is not lost, and a moment is given to the others.
-        wakeups.listen(b"key")
+        wakeups.subscribe(b"key")
         raw[2].publish("wake", "0 key")
         await until(lambda: wakeups._mailboxes[b"key"].signals)
-        assert await rig.transport.nap(wakeups.doze(b"key", clock() + ENDLESS, 2, 0.01)) == (1, 0)
-        wakeups.deafen(b"key")
+        assert await rig.transport.wait_for_wakeup(wakeups.wait_for_nodes(b"key", clock() + ENDLESS, 2, 0.01)) == (1, 0)
+        wakeups.unsubscribe(b"key")
 
 
 @both_loops

@@ -509,7 +509,7 @@ def test_closing_ends_sleeps_but_not_rounds(rig, nodes):
     ends = {}
 
     def sleep():
-        ends["slept"] = rig.transport.nap(rig.transport.wakeups.doze(None, clock() + 30, 1, 0.0))
+        ends["slept"] = rig.transport.wait_for_wakeup(rig.transport.wakeups.wait_for_nodes(None, clock() + 30, 1, 0.0))
 
     def ask():
         ends["won"] = rig.ask(rig.echo, rig.owner(), 1, timeout=10.0).won

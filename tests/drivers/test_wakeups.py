@@ -19,7 +19,7 @@ KEY = b"client-a:1 redsync:x"
 def wakeups():
     """Wake-ups of a transport on which it is always the same instant."""
     wakeups = Wakeups(threading.Lock(), lambda: NOW, lambda sleeper: None)
-    wakeups.listen(KEY)
+    wakeups.subscribe(KEY)
     return wakeups
 
 
@@ -27,12 +27,12 @@ def say(wakeups, bit, mark, key=KEY, kind=b"message"):
     wakeups.deliver([kind, b"redsync:wake:client-a", mark + b" " + key], bit)
 
 
-def sleep(naps, *meanwhile):
-    """Sleep as the naps ask for, one thing happening in each; return until when each nap was, and what came of them."""
+def sleep(waits, *meanwhile):
+    """Go through the waits, one thing happening in each; return until when each was, and what came of them."""
     things, untils = iter(meanwhile), []
     while True:
         try:
-            _, until = next(naps)
+            _, until = next(waits)
         except StopIteration as stop:
             return untils, stop.value
         untils.append(until)
@@ -42,42 +42,45 @@ def sleep(naps, *meanwhile):
 # What counts.
 
 
-def test_doze_counts_the_nodes_that_signalled_and_keeps_apart_which_handed_over(wakeups):
+def test_wait_for_nodes_counts_the_nodes_that_signalled_and_keeps_apart_which_handed_over(wakeups):
     def all_signal():
         for bit, mark in [(0b001, b"7"), (0b010, b"0"), (0b100, b"7")]:
             say(wakeups, bit, mark)
 
-    assert sleep(wakeups.doze(KEY, UNTIL, 3, GRACE, b"7"), all_signal) == ([UNTIL], (3, 0b101))
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 3, GRACE, b"7"), all_signal) == ([UNTIL], (3, 0b101))
 
 
 @pytest.mark.parametrize("mark", [b"0", b"6", b"77", b""])
-def test_doze_takes_nothing_for_handed_over_that_has_another_mark(wakeups, mark):
+def test_wait_for_nodes_takes_nothing_for_handed_over_that_has_another_mark(wakeups, mark):
     """What an earlier ask was answered with was undone since: it is a wake-up, and no more."""
-    naps = wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
+    waits = wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
 
 
 @pytest.mark.parametrize("mark", [b"0", b"7"])
-def test_doze_without_a_mark_takes_nothing_for_handed_over(wakeups, mark):
-    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE), lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
+def test_wait_for_nodes_without_a_mark_takes_nothing_for_handed_over(wakeups, mark):
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE), lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
 
 
-def test_doze_counts_a_node_once_that_first_woke_and_then_handed_over(wakeups):
+def test_wait_for_nodes_counts_a_node_once_that_first_woke_and_then_handed_over(wakeups):
     def signal_twice():
         say(wakeups, 0b10, b"0")
         say(wakeups, 0b10, b"7")
 
-    assert sleep(wakeups.doze(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
 
 
 @pytest.mark.parametrize("key", [b"client-a:2 redsync:x", b"client-a:1 redsync:x ", b"client-a:1", b""])
-def test_doze_is_not_ended_by_messages_for_others(wakeups, key):
-    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7"), lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (0, 0))
+def test_wait_for_nodes_is_not_ended_by_messages_for_others(wakeups, key):
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7"), lambda: say(wakeups, 0b1, b"7", key)) == (
+        [UNTIL],
+        (0, 0),
+    )
 
 
-def test_doze_is_not_ended_by_what_is_no_message(wakeups):
-    naps = wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
+def test_wait_for_nodes_is_not_ended_by_what_is_no_message(wakeups):
+    waits = wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
 
 
 @pytest.mark.parametrize("shape", [[], [b"7 " + KEY], 7, None])
@@ -85,71 +88,71 @@ def test_message_of_no_shape_is_the_nodes_fault(wakeups, shape):
     """Whoever reads takes a TypeError for a node that talks nonsense; any other error would be ours."""
     with contextlib.suppress(TypeError):
         wakeups.deliver([b"message", b"redsync:wake:client-a", shape], 0b1)
-    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
 def test_name_with_blanks_is_found_whole(wakeups):
     key = b"client-a:1 redsync:a  name \r\n\xff"
-    wakeups.listen(key)
-    naps = wakeups.doze(key, UNTIL, 1, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (1, 0b1))
+    wakeups.subscribe(key)
+    waits = wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (1, 0b1))
 
 
 # How long it takes.
 
 
-def test_doze_gives_the_others_a_moment_after_the_first(wakeups):
-    naps = wakeups.doze(KEY, UNTIL, 3, GRACE, b"7")
-    untils, came = sleep(naps, lambda: say(wakeups, 0b001, b"7"), lambda: say(wakeups, 0b010, b"7"))
+def test_wait_for_nodes_gives_the_others_a_moment_after_the_first(wakeups):
+    waits = wakeups.wait_for_nodes(KEY, UNTIL, 3, GRACE, b"7")
+    untils, came = sleep(waits, lambda: say(wakeups, 0b001, b"7"), lambda: say(wakeups, 0b010, b"7"))
     assert untils == [UNTIL, NOW + GRACE]
     assert came == (2, 0b011)
 
 
 def test_moment_for_the_others_ends_with_the_sleep(wakeups):
-    naps = wakeups.doze(KEY, NOW + GRACE / 2, 3, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b001, b"7"))[0] == [NOW + GRACE / 2] * 2
+    waits = wakeups.wait_for_nodes(KEY, NOW + GRACE / 2, 3, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b001, b"7"))[0] == [NOW + GRACE / 2] * 2
 
 
-def test_doze_in_which_nobody_signals_ends_at_its_instant(wakeups):
-    assert sleep(wakeups.doze(KEY, UNTIL, 2, GRACE, b"7")) == ([UNTIL], (0, 0))
+def test_wait_for_nodes_in_which_nobody_signals_ends_at_its_instant(wakeups):
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
 @pytest.mark.parametrize("key", [None, b"not listened for"])
-def test_doze_that_nobody_can_end_counts_nothing(wakeups, key):
-    naps = wakeups.doze(key, UNTIL, 1, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b1, b"7", key or b"")) == ([UNTIL], (0, 0))
+def test_wait_for_nodes_that_nobody_can_end_counts_nothing(wakeups, key):
+    waits = wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b1, b"7", key or b"")) == ([UNTIL], (0, 0))
 
 
 # What came before.
 
 
-def test_what_was_handed_over_before_the_doze_is_not_lost(wakeups):
+def test_what_was_handed_over_before_the_wait_is_not_lost(wakeups):
     """A node may be quicker than the verdict of the round that asked it."""
     say(wakeups, 0b001, b"7")
-    naps = wakeups.doze(KEY, UNTIL, 2, GRACE, b"7")
-    assert sleep(naps, lambda: say(wakeups, 0b100, b"7"))[1] == (2, 0b101)
+    waits = wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7")
+    assert sleep(waits, lambda: say(wakeups, 0b100, b"7"))[1] == (2, 0b101)
 
 
-@pytest.mark.parametrize("call", ["listen", "deafen"])
+@pytest.mark.parametrize("call", ["subscribe", "unsubscribe"])
 def test_what_came_before_is_forgotten(wakeups, call):
     say(wakeups, 0b1, b"7")
     getattr(wakeups, call)(KEY)
-    assert sleep(wakeups.doze(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
 # On a transport.
 
 
-def test_message_of_a_node_tells_who_naps_what_was_handed_over(rig, raw):
+def test_message_of_a_node_tells_a_waiter_what_was_handed_over(rig, raw):
     wakeups = rig.transport.wakeups
-    wakeups.listen(KEY)
+    wakeups.subscribe(KEY)
     with ThreadPoolExecutor(1) as pool:
-        napping = pool.submit(rig.transport.nap, wakeups.doze(KEY, clock() + 30, 3, 30, b"7"))
+        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_nodes(KEY, clock() + 30, 3, 30, b"7"))
         for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
             node.publish("wake", mark + b" client-a:2 redsync:x")
             node.publish("wake", mark + b" " + KEY)
-        assert napping.result(20) == (3, 0b101)
-    wakeups.deafen(KEY)
+        assert waiting.result(20) == (3, 0b101)
+    wakeups.unsubscribe(KEY)
 
 
 def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
@@ -161,7 +164,7 @@ def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
             begun.set()
             return False
 
-        sleeping = pool.submit(rig.transport.nap, wakeups.sleep(b"own", clock() + 30, unless))
+        sleeping = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_bell(b"own", clock() + 30, unless))
         assert begun.wait(10)
         wakeups.ring(b"own")
         assert sleeping.result(20) == (1, 0)
@@ -181,63 +184,63 @@ def turns(clock_now):
     return Wakeups(threading.Lock(), lambda: clock_now[0], lambda sleeper: None)
 
 
-def nap_once(naps):
-    """Return what the sleep naps for and until when; None if it is over."""
-    return next(naps, None)
+def wait_once(waits):
+    """Return what the sleep waits for and until when; None if it is over."""
+    return next(waits, None)
 
 
 def test_turn_comes_when_its_pause_is_over(turns, clock_now):
-    naps = turns.naps(Wait(UNTIL, retry_at=NOW + 0.2), Retry())
-    _, until = nap_once(naps)
+    waits = turns.waits(Wait(UNTIL, retry_at=NOW + 0.2), Retry())
+    _, until = wait_once(waits)
     assert until == NOW + 0.2
     clock_now[0] = until
-    assert nap_once(naps) is None
+    assert wait_once(waits) is None
 
 
 def test_second_waits_for_the_first_and_is_called_when_that_was_answered(turns):
     first, second = Retry(), Retry()
-    assert nap_once(turns.take_turn(first, NOW, UNTIL)) is None
-    naps = turns.take_turn(second, NOW, UNTIL)
-    sleeper, _ = nap_once(naps)
+    assert wait_once(turns.take_turn(first, NOW, UNTIL)) is None
+    waits = turns.take_turn(second, NOW, UNTIL)
+    sleeper, _ = wait_once(waits)
     assert sleeper is second
     assert not second.done
-    turns.deafen(first)
+    turns.unsubscribe(first)
     assert second.done
-    assert nap_once(naps) is None
+    assert wait_once(waits) is None
 
 
 def test_another_sleep_of_the_same_run_ends_its_turn(turns):
     first, second = Retry(), Retry()
-    assert nap_once(turns.take_turn(first, NOW, UNTIL)) is None
-    naps = turns.take_turn(second, NOW, UNTIL)
-    nap_once(naps)
-    turns.naps(Wait(UNTIL, key=KEY), first)
+    assert wait_once(turns.take_turn(first, NOW, UNTIL)) is None
+    waits = turns.take_turn(second, NOW, UNTIL)
+    wait_once(waits)
+    turns.waits(Wait(UNTIL, key=KEY), first)
     assert second.done
 
 
 def test_waiter_whose_time_is_up_leaves_the_queue(turns, clock_now):
-    nap_once(turns.take_turn(Retry(), NOW, UNTIL))
+    wait_once(turns.take_turn(Retry(), NOW, UNTIL))
     late, next_one = Retry(), Retry()
-    naps = turns.take_turn(late, NOW, NOW + 0.1)
-    assert nap_once(naps) == (late, NOW + 0.1)
+    waits = turns.take_turn(late, NOW, NOW + 0.1)
+    assert wait_once(waits) == (late, NOW + 0.1)
     following = turns.take_turn(next_one, NOW, UNTIL)
-    nap_once(following)
+    wait_once(following)
     clock_now[0] = NOW + 0.1
-    assert nap_once(naps) is None
+    assert wait_once(waits) is None
     assert next_one.done, "it is the first now"
-    assert nap_once(following)[1] > clock_now[0]
+    assert wait_once(following)[1] > clock_now[0]
 
 
 def test_waiter_that_is_interrupted_leaves_the_queue(turns):
     first, second, third = Retry(), Retry(), Retry()
-    nap_once(turns.take_turn(first, NOW, UNTIL))
-    naps = turns.take_turn(second, NOW, UNTIL)
-    nap_once(naps)
+    wait_once(turns.take_turn(first, NOW, UNTIL))
+    waits = turns.take_turn(second, NOW, UNTIL)
+    wait_once(waits)
     following = turns.take_turn(third, NOW, UNTIL)
-    nap_once(following)
-    naps.close()
-    turns.deafen(first)
-    assert nap_once(following) is None
+    wait_once(following)
+    waits.close()
+    turns.unsubscribe(first)
+    assert wait_once(following) is None
 
 
 @pytest.mark.parametrize("ends_by", ["its time", "its turn", "an error"])
@@ -255,14 +258,14 @@ def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, c
             try:
                 yield from turns.take_turn(run, ready_at, until)
             finally:
-                turns.deafen(run)
+                turns.unsubscribe(run)
 
-        naps, following = retry(first, NOW + 0.1, NOW + 0.2), retry(second, NOW + 0.1, UNTIL)
-        nap_once(naps)
-        _, until = nap_once(following)
+        waits, following = retry(first, NOW + 0.1, NOW + 0.2), retry(second, NOW + 0.1, UNTIL)
+        wait_once(waits)
+        _, until = wait_once(following)
         clock_now[0] = NOW + (0.1 if ends_by == "its turn" else 0.2)
-        where = inject(n, naps.close if ends_by == "an error" else lambda naps=naps: nap_once(naps))
-        naps.close()
+        where = inject(n, waits.close if ends_by == "an error" else lambda waits=waits: wait_once(waits))
+        waits.close()
         clock_now[0] = NOW + 1.3
         assert second.done or until <= clock_now[0], f"nobody calls it after an interruption at {where}"
     assert n > 3
@@ -270,16 +273,16 @@ def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, c
 
 def test_sleep_for_a_turn_ends_when_the_transport_is_closed(turns):
     """A closed transport lets nobody sleep: whoever looked again at once would spin."""
-    nap_once(turns.take_turn(Retry(), NOW, UNTIL))
-    naps = turns.take_turn(Retry(), NOW, UNTIL)
-    assert nap_once(naps) is not None
-    assert nap_once(naps) is None
+    wait_once(turns.take_turn(Retry(), NOW, UNTIL))
+    waits = turns.take_turn(Retry(), NOW, UNTIL)
+    assert wait_once(waits) is not None
+    assert wait_once(waits) is None
 
 
 def test_thread_sleeps_until_its_turn(rig):
     wakeups, first, second = rig.transport.wakeups, Retry(), Retry()
-    rig.transport.nap(wakeups.take_turn(first, clock(), clock() + 30))
+    rig.transport.wait_for_wakeup(wakeups.take_turn(first, clock(), clock() + 30))
     with ThreadPoolExecutor(1) as pool:
-        napping = pool.submit(rig.transport.nap, wakeups.take_turn(second, clock(), clock() + 30))
-        wakeups.deafen(first)
-        assert napping.result(20) == (0, 0)
+        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.take_turn(second, clock(), clock() + 30))
+        wakeups.unsubscribe(first)
+        assert waiting.result(20) == (0, 0)

@@ -218,7 +218,7 @@ def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
 
 
 def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
-    world.christen()
+    world.initialize()
     ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
     assert bob.count() == 0, "nodes that never forgot anything know that it was never set"
     ada.set(2)

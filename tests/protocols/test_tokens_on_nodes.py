@@ -64,7 +64,7 @@ class Fenced(World):
 def world():
     """Nodes that never forgot anything."""
     world = Fenced()
-    world.christen()
+    world.initialize()
     return world
 
 
@@ -193,7 +193,7 @@ def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
 def test_tokens_grow_where_nodes_come_back_with_data_of_before(n, guard):
     """From snapshots; with one node, and with a majority of three while the third is not heard."""
     world = Fenced(n)
-    world.christen()
+    world.initialize()
     tokens = [world.take("ada", restart_guard=guard)]
     snapshots = [store.copy() for store in world.stores]
     for _ in range(5):

@@ -64,8 +64,8 @@ class World:
         session = Session(self.n, Timing(**{"lease": 30.0, **timing}), holds, self.luck)
         return session, Owner.of(f"client-{self._clients}", 1)
 
-    def christen(self):
-        """Let all nodes be such that never forgot anything."""
+    def initialize(self):
+        """Give all nodes an original birth record: they never forgot anything."""
         for store in self.stores:
             store.execute(b"SET", b"redsync_birth", b"original 1 -")
 

@@ -128,10 +128,10 @@ class Rig:
         finally:
             waiting.pop()
 
-    def doze(self, key, until, unless):
+    def wait_for_bell(self, key, until, unless):
         """Sleep until the bell is rung, as a protocol does that waits for another of this process."""
-        naps = self.transport.wakeups.sleep(key, until, unless)
-        return self.transport.nap(naps)
+        waits = self.transport.wakeups.wait_for_bell(key, until, unless)
+        return self.transport.wait_for_wakeup(waits)
 
     # What must hold.
 

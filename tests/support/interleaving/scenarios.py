@@ -111,7 +111,7 @@ def closing(*programs):
     def scenario(world):
         rig = Rig(world, 1)
         start(rig, *programs)
-        rig.thread("sleeper", rig.doze, b"key", 60.0, lambda: False)
+        rig.thread("sleeper", rig.wait_for_bell, b"key", 60.0, lambda: False)
         rig.thread("closing", rig.transport.close)
 
         def judge():
@@ -135,7 +135,7 @@ def ringing(*programs):
             rig.transport.wakeups.ring(b"key")
 
         start(rig, *programs)
-        rig.thread("sleeper", rig.doze, b"key", 60.0, lambda: bool(may_go_on))
+        rig.thread("sleeper", rig.wait_for_bell, b"key", 60.0, lambda: bool(may_go_on))
         rig.thread("ringer", ring)
         return rig.judge
 
@@ -152,12 +152,12 @@ def messages(nodes=2):
 
         def wait():
             wakeups = rig.transport.wakeups
-            wakeups.listen(b"key")
+            wakeups.subscribe(b"key")
             send(rig, [b"a0"])
-            signals, marked = rig.transport.nap(wakeups.doze(b"key", 60.0, nodes, 60.0, b"1"))
+            signals, marked = rig.transport.wait_for_wakeup(wakeups.wait_for_nodes(b"key", 60.0, nodes, 60.0, b"1"))
             assert signals == nodes
             assert marked == (1 << nodes) - 1
-            wakeups.deafen(b"key")
+            wakeups.unsubscribe(b"key")
 
         rig.thread("a", wait)
         # Signals that come before the mailbox is there are lost, as the condition is looked at after that.

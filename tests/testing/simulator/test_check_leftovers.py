@@ -29,17 +29,17 @@ def do_nothing(*_args):
 
 
 def test_checker_finds_mailbox_that_is_never_forgotten(monkeypatch):
-    deafen = Wakeups.deafen
+    unsubscribe = Wakeups.unsubscribe
     monkeypatch.setattr(
-        Wakeups, "deafen", lambda wakeups, kept: None if isinstance(kept, bytes) else deafen(wakeups, kept)
+        Wakeups, "unsubscribe", lambda wakeups, kept: None if isinstance(kept, bytes) else unsubscribe(wakeups, kept)
     )
     assert "mailboxes, and no protocol runs" in hunt(Leftovers, range(10))
 
 
 def test_checker_finds_turn_to_ask_again_that_never_ends(monkeypatch):
-    deafen = Wakeups.deafen
+    unsubscribe = Wakeups.unsubscribe
     monkeypatch.setattr(
-        Wakeups, "deafen", lambda wakeups, kept: deafen(wakeups, kept) if isinstance(kept, bytes) else None
+        Wakeups, "unsubscribe", lambda wakeups, kept: unsubscribe(wakeups, kept) if isinstance(kept, bytes) else None
     )
     assert "retries, and no protocol runs" in hunt(Leftovers, range(10))
 
