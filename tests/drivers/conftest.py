@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -169,6 +170,14 @@ def make_rig(nodes):
 def rig(make_rig):
     """A transport that is connected to all nodes."""
     return make_rig().connect()
+
+
+@pytest.fixture
+def narrow(make_rig):
+    """A transport to nodes of which one takes little at once."""
+    rig = make_rig(node_timeout=60.0).connect()
+    rig.transport.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    return rig
 
 
 @pytest.fixture

@@ -8,53 +8,16 @@ import redis
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
-from redsync._core.replies import MOST_BYTES, ReplyReader
+from redsync._core.replies import MOST_BYTES
 from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.links import Link
 from redsync._drivers.nodes import make_nodes
 from redsync._drivers.requests import Request
 from tests.support.ours import of_ours
+from tests.support.rigs import Wire
 
 NODE_TIMEOUT = 0.25
 GIVEN_UP = 10.5
 """Seconds, with room for the looks that are taken now and then."""
-
-
-class Wire(Link):
-    """A link without a network: what the test says has come is read."""
-
-    swift = True
-
-    def __init__(self, node):
-        super().__init__(node)
-        reader = ReplyReader()
-        self.feed, self.gets = reader.feed, reader.gets
-        self.sent = []
-        self.come = b""
-        self.is_shut = False
-
-    def read(self):
-        data, self.come = self.come, b""
-        return data or None
-
-    def send(self, data):
-        self.sent.append(data)
-        return len(data)
-
-    def write(self, data):
-        self.send(data)
-
-    def keep(self, data):
-        self.send(data)
-
-    def flush(self):
-        pass
-
-    def shut(self):
-        self.is_shut = True
-
-    def forget(self):
-        pass
 
 
 class Rig:

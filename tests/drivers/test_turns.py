@@ -1,0 +1,197 @@
+"""Turns: of many threads that wait one leads, and passes the lead on."""
+
+import select
+import signal
+import threading
+import time
+
+import pytest
+
+from redsync._drivers.process import clock
+from redsync._drivers.reentry import Doing
+from redsync._drivers.requests import Sleeper
+from redsync._drivers.turns import Turns
+from redsync._drivers.wakers import Waker
+from tests.support.locks import PATIENCE
+
+NOW = 100.0
+
+
+class Company:
+    """Threads that wait for replies; leading is what the test says.
+
+    Attributes:
+        lead: Called by the one that leads, with its sleeper.
+        led: Who has led, in this order.
+    """
+
+    def __init__(self):
+        self.mutex, self.waker = threading.Lock(), Waker()
+        self.turns = Turns(self.mutex, lambda: NOW, self.waker, self._lead, Doing(), make_lock=threading.Lock)
+        self.lead = lambda sleeper: None
+        self.led = []
+
+    def _lead(self, sleeper, _):
+        assert sleeper.leads
+        self.led.append(sleeper)
+        self.lead(sleeper)
+        sleeper.done = True
+
+    def follow(self, sleeper):
+        """Let a thread wait; return it when it follows."""
+        followers = len(self.turns._followers)
+        thread = start(self.turns.wait, sleeper, NOW + 60)
+        deadline = time.monotonic() + PATIENCE
+        while len(self.turns._followers) == followers:
+            assert time.monotonic() < deadline
+        return thread
+
+    def is_woken(self):
+        return bool(select.select([self.waker.fileno], [], [], 0)[0])
+
+
+@pytest.fixture
+def company():
+    company = Company()
+    yield company
+    company.waker.close()
+
+
+def test_lead_goes_to_whoever_waits_first_then_to_who_has_waited_longest_then_to_nobody(company):
+    first, second, third = (Sleeper() for _ in range(3))
+    threads = []
+
+    def wait_for_company(sleeper):
+        if sleeper is first:
+            threads.extend([company.follow(second), company.follow(third)])
+
+    company.lead = wait_for_company
+    company.turns.wait(first, NOW + 60)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert company.led == [first, second, third]
+    assert company.turns.try_lead(Sleeper()), "nobody leads"
+
+
+def test_follower_whose_wish_has_come_true_is_passed_over(company):
+    """It is about to go: a lead that it got would be nobody's until then."""
+    leader, second, third = (Sleeper() for _ in range(3))
+    company.turns.try_lead(leader)
+    company.turns._followers.update({second: None, third: None})
+    second.done = True
+    company.turns.step_down(leader)
+    assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]
+
+
+def test_nobody_waits_for_what_has_come_or_beyond_the_deadline(company):
+    done = Sleeper()
+    done.done = True
+    company.turns.wait(done, NOW + 60)
+    company.turns.wait(Sleeper(), NOW)
+    assert company.led == []
+
+
+def test_closed_turns_let_only_those_wait_that_last(company):
+    asleep, lasting = Sleeper(), Sleeper()
+    lasting.lasts = True
+    company.turns.close()
+    company.turns.wait(asleep, NOW + 60)
+    company.turns.wait(lasting, NOW + 60)
+    assert company.led == [lasting]
+
+
+def test_lead_is_taken_once_and_given_back(company):
+    keeper, other = Sleeper(), Sleeper()
+    assert company.turns.try_lead(keeper)
+    assert not company.turns.try_lead(other)
+    company.turns.step_down(keeper)
+    assert company.turns.try_lead(other)
+
+
+def test_awaken_interrupts_the_poll_of_the_leader_alone(company):
+    company.turns.awaken(Sleeper())
+    assert not company.is_woken()
+    leader = Sleeper()
+    company.turns.try_lead(leader)
+    company.turns.awaken(leader)
+    assert company.is_woken()
+
+
+# On a transport.
+
+
+def start(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    return thread
+
+
+def await_pending(rig, i, n):
+    deadline = time.monotonic() + PATIENCE
+    while len(rig.transport.links[i].pending) < n:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def interrupt_after(boom):
+    """Return a function that makes a signal's handler raise in the main thread, some seconds later."""
+
+    def raise_boom(number, frame):
+        raise boom
+
+    timers = []
+
+    def interrupt_after(seconds):
+        arguments = (threading.get_ident(), signal.SIGUSR1)
+        timers.append(threading.Timer(seconds, signal.pthread_kill, arguments))
+        timers[-1].start()
+
+    before = signal.signal(signal.SIGUSR1, raise_boom)
+    yield interrupt_after
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_follower_takes_the_lead_when_the_leader_is_interrupted(rig, nodes, interrupt_after, boom):
+    nodes.pause(1)
+    nodes.pause(2)
+    request = rig.send(rig.echo, rig.owner(), "leader", timeout=20)
+    tallies = []
+
+    def follow():
+        await_pending(rig, 1, 1)
+        tallies.append(rig.ask(rig.echo, rig.owner(), "follower", timeout=10.0))
+
+    follower = start(follow)
+    interrupt_after(0.3)
+    with pytest.raises(boom):
+        rig.finish(request)
+    assert follower.is_alive()
+    nodes.resume(1)
+    follower.join(20)
+    assert tallies[0].won
+    nodes.resume(2)
+
+
+def test_closing_ends_sleeps_but_not_rounds(rig, nodes):
+    nodes.pause(1)
+    nodes.pause(2)
+    ends = {}
+
+    def sleep():
+        ends["slept"] = rig.transport.wait_for_wakeup(rig.transport.wakeups.wait_for_nodes(None, clock() + 30, 1, 0.0))
+
+    def ask():
+        ends["won"] = rig.ask(rig.echo, rig.owner(), 1, timeout=10.0).won
+
+    threads = [start(sleep), start(ask)]
+    await_pending(rig, 1, 1)
+    rig.transport.close()
+    threads[0].join(20)
+    assert ends["slept"] == (0, 0)
+    nodes.resume(1)
+    threads[1].join(20)
+    assert ends["won"]
+    nodes.resume(2)

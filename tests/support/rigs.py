@@ -1,0 +1,77 @@
+"""What tests of a transport and its parts have in common; the rig itself is a fixture of `tests/drivers`."""
+
+import select
+import sys
+import time
+
+from redsync._core.replies import ReplyReader
+from redsync._drivers.links import Link
+from tests.support.locks import PATIENCE
+
+MANY = 50 if sys.version_info < (3, 12) else 10
+"""At least so many points at which an interruption can come; later versions of Python let fewer be interrupted."""
+
+TOO_MANY = 10
+"""Faults after which a test has seen enough."""
+
+LATER = 1e12
+
+
+def choices(tally):
+    return [choice.value if choice else None for choice in tally.choices]
+
+
+def tend_until(rig, condition, within=PATIENCE):
+    deadline = time.monotonic() + within
+    while not condition():
+        rig.transport.tend()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def lose(rig, nodes, i):
+    nodes.kill(i)
+    tend_until(rig, lambda: rig.transport.links[i] is None)
+
+
+def await_answers(rig):
+    """Return when all nodes have answered, so that the next one to tend the transport reads all of it."""
+    for link in rig.transport.links:
+        assert select.select([link.fileno], [], [], PATIENCE)[0]
+
+
+class Wire(Link):
+    """A link without a network: what the test says has come is read."""
+
+    swift = True
+
+    def __init__(self, node):
+        super().__init__(node)
+        reader = ReplyReader()
+        self.feed, self.gets = reader.feed, reader.gets
+        self.sent = []
+        self.come = b""
+        self.is_shut = False
+
+    def read(self):
+        data, self.come = self.come, b""
+        return data or None
+
+    def send(self, data):
+        self.sent.append(data)
+        return len(data)
+
+    def write(self, data):
+        self.send(data)
+
+    def keep(self, data):
+        self.send(data)
+
+    def flush(self):
+        pass
+
+    def shut(self):
+        self.is_shut = True
+
+    def forget(self):
+        pass
