@@ -196,6 +196,20 @@ def test_modules_are_short_and_say_what_they_are():
     assert found == []
 
 
+UNTESTED = {"_drivers/interruptions.py": "has no code: the reasons for which an interruption breaks links"}
+"""Modules without a test module of their own, and why."""
+
+
+@pytest.mark.parametrize("part", ["_core", "_drivers"])
+def test_each_module_has_a_test_module_of_its_own(part):
+    found = {
+        f"{part}/{path.name}"
+        for path in (PACKAGE / part).glob("[!_]*.py")
+        if not list((ROOT / "tests" / part.removeprefix("_")).glob(f"test_{path.stem}*.py"))
+    }
+    assert found == {path for path in UNTESTED if path.startswith(part)}
+
+
 NEUTRAL = {
     "_protocols/acquiring.py": {"refusal"},
     "_protocols/attempts.py": {"refusal", "self._state"},

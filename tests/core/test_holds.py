@@ -6,22 +6,10 @@ import threading
 
 import pytest
 
-from redsync._core.claims import ClaimKind
-from redsync._core.holds import HoldState, HoldTable
-from redsync._core.keys import LockKeys
-from redsync._core.limits import Limit
+from redsync._core.holds import HoldTable
 from redsync._core.ownership import Owner
-from redsync._core.permits import PermitState, read_slots, write_slots
 from redsync._core.quorum import Tally
-
-KIND = ClaimKind.of("lock", b"hash")
-OWNER = Owner.of("c", 1)
-LEASE = 30.0
-
-
-def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
-    keys = LockKeys.of(b"redsync:", name)
-    return kind(name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
+from tests.support.hold_states import OWNER, new_state
 
 
 class Alarm:
@@ -302,55 +290,6 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
     table.watch(state)
     assert alarm.rung == rung + 1
     assert table.watch_next(100.0) == 105.0
-
-
-# Permits.
-
-
-def new_permit(serial, *slots):
-    state = new_state(owner=Owner.of("c", serial), kind=PermitState)
-    state.grant(slots, Limit(9))
-    state.count = len(slots)
-    return state
-
-
-def test_slots_are_read_as_they_are_written():
-    assert write_slots((3, 17, 0)) == b"3,17,0"
-    assert read_slots(b"3,17,0") == (3, 17, 0)
-
-
-@pytest.mark.parametrize("text", [b"", b",", b"1,", b"01", b"+1", b" 1", b"1,1", b"1_0", b"-1", b"x"])
-def test_text_that_names_no_slots_is_refused(text):
-    with pytest.raises(ValueError, match=r"list of slots|invalid literal"):
-        read_slots(text)
-
-
-def test_release_says_which_slots_remain_or_else_the_channel():
-    assert new_state().rest == b"redisson_lock__channel:{redsync:x}"
-    permit = new_permit(1, 3, 5, 7)
-    assert permit.rest == b"3,5,7"
-    permit.count = 1
-    assert permit.rest == b"3"
-    permit.count = 0
-    assert permit.rest == b""
-
-
-def test_permits_of_a_key_come_latest_first(table):
-    first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner.of("c", 3))
-    for state in (first, second, other):
-        table.add(state)
-    assert table.permits(b"redsync:x") == [second, first], "a lock is none"
-    table.remove(second)
-    assert table.permits(b"redsync:x") == [first]
-    table.remove(first)
-    assert table.permits(b"redsync:x") == []
-    table.remove(first)
-
-
-def test_child_of_a_fork_has_no_permits(table):
-    table.add(new_permit(1, 0))
-    table.clear()
-    assert table.permits(b"redsync:x") == []
 
 
 def test_lock_has_no_strays():

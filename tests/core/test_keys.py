@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from redsync._core.keys import LockKeys, client_key, encode_name, encode_prefix, wake_channel
-from redsync._core.slots import SlotKeys
 from redsync.exceptions import ConfigurationError
 
 ODD = [
@@ -87,16 +86,6 @@ def test_keys_are_spelled_as_documented():
         held=(b"redsync:x",),
         hold=b"redsync:x",
     )
-
-
-@pytest.mark.parametrize(("name", "ours"), [(b"x", b"{redsync:x}"), (b"{x}", b":redsync:{x}")])
-def test_keys_of_a_semaphore_go_on_from_those_of_a_lock(name, ours):
-    lock, keys = LockKeys.of(b"redsync:", name), SlotKeys.of(b"redsync:", name)
-    assert (keys.lock, keys.queue, keys.places) == lock.all == keys.all[:3]
-    assert keys.all[3:] == (keys.slots, keys.taken, keys.limit)
-    assert keys.all[3:] == (b"redsync_slots:" + ours, b"redsync_taken:" + ours, b"redsync_limit:" + ours)
-    assert keys.held == (keys.lock, keys.slots, keys.taken, keys.queue, keys.places, keys.limit)
-    assert len({key_slot(key) for key in keys.all}) == 1
 
 
 def test_channel_of_a_tagged_key_is_redissons():

@@ -1,0 +1,75 @@
+"""Permits: holds of slots, and how nodes name these."""
+
+import pytest
+
+from redsync._core.holds import HoldTable
+from redsync._core.limits import Limit
+from redsync._core.ownership import Owner
+from redsync._core.permits import PermitState, SlotGrant, read_slots, write_slots
+from redsync._core.quorum import Tally
+from tests.support.hold_states import new_state
+
+
+def new_permit(serial, *slots):
+    state = new_state(owner=Owner.of("c", serial), kind=PermitState)
+    state.grant(slots, Limit(9))
+    state.count = len(slots)
+    return state
+
+
+def test_nodes_that_answered_otherwise_than_the_quorum_are_strays():
+    permit, tally = new_permit(1, 3, 5), Tally(["a", "b", "c", "d"], lambda reply: reply)
+    for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
+        tally.record(i, answer)
+    tally.fail(3, "down")
+    assert permit.strays(tally) == 0b0110
+
+
+def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():
+    permits = [new_permit(1, 3), new_permit(2, 5, 7)]
+    newer = permits[1].limit
+    newer.version = 2
+    renewal = PermitState.renewal_of(permits, [1000, 2000])
+    assert renewal.keys == permits[0].keys.held
+    assert renewal.args == (1, permits[0].claim, b"3", 1000, 1, permits[1].claim, b"5,7", 2000, newer.text)
+
+
+def test_slots_are_read_as_they_are_written():
+    assert write_slots((3, 17, 0)) == b"3,17,0"
+    assert read_slots(b"3,17,0") == (3, 17, 0)
+
+
+@pytest.mark.parametrize("text", [b"", b",", b"1,", b"01", b"+1", b" 1", b"1,1", b"1_0", b"-1", b"x"])
+def test_text_that_names_no_slots_is_refused(text):
+    with pytest.raises(ValueError, match=r"list of slots|invalid literal"):
+        read_slots(text)
+
+
+def test_release_says_which_slots_remain_or_else_the_channel():
+    assert new_state().rest == b"redisson_lock__channel:{redsync:x}"
+    permit = new_permit(1, 3, 5, 7)
+    assert permit.rest == b"3,5,7"
+    permit.count = 1
+    assert permit.rest == b"3"
+    permit.count = 0
+    assert permit.rest == b""
+
+
+def test_permits_of_a_key_come_latest_first():
+    table = HoldTable(lambda: None)
+    first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner.of("c", 3))
+    for state in (first, second, other):
+        table.add(state)
+    assert table.permits(b"redsync:x") == [second, first], "a lock is none"
+    table.remove(second)
+    assert table.permits(b"redsync:x") == [first]
+    table.remove(first)
+    assert table.permits(b"redsync:x") == []
+    table.remove(first)
+
+
+def test_child_of_a_fork_has_no_permits():
+    table = HoldTable(lambda: None)
+    table.add(new_permit(1, 0))
+    table.clear()
+    assert table.permits(b"redsync:x") == []

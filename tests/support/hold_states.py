@@ -1,0 +1,17 @@
+"""Holds as a client keeps them, made by hand."""
+
+import math
+
+from redsync._core.claims import ClaimKind
+from redsync._core.holds import HoldState
+from redsync._core.keys import LockKeys
+from redsync._core.ownership import Owner
+
+KIND = ClaimKind.of("lock", b"hash")
+OWNER = Owner.of("c", 1)
+LEASE = 30.0
+
+
+def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
+    keys = LockKeys.of(b"redsync:", name)
+    return kind(name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
