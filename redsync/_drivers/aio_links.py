@@ -18,8 +18,9 @@ import hiredis
 from redis.exceptions import RedisError
 
 from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._drivers.channels import Talk, reply_error
 from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset
-from redsync._drivers.nodes import Node, Talk, describe_error, reply_error
+from redsync._drivers.nodes import Node, describe_error
 
 __all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "open_link"]
 

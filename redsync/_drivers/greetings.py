@@ -12,7 +12,8 @@ from redsync._core.memory import BIRTH_KEY, LOOK, Birth
 from redsync._core.quorum import outline
 from redsync._core.scripts import Script
 from redsync._core.text import printable
-from redsync._drivers.nodes import Node, NodeInfo, Talk, pack
+from redsync._drivers.channels import Talk, pack
+from redsync._drivers.nodes import Node, NodeInfo
 
 __all__ = ["INITIALIZE", "end_former", "greet", "load_scripts", "subscribe"]
 

@@ -23,7 +23,8 @@ from redis.exceptions import RedisError
 
 from redsync._core.interruptions import expected, is_interruption
 from redsync._core.replies import NOTHING
-from redsync._drivers.nodes import Channel, Node, describe_error
+from redsync._drivers.channels import Channel
+from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries
 

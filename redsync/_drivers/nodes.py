@@ -11,48 +11,36 @@ from __future__ import annotations
 import logging
 import math
 import re
-import socket
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple
 
-import hiredis
 import redis.connection
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, NEWBORN, Birth
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
 from redsync._core.text import one_line
+from redsync._drivers.channels import Channel
 from redsync._drivers.handshakes import PATIENCE, parser_for
 from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
 
 __all__ = [
-    "Channel",
     "Node",
     "NodeInfo",
     "NodeStatus",
-    "Talk",
     "describe_error",
     "make_nodes",
-    "pack",
-    "reply_error",
 ]
 
 log = logging.getLogger("redsync.node")
 
 _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 """What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
-
-T = TypeVar("T")
-
-Talk: TypeAlias = Generator[list[bytes], list[Any], T]
-"""A conversation with a node, whoever carries it: yields commands, gets their replies (errors as values), returns T."""
 
 _DROPPED = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -70,16 +58,6 @@ class _Once(Retry):
 
     def __deepcopy__(self, _memo: object) -> _Once:
         return self
-
-
-def pack(*parts: bytes | str) -> bytes:
-    """Return a command in RESP.
-
-    Never give hiredis numbers: for those it calls back into Python, where a signal's handler may raise, and then it
-    crashes the process (hiredis 3.5.0).
-    """
-    packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
-    return packed
 
 
 class NodeInfo(NamedTuple):
@@ -295,92 +273,6 @@ class Node:
         if suspect:
             return "suspect"
         return "quarantined" if guard and self.remembers_since + guard > now else "up"
-
-
-class Channel:
-    """A fresh connection to a node, still blocking: for the first words, then it hands its socket over."""
-
-    def __init__(self, connection: Any, timeout: float, until: float) -> None:
-        """Begin to talk.
-
-        Args:
-            connection: The connection of redis-py's.
-            timeout: How long the node may be silent, in seconds.
-            until: When the talk must be over, on the monotonic clock.
-        """
-        self.connection: Final = connection
-        self._timeout: Final = timeout
-        self._until: Final = until
-        sock = connection._sock
-        self.sock: Final[socket.socket | None] = sock if isinstance(sock, socket.socket) else None
-        self.reader: Final = ReplyReader()
-
-    @property
-    def raw(self) -> bool:
-        """Whether there is a real socket; fakeredis has none and is called instead."""
-        return self.sock is not None
-
-    def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands in one write and return their replies; errors are returned as values, pushes dropped."""
-        if self.sock is None:
-            return [self.call(command) for command in commands]
-        self.sock.sendall(b"".join(commands))
-        replies: list[Any] = []
-        size = 0
-        while len(replies) < len(commands):
-            reply = self.reader.gets()
-            if reply is NOTHING:
-                data = self._receive(self.sock)
-                size += len(data)
-                if size > MOST_BYTES:
-                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
-                self.reader.feed(data)
-            elif not isinstance(reply, hiredis.PushNotification):
-                replies.append(reply)
-        return replies
-
-    def _receive(self, sock: socket.socket) -> bytes:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("did not end the handshake in time")
-        sock.settimeout(min(left, self._timeout))
-        data = sock.recv(65536)
-        if not data:
-            raise ConnectionError("closed the connection during the handshake")
-        return data
-
-    def call(self, command: bytes) -> Any:
-        """Send one command through redis-py and return its reply, or its error as a value."""
-        self.connection.send_packed_command([command], check_health=False)
-        try:
-            return self.connection.read_response()
-        except RedisError as error:
-            if not self.connection.is_connected:
-                raise
-            return reply_error(error)
-
-    def talk(self, talk: Talk[T]) -> T:
-        """Have a conversation; its errors come out."""
-        replies: list[Any] = []
-        while True:
-            try:
-                commands = talk.send(replies) if replies else next(talk)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            replies = self.ask(*commands)
-
-    def close(self) -> None:
-        """Close it without a word."""
-        self.connection.disconnect()
-
-
-def reply_error(error: RedisError) -> hiredis.ReplyError:
-    """Return what the node said as a value, with the error code that redis-py cut off the text."""
-    code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
-    name = code.get(type(error).__name__, "")
-    text = str(error)
-    return hiredis.ReplyError(f"{name} {text}" if name and not text.startswith(name) else text)
 
 
 def _no_maintenance() -> Any:

@@ -30,10 +30,11 @@ from typing import Final
 from redsync._core.effects import Command, Tell
 from redsync._core.interruptions import is_interruption
 from redsync._core.scripts import Script
+from redsync._drivers.channels import pack
 from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import Node, describe_error, pack
+from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.pollers import BOTH
 from redsync._drivers.requests import Request
 

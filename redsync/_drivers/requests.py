@@ -9,7 +9,7 @@ from typing import Protocol
 
 from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
-from redsync._drivers.nodes import pack
+from redsync._drivers.channels import pack
 
 __all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper"]
 

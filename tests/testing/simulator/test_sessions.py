@@ -3,7 +3,7 @@
 import hiredis
 import pytest
 
-from redsync._drivers.nodes import pack
+from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.connections import CLOSED, CONNECT
 from redsync.testing.simulator.sessions import encode

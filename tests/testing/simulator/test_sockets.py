@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from redsync._drivers.nodes import pack
+from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation
 
 PING, PONG = pack("PING"), b"+PONG\r\n"

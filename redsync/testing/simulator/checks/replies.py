@@ -18,7 +18,7 @@ from typing import Any
 
 import hiredis
 
-from redsync._drivers.nodes import pack
+from redsync._drivers.channels import pack
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Handed
 

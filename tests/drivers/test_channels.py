@@ -1,0 +1,72 @@
+"""Channels: the first words with a node are bounded in bytes and time, and an error is a reply like any other."""
+
+import contextlib
+import socket
+from itertools import islice
+
+import hiredis
+import pytest
+import redis
+
+from redsync._core.replies import MOST_BYTES
+from redsync._drivers.channels import pack
+from redsync._drivers.nodes import make_nodes
+from tests.support.hostile import Hostile, bulk, dribble, greeting
+
+ASK = pack("ASK")
+
+
+@pytest.fixture
+def channel_to():
+    """Return what opens a channel to a server that greets as a node does, and answers one command by those pieces."""
+    with contextlib.ExitStack() as stack:
+
+        def channel_to(pieces, timeout=5.0):
+            server = stack.enter_context(Hostile(lambda words: pieces if words == [b"ASK"] else [greeting(words)]))
+            return stack.enter_context(contextlib.closing(make_nodes([server.url], redis.Redis)[0].open(timeout)))
+
+        yield channel_to
+
+
+@pytest.fixture
+def channel(nodes):
+    """A channel to a real node."""
+    with contextlib.closing(make_nodes(nodes.urls[:1], redis.Redis)[0].open(5.0)) as channel:
+        yield channel
+
+
+def test_replies_come_in_order_and_errors_are_values(channel):
+    first, error, last = channel.ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff"))
+    assert (first, last) == (b"a", b"\xff")
+    assert isinstance(error, hiredis.ReplyError)
+
+
+def test_conversation_returns_what_it_makes_of_the_replies(channel):
+    def talk():
+        (first,) = yield [pack("ECHO", "a")]
+        more = yield [pack("ECHO", "b"), pack("ECHO", "c")]
+        return [first, *more]
+
+    assert channel.talk(talk()) == [b"a", b"b", b"c"]
+
+
+def test_pushes_are_no_replies(channel_to):
+    assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).ask(ASK) == [7]
+
+
+def test_closed_connection_is_an_error(channel_to):
+    channel = channel_to([b":7"])
+    channel.sock.shutdown(socket.SHUT_RD)
+    with pytest.raises(ConnectionError, match="closed the connection during the handshake"):
+        channel.ask(ASK)
+
+
+def test_there_is_an_end_to_bytes(channel_to):
+    push = b">1\r\n" + bulk(bytes(65_000))
+    with pytest.raises(ConnectionError, match=f"sent more than {MOST_BYTES} bytes"):
+        channel_to([push] * (MOST_BYTES // 65_000 + 2)).ask(ASK)
+
+
+def test_a_byte_now_and_then_does_not_lengthen_it(channel_to):
+    with pytest.raises(TimeoutError, match=r"did not end the handshake in time|timed out"):
+        channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).ask(ASK)
