@@ -140,7 +140,7 @@ def fail_in_silence(self, node, request, reason):
         request.done = not request.tally.open
 
 
-def sleep_without_a_bell(self, key, until, unless):
+def wait_without_a_bell(self, key, until, unless):
     """The bell is hung up after the look at the condition."""
     if not unless():
         bell = Mailbox()
@@ -183,7 +183,7 @@ def by_fault(*planted):
     Planted(Outbox, "_empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(ConnectionTable, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
-    Planted(Wakeups, "sleep", sleep_without_a_bell, ringing(), 1, "deadlock"),
+    Planted(Wakeups, "wait_for_bell", wait_without_a_bell, ringing(), 1, "deadlock"),
     Planted(Request, "precedes", precede_nothing, overtaking("a0"), 1, "executed in the wrong order"),
 )
 def test_planted_fault_is_found(monkeypatch, planted):
