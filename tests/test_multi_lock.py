@@ -279,13 +279,13 @@ def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(clien
 def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, monkeypatch):
     """A timeout of 0 would be a try that may last as long as any."""
     lock, timeouts = client.get_lock("x"), []
-    demand = type(lock)._demand
+    request = type(lock)._request
 
     def note_timeout(lock, timeout, lease, count):
         timeouts.append(timeout)
-        return demand(lock, timeout, lease, count)
+        return request(lock, timeout, lease, count)
 
-    monkeypatch.setattr(type(lock), "_demand", note_timeout)
+    monkeypatch.setattr(type(lock), "_request", note_timeout)
     for timeout in (0.5, 0.0, None):
         attempt = Attempt([lock], timeout)
         attempt._now, attempt._deadline = iter([100.0, 100.2, 103.0]).__next__, 100.0 + (timeout or 0.0)

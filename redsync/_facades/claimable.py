@@ -20,7 +20,7 @@ from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Sessi
 from redsync._core.timing import check_timeout
 from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
 __all__ = ["Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
@@ -67,11 +67,11 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """The name, as it was given."""
 
     @abstractmethod
-    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         """Return what is asked for."""
 
     @abstractmethod
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires."""
 
     @abstractmethod
@@ -100,13 +100,13 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         """Give one acquisition back."""
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> ThreadHoldT | None:
-        runner, demand = self._runner, self._demand(timeout, lease, count)
+        runner, request = self._runner, self._request(timeout, lease, count)
         try:
-            state = runner.run(self._acquire_steps(runner.session, demand, runner.now()))
+            state = runner.run(self._acquire_steps(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
-            if demand.receipt.state is not None:
-                self._undo(demand.receipt.state, count)
+            if request.receipt.state is not None:
+                self._undo(request.receipt.state, count)
             raise
         # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
         # here: an interruption at its begin would find the lock held, and nobody to know.
@@ -161,14 +161,14 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
         """Give one acquisition back."""
 
     async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> TaskHoldT | None:
-        runner, demand = self._runner, self._demand(timeout, lease, count)
+        runner, request = self._runner, self._request(timeout, lease, count)
         try:
-            state = await runner.run(self._acquire_steps(runner.session, demand, runner.now()))
+            state = await runner.run(self._acquire_steps(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
-            if demand.receipt.state is not None:
+            if request.receipt.state is not None:
                 with suppress(RedsyncError):
-                    await runner.run(self._undo_steps(demand.receipt.state, count))
+                    await runner.run(self._undo_steps(request.receipt.state, count))
             raise
         # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
         self._crowded = state is None or state.queued

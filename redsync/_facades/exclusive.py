@@ -19,7 +19,7 @@ from redsync._core.runner import AnyHost, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
 from redsync._facades.hold import Hold
-from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.holding import check, release
 from redsync._protocols.places import Arrival, Place
 from redsync.exceptions import NotOwnedError
@@ -84,8 +84,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     # What both flavours run.
 
-    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
-        return Demand(
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
+        return AcquireRequest(
             self._name,
             self._KIND,
             self._keys,

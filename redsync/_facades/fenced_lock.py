@@ -19,7 +19,7 @@ from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import fenced_lock as protocol
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.tokens import Fence
 
 __all__ = ["AsyncFencedLock", "FencedLock"]
@@ -32,8 +32,8 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
         super().__init__(host, name, **options)
         self._fence = Fence(self._keys)
 
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, demand, self._fence, now)
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire(session, request, self._fence, now)
 
 
 class FencedLock(_Fenced[Any, Any], Lock):

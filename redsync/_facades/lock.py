@@ -22,7 +22,7 @@ from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._protocols import lock as protocol
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 
 __all__ = ["AsyncLock", "Lock", "Reentrant"]
 
@@ -35,8 +35,8 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
     def _claimant(self) -> Owner:
         return self._runner.owner()
 
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, demand, now)
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire(session, request, now)
 
     def _state(self) -> HoldState | None:
         runner = self._runner

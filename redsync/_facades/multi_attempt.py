@@ -26,7 +26,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.timing import retry_delay
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, Saved
-from redsync._protocols.demands import Receipt
+from redsync._protocols.acquire_requests import Receipt
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
 
 __all__ = ["Attempt", "Course"]
@@ -108,9 +108,9 @@ class Attempt(Generic[HoldT]):
     def _bid_steps(self, lock: Exclusive[Any, HoldT], *, waits: bool) -> Steps[HoldState | None]:
         left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
         count, lease = self._saved.get(lock, (1, self._lease))
-        demand = lock._demand(left if waits else 0.0, lease, count)
-        self._receipts[lock] = demand.receipt
-        return lock._acquire_steps(lock._runner.session, demand, lock._runner.now())
+        request = lock._request(left if waits else 0.0, lease, count)
+        self._receipts[lock] = request.receipt
+        return lock._acquire_steps(lock._runner.session, request, lock._runner.now())
 
     def _settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> None:
         lock._crowded = state is None or state.queued

@@ -22,7 +22,7 @@ from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._protocols import mutex as protocol
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 
 __all__ = ["AsyncMutex", "Mutex"]
 
@@ -44,8 +44,8 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
     def _claimant(self) -> Owner:
         return self._runner.new_owner()
 
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, demand, now, self._possession, self._runner.owner())
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire(session, request, now, self._possession, self._runner.owner())
 
     def _may_release(self, hold: HoldT) -> bool:
         # Not what another thread acquired since, after it had released this one, or the loss of it.

@@ -23,7 +23,7 @@ from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._facades.lock import AsyncLock, Lock, Reentrant
 from redsync._protocols import read_write_lock as protocol
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 
 __all__ = ["AsyncReadLock", "AsyncReadWriteLock", "AsyncWriteLock", "ReadLock", "ReadWriteLock", "WriteLock"]
 
@@ -51,8 +51,8 @@ class _Reading(_OneMode[RunnerT_co, HoldT]):
 class _Writing(_OneMode[RunnerT_co, HoldT]):
     _KIND = protocol.WRITE
 
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire_to_write(session, demand, now)
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire_to_write(session, request, now)
 
 
 class ReadLock(_Reading[Any, Any], ExclusiveLock):

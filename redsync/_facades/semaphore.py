@@ -25,7 +25,7 @@ from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
 from redsync._protocols import semaphore as protocol
-from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.holding import give_back
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
@@ -60,10 +60,10 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         """The semaphore's name, as it was given."""
         return self._pool.name
 
-    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         self._check_count(count)
         session = self._runner.session
-        return Demand(
+        return AcquireRequest(
             self._pool.name,
             protocol.SEMAPHORE,
             self._pool.keys,
@@ -83,8 +83,8 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
                 f"semaphore {self.name!r} has {limit} permits: n is a number from 1 to that, not {count!r}"
             )
 
-    def _acquire_steps(self, session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, demand, self._pool.limit, now)
+    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        return protocol.acquire(session, request, self._pool.limit, now)
 
     def _undo_steps(self, state: HoldState, _count: int) -> Steps[None]:
         return give_back(self._runner.session, state)

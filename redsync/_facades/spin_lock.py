@@ -20,7 +20,7 @@ from redsync._core.timing import retry_delay
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.places import Nowhere
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
@@ -50,10 +50,10 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         self._backoff = backoff
         super().__init__(host, name, **options)
 
-    def _demand(self, timeout: float | None, lease: float | None, count: int) -> Demand:
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         # Not bound to the lock: what is told of its hold later must not keep it alive.
         pause = partial(_pause, self._backoff, self._name)
-        return super()._demand(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
+        return super()._request(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
 
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "backoff": self._backoff}

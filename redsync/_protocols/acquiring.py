@@ -28,25 +28,27 @@ from __future__ import annotations
 from redsync._core.effects import Steps, broadcast, wait
 from redsync._core.holds import HoldState
 from redsync._core.runner import Session
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.attempts import Attempt
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Demand
 from redsync._protocols.lining_up import line_up
 
 __all__ = ["acquire_new"]
 
 
-def acquire_new(session: Session, demand: Demand, claim: Claim, started: float, now: float) -> Steps[HoldState | None]:
-    """Ask for a new claim until it is had, for as long as the demand says; None if others held it all the time.
+def acquire_new(
+    session: Session, request: AcquireRequest, claim: Claim, started: float, now: float
+) -> Steps[HoldState | None]:
+    """Ask for a new claim until it is had, for as long as the request says; None if others held it all the time.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit than the program.
     """
-    attempt = Attempt(session, demand, claim, started)
+    attempt = Attempt(session, request, claim, started)
     settled = held = False
-    turn = line_up(session, demand, attempt.place)
+    turn = line_up(session, request, attempt.place)
     session.crowds.under_way += 1
     try:
         now, may_ask = yield from turn.come(now, attempt.deadline)

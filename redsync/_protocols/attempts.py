@@ -12,8 +12,8 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Demand
 from redsync._protocols.lease import abandon, renew_at
 from redsync._protocols.rounds import no_quorum, time_left
 from redsync.exceptions import RedsyncError
@@ -44,7 +44,6 @@ class Attempt:
         "_asked_at",
         "_asking",
         "_claim",
-        "_demand",
         "_doubtful",
         "_failures",
         "_hurried",
@@ -52,6 +51,7 @@ class Attempt:
         "_left",
         "_mark",
         "_repeats",
+        "_request",
         "_session",
         "_splits",
         "_started",
@@ -63,15 +63,15 @@ class Attempt:
         "place",
     )
 
-    def __init__(self, session: Session, demand: Demand, claim: Claim, started: float) -> None:
+    def __init__(self, session: Session, request: AcquireRequest, claim: Claim, started: float) -> None:
         self._session = session
-        self._demand = demand
+        self._request = request
         self._claim = claim
         self._started = started
         self._state: HoldState | None = None
-        self.id = demand.owner.claim(next(session.claims))
+        self.id = request.owner.claim(next(session.claims))
         self.place = claim.place(started)
-        self.deadline = demand.deadline(started)
+        self.deadline = request.deadline(started)
         # Bit sets: nodes asked since the last undo, those of them that may have granted, and all that were ever asked.
         self._asked = self._doubtful = self._touched = 0
         self._kept_until = self._asked_at = 0.0
@@ -87,7 +87,7 @@ class Attempt:
     @property
     def _wake_key(self) -> bytes | None:
         """What the nodes' wake-ups for this attempt say; None if there will be none."""
-        return self._demand.owner.wire + b" " + self._demand.keys.lock if self.place.taken else None
+        return self._request.owner.wire + b" " + self._request.keys.lock if self.place.taken else None
 
     # Asking.
 
@@ -107,7 +107,7 @@ class Attempt:
         self._kept_until = max(self._kept_until, now + patience + kept)
         return Broadcast(
             command,
-            self._demand.owner,
+            self._request.owner,
             claim.judge,
             patience,
             claim.guard,
@@ -120,7 +120,7 @@ class Attempt:
     def patience(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""
         usual = self._claim.round_timeout
-        return min(usual, max(self.deadline - now, _LAST_TRY)) if self._demand.timeout else usual
+        return min(usual, max(self.deadline - now, _LAST_TRY)) if self._request.timeout else usual
 
     def note(self, tally: Tally, now: float) -> None:
         """Record which nodes were asked, and that they may have granted until now."""
@@ -152,7 +152,7 @@ class Attempt:
 
     def undo(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""
-        demand, place = self._demand, self.place
+        request, place = self._request, self.place
         leave = place.taken and (leave or place.unsettled)
         # What nodes hand over until they get this is taken away again, and not to be counted.
         self._mark = None
@@ -161,7 +161,9 @@ class Attempt:
         owed_to = self._session.all_nodes if self._asking else self._touched if leave else self._asked
         back = () if leave else self._claim.given_back()
         until = self._kept_until
-        drop = abandon(demand.kind, demand.keys, demand.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until)
+        drop = abandon(
+            request.kind, request.keys, request.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until
+        )
         if back:
             # Owed to nobody: a node that restored the place later would keep it for an owner that has left.
             command = drop.command._replace(args=(*drop.command.args, *back))
@@ -172,7 +174,7 @@ class Attempt:
             self._touched = self._session.all_nodes
         # Only now: an interruption before it was sent finds all of it still to be undone.
         self._doubtful = self._asked = 0
-        self.id = demand.owner.claim(next(self._session.claims))
+        self.id = request.owner.claim(next(self._session.claims))
         self._left = leave
         if leave:
             place.leave()
@@ -194,7 +196,7 @@ class Attempt:
             raise refusal
         # In no time nobody can answer. Then the round before it tells whether others hold it.
         if mute and not (was_held and self._hurried):
-            raise no_quorum(self._demand.name, tally, self._demand.kind.label, at=now)
+            raise no_quorum(self._request.name, tally, self._request.kind.label, at=now)
 
     # Waiting.
 
@@ -227,7 +229,7 @@ class Attempt:
         session, lease, sent_at = self._session, self._claim.lease, tally.sent_at
         # A place lasts where the round that won did not come.
         kept_until = max(self._kept_until, now + lease) if self.place.taken else now + lease
-        renewal_at = renew_at(sent_at, lease) if self._demand.renewed else math.inf
+        renewal_at = renew_at(sent_at, lease) if self._request.renewed else math.inf
         touched = self._touched | tally.sent
         state = self._claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
         if session.nodes > session.quorum:
@@ -259,5 +261,5 @@ class Attempt:
     def _take_up(self, state: HoldState) -> HoldState:
         self._state = state
         self._claim.take_up(state)
-        self._demand.receipt.state = state
+        self._request.receipt.state = state
         return state

@@ -14,7 +14,7 @@ from redsync._core.effects import Arg, Command, Steps
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.places import PLACE_KEPT, Place, Waiting
 from redsync._protocols.rounds import most_refusals, type_error
@@ -53,48 +53,48 @@ class Claim:
     spread = 0.02
     _hold_class = HoldState
 
-    def __init__(self, session: Session, demand: Demand) -> None:
+    def __init__(self, session: Session, request: AcquireRequest) -> None:
         timing = session.timing
         self._session = session
-        self._demand = demand
-        self.lease = timing.lease if demand.lease is None else demand.lease
+        self._request = request
+        self.lease = timing.lease if request.lease is None else request.lease
         self.guard = timing.guard(self.lease)
         self.round_timeout = timing.round_timeout(self.lease)
         self._memory: Arg = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
-        self._longest = math.inf if demand.max_hold is None else demand.max_hold
+        self._longest = math.inf if request.max_hold is None else request.max_hold
         self._read: Judge
 
     # Asking.
 
     def place(self, started: float) -> Place:
         """Return the place of an acquire that begins at that instant."""
-        demand = self._demand
-        waits = demand.timeout != 0
+        request = self._request
+        waits = request.timeout != 0
         marks = self._session.marks if self._handed_over else None
         kept = min(PLACE_KEPT, self.lease)
-        place = self._new_place(Waiting(demand.owner, waits, demand.crowded and waits, marks, kept, started))
+        place = self._new_place(Waiting(request.owner, waits, request.crowded and waits, marks, kept, started))
         self._read = place.read
         return place
 
     def _new_place(self, waiting: Waiting) -> Place:
-        return self._demand.queue(waiting)
+        return self._request.queue(waiting)
 
     @property
     def _handed_over(self) -> bool:
         """Whether nodes may hand it over."""
         # It lasts as long as a place then: no longer than was asked for, and the watchdog lengthens it.
-        demand = self._demand
-        return demand.lease is None and demand.holds == 1 and self.lease >= _SHORTEST_HANDED
+        request = self._request
+        return request.lease is None and request.holds == 1 and self.lease >= _SHORTEST_HANDED
 
     def begin(self) -> None:
         """Begin another try: forget what the one before has found out."""
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         """Return the command of the next round; `place`: its further arguments that ask for a place, if it does."""
-        demand = self._demand
-        keys = demand.keys.all if place or demand.kind.mode else (demand.keys.lock,)
-        args = (claim, demand.holds, milliseconds(self.lease), self._memory)
-        return Command(demand.kind.acquire, keys, args + place)
+        request = self._request
+        keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
+        args = (claim, request.holds, milliseconds(self.lease), self._memory)
+        return Command(request.kind.acquire, keys, args + place)
 
     @property
     def judge(self) -> Judge:
@@ -121,7 +121,7 @@ class Claim:
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if what the nodes said rules the claim out for good."""
-        return type_error(self._demand.name, tally)
+        return type_error(self._request.name, tally)
 
     def insist(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was won too late to count; return whether to ask for the same at once."""
@@ -156,14 +156,14 @@ class Claim:
         self, claim: bytes, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float
     ) -> HoldState:
         """Return the hold; arguments as for `HoldState`; `since`: the instant from which `max_hold` counts."""
-        demand = self._demand
+        request = self._request
         return self._hold_class(
-            demand.name,
-            demand.kind,
-            demand.keys,
-            demand.owner,
+            request.name,
+            request.kind,
+            request.keys,
+            request.owner,
             claim,
-            demand.holds,
+            request.holds,
             self.lease,
             valid_until,
             renewal_at,
@@ -177,11 +177,11 @@ class Claim:
 
     def take_up(self, state: HoldState) -> None:
         """Add it to the client's holds: from now on it is renewed, and must be given back."""
-        listen(state, self._demand)
+        listen(state, self._request)
         self._session.holds.add(state)
 
 
-def listen(state: HoldState, demand: Demand) -> None:
-    """Register the demand's `on_lost` with a hold."""
-    if demand.on_lost is not None:
-        state.on_lost.append(demand.on_lost)
+def listen(state: HoldState, request: AcquireRequest) -> None:
+    """Register the request's `on_lost` with a hold."""
+    if request.on_lost is not None:
+        state.on_lost.append(request.on_lost)

@@ -9,7 +9,7 @@ from redsync._core.holds import HoldState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols import lock
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import KeyTypeError
 
@@ -18,7 +18,7 @@ __all__ = ["FENCED_LOCK", "acquire"]
 FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced_lock_acquire"))
 
 
-def acquire(session: Session, demand: Demand, fence: Fence, now: float) -> Steps[HoldState | None]:
+def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float) -> Steps[HoldState | None]:
     """Take the lock; return the hold, which has a token, or None when others held it all the time.
 
     Raises:
@@ -26,8 +26,8 @@ def acquire(session: Session, demand: Demand, fence: Fence, now: float) -> Steps
         QuorumError: Too few nodes answered, or kept the claim when the token was written back.
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """
-    held = session.holds.get(demand.keys.hold, demand.owner)
+    held = session.holds.get(request.keys.hold, request.owner)
     if held is not None and held.kind is not FENCED_LOCK:
-        sentence = f"lock {demand.name!r} is held already, but not as a fenced lock: it has no token"
-        raise KeyTypeError(demand.name, sentence)
-    return lock.acquire(session, demand, now, partial(FencedClaim, fence=fence))
+        sentence = f"lock {request.name!r} is held already, but not as a fenced lock: it has no token"
+        raise KeyTypeError(request.name, sentence)
+    return lock.acquire(session, request, now, partial(FencedClaim, fence=fence))

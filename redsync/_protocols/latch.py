@@ -27,8 +27,8 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
 from redsync._protocols.latch_exchange import PLACE_KEPT, Caller, Latch, agree, is_known, is_noted, may_set, told_by
@@ -199,9 +199,9 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     if state.count and size:
         return False
     keys = latch.keys.setting
-    demand = Demand(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING)
-    claim = FencedClaim(session, demand, Fence(keys, state.generation))
-    hold = yield from acquire_new(session, demand, claim, tally.at, tally.at)
+    request = AcquireRequest(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING)
+    claim = FencedClaim(session, request, Fence(keys, state.generation))
+    hold = yield from acquire_new(session, request, claim, tally.at, tally.at)
     if hold is None:
         raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:

@@ -12,7 +12,7 @@ from typing import Protocol
 from redsync._core.crowds import FRONT, Crowds
 from redsync._core.effects import Steps, Wait, signal, wait
 from redsync._core.runner import Session
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.places import Place
 
 __all__ = ["Turn", "line_up"]
@@ -37,15 +37,15 @@ class Turn(Protocol):
         ...
 
 
-def line_up(session: Session, demand: Demand, place: Place) -> Turn:
+def line_up(session: Session, request: AcquireRequest, place: Place) -> Turn:
     """Return the turn of an acquire that begins, and is not counted yet.
 
     It joins a crowd only where many wait. It stays alone if it tries just once, if its place on the nodes decides the
     order (tickets), or if several may come in together (readers).
     """
-    if session.crowds.under_way < FRONT or demand.timeout == 0 or demand.kind.mode or not place.lines_up:
+    if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode or not place.lines_up:
         return _ALONE
-    return _InCrowd(session.crowds, demand, place)
+    return _InCrowd(session.crowds, request, place)
 
 
 class _Alone:
@@ -68,19 +68,19 @@ _ALONE = _Alone()
 class _InCrowd:
     """The turn of one among many; see `Turn`."""
 
-    def __init__(self, crowds: Crowds, demand: Demand, place: Place) -> None:
+    def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
         self._crowds = crowds
-        self._demand = demand
+        self._request = request
         self._place = place
-        self._waiter = demand.owner.wire
+        self._waiter = request.owner.wire
         # Some may wait in vain where others need not: for a lease that is too short for these nodes, say.
-        self._crowd: Hashable = demand.keys.lock if demand.lease is None else (demand.keys.lock, demand.lease)
+        self._crowd: Hashable = request.keys.lock if request.lease is None else (request.keys.lock, request.lease)
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
         crowds, crowd, waiter = self._crowds, self._crowd, self._waiter
         if crowds.enter(crowd, waiter):
             return now, True
-        key = _turn_key(waiter, self._demand)
+        key = _turn_key(waiter, self._request)
         # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
         while not crowds.enter(crowd, waiter) and now < deadline:
             now = (yield from wait(Wait(min(deadline, now + _LONGEST_SLEEP), key, unless=self._in_front))).at
@@ -99,7 +99,7 @@ class _InCrowd:
         follower = self._crowds.leave(self._crowd, self._waiter)
         if follower is None:
             return
-        key = _turn_key(follower, self._demand)
+        key = _turn_key(follower, self._request)
         try:
             yield from signal(key)
         except BaseException:
@@ -108,5 +108,5 @@ class _InCrowd:
             raise
 
 
-def _turn_key(waiter: bytes, demand: Demand) -> bytes:
-    return waiter + b" may ask for " + demand.keys.lock
+def _turn_key(waiter: bytes, request: AcquireRequest) -> bytes:
+    return waiter + b" may ask for " + request.keys.lock

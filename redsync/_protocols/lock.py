@@ -15,10 +15,10 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import EXISTING, read_by_arrival
 from redsync._protocols.claims import Claim, listen
-from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lease import forsake, lose, milliseconds
 from redsync._protocols.rounds import no_quorum
@@ -34,13 +34,13 @@ def _is_existing(reply: Any) -> bool:
 
 
 def acquire(
-    session: Session, demand: Demand, now: float, claims: Callable[[Session, Demand], Claim] = Claim
+    session: Session, request: AcquireRequest, now: float, claims: Callable[[Session, AcquireRequest], Claim] = Claim
 ) -> Steps[HoldState | None]:
     """Take the lock; return the hold, or None when others held it all the time.
 
     Args:
         session: The client's session.
-        demand: What is wanted.
+        request: What is wanted.
         now: The instant at which it begins.
         claims: Makes what a new acquire claims.
 
@@ -49,27 +49,27 @@ def acquire(
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    state = session.holds.get(demand.keys.hold, demand.owner)
+    state = session.holds.get(request.keys.hold, request.owner)
     started = now
     if state is not None:
-        now = yield from _reenter(session, demand, state, now)
+        now = yield from _reenter(session, request, state, now)
         if state.live:
             return state
         # Another thread gave the last hold back meanwhile, through a Hold object: this is a first acquire after all.
-    return (yield from acquire_new(session, demand, claims(session, demand), started, now))
+    return (yield from acquire_new(session, request, claims(session, request), started, now))
 
 
-def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> Steps[float]:
+def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: float) -> Steps[float]:
     """Take further holds of a lock that this owner holds; whatever happens, the holds it had are not touched.
 
     Returns the instant of the answer. If the hold is not live by then, what was asked for has been undone.
     """
-    deadline = demand.deadline(now)
-    lease = state.lease if demand.lease is None else demand.lease
+    deadline = request.deadline(now)
+    lease = state.lease if request.lease is None else request.lease
     failures = 0
     while state.live:
         yield from check(state, now)
-        tally = yield from _ask_again(session, demand, state, now, lease)
+        tally = yield from _ask_again(session, request, state, now, lease)
         now = tally.at
         if not state.live:
             break
@@ -78,13 +78,13 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
         yield from check(state, now)
         if tally.won:
             state.lengthen(session.timing.valid_until(tally.sent_at, lease))
-            listen(state, demand)
+            listen(state, request)
             session.holds.watch(state)
-            state.count += demand.holds
-            demand.receipt.state = state
+            state.count += request.holds
+            request.receipt.state = state
             break
         if now >= deadline:
-            raise no_quorum(demand.name, tally)
+            raise no_quorum(request.name, tally)
         failures += 1
         pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
         until = min(deadline, state.valid_until)
@@ -92,13 +92,13 @@ def _reenter(session: Session, demand: Demand, state: HoldState, now: float) -> 
     return now
 
 
-def _ask_again(session: Session, demand: Demand, state: HoldState, now: float, lease: float) -> Steps[Tally]:
+def _ask_again(session: Session, request: AcquireRequest, state: HoldState, now: float, lease: float) -> Steps[Tally]:
     """Ask all nodes for one count more; undo it if the hold was given back meanwhile."""
-    args = (state.claim, state.count + demand.holds, milliseconds(lease), 0)
+    args = (state.claim, state.count + request.holds, milliseconds(lease), 0)
     timeout = session.timing.round_timeout(lease)
-    command = Command(demand.kind.acquire, (demand.keys.lock,), args)
+    command = Command(request.kind.acquire, (request.keys.lock,), args)
     try:
-        tally = yield from broadcast(Broadcast(command, demand.owner, _is_existing, timeout, thorough=True))
+        tally = yield from broadcast(Broadcast(command, request.owner, _is_existing, timeout, thorough=True))
         state.note_sent(tally.sent, tally.at + lease)
     except BaseException:
         state.note_sent(session.all_nodes, now + timeout + lease)

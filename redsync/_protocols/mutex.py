@@ -11,9 +11,9 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check, give_back
 from redsync._protocols.lease import lose
 
@@ -43,7 +43,7 @@ class Possession:
 
 
 def acquire(
-    session: Session, demand: Demand, now: float, possession: Possession, acquirer: Owner
+    session: Session, request: AcquireRequest, now: float, possession: Possession, acquirer: Owner
 ) -> Steps[HoldState | None]:
     """Take the mutex for an object; return the hold, or None when others held it all the time.
 
@@ -55,14 +55,14 @@ def acquire(
     last = possession.state
     if last is not None and possession.is_held and last.ended(now):
         yield from check(last, now)
-    state = yield from acquire_new(session, demand, Claim(session, demand), now, now)
+    state = yield from acquire_new(session, request, Claim(session, request), now, now)
     if state is None:
         return None
     last = possession.state
     if last is not None and possession.is_held:
         # Lost while we waited. A release by whoever had it must not give back what it never had.
         yield from give_back(session, state)
-        demand.receipt.state = None
+        request.receipt.state = None
         yield from lose(last, "the nodes gave it to another acquire of the same object")
         yield from check(last, now)
     possession.state, possession.acquired_by = state, acquirer

@@ -15,7 +15,7 @@ from redsync._core.effects import Command, Steps, Tell, tell
 from redsync._core.ownership import Owner
 from redsync._core.runner import Session
 from redsync._protocols import semaphore
-from redsync._protocols.demands import Demand
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.semaphore import Look, Pool, survey
 from redsync._protocols.slot_claims import WindowClaim
 from redsync._protocols.windows import Window
@@ -28,7 +28,7 @@ _MORE = 64
 """So many permits more than are wanted are asked for: those that run out first may be others on other nodes."""
 
 
-def acquire(session: Session, demand: Demand, pool: Pool, window: Window, now: float) -> Steps[bool]:
+def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Window, now: float) -> Steps[bool]:
     """Take permits that count now; return whether there was room.
 
     Interrupted before it has succeeded it leaves nothing behind; after that they count, whoever hears of it.
@@ -38,18 +38,18 @@ def acquire(session: Session, demand: Demand, pool: Pool, window: Window, now: f
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    claim = WindowClaim(session, demand, pool.limit, window)
-    state = yield from semaphore.claim_slots(session, demand, claim, pool.limit, now)
+    claim = WindowClaim(session, request, pool.limit, window)
+    state = yield from semaphore.claim_slots(session, request, claim, pool.limit, now)
     if state is None:
         return False
     queued = claim.has_queued
     if queued or (state.tally is not None and state.strays(state.tally.all_votes)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
-        rest = Command(demand.kind.release, demand.keys.all, (state.claim, state.count, state.rest))
+        rest = Command(request.kind.release, request.keys.all, (state.claim, state.count, state.rest))
         # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
         # that for one who was served: so this is owed to it for as long as that.
         owed_to = state.touched if queued else 0
-        yield from tell(Tell(rest, demand.owner, owed_to, state.kept_until))
+        yield from tell(Tell(rest, request.owner, owed_to, state.kept_until))
     return True
 
 

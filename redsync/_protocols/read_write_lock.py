@@ -20,8 +20,8 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import FOREIGN, Refusal, read_forced
-from redsync._protocols.demands import Demand
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
 from redsync._protocols.rounds import has_answers, no_quorum, type_error
@@ -36,7 +36,7 @@ FORCE_RELEASE = Script.load("read_write_lock_force_release")
 LOOK = Script.load("read_write_lock_look")
 
 
-def acquire_to_write(session: Session, demand: Demand, now: float) -> Steps[HoldState | None]:
+def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
     """Take the write lock; return the hold, or None when others held it all the time.
 
     Raises:
@@ -45,13 +45,13 @@ def acquire_to_write(session: Session, demand: Demand, now: float) -> Steps[Hold
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    holds, keys = session.holds, demand.keys
-    reading = holds.get((keys.lock, READ.mode), demand.owner)
-    if reading is not None and holds.get(keys.hold, demand.owner) is None:
+    holds, keys = session.holds, request.keys
+    reading = holds.get((keys.lock, READ.mode), request.owner)
+    if reading is not None and holds.get(keys.hold, request.owner) is None:
         yield from check(reading, now)
-        sentence = f"lock {demand.name!r}: a reader can't become a writer: release the read lock first, and look again"
-        raise UpgradeError(demand.name, sentence)
-    return (yield from acquire(session, demand, now))
+        sentence = f"lock {request.name!r}: a reader can't become a writer: release the read lock first, and look again"
+        raise UpgradeError(request.name, sentence)
+    return (yield from acquire(session, request, now))
 
 
 _AT_ONCE = 500

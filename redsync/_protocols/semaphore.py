@@ -35,9 +35,9 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import FOREIGN, Refusal
-from redsync._protocols.demands import Demand
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
@@ -84,7 +84,7 @@ class Pool(NamedTuple):
     limit: Limit
 
 
-def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps[HoldState | None]:
+def acquire(session: Session, request: AcquireRequest, limit: Limit, now: float) -> Steps[HoldState | None]:
     """Take a permit; return its hold, or None when there was no room all the time.
 
     Raises:
@@ -92,18 +92,18 @@ def acquire(session: Session, demand: Demand, limit: Limit, now: float) -> Steps
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit, or one that is too small.
     """
-    return (yield from claim_slots(session, demand, SlotClaim(session, demand, limit), limit, now))
+    return (yield from claim_slots(session, request, SlotClaim(session, request, limit), limit, now))
 
 
 def claim_slots(
-    session: Session, demand: Demand, claim: SlotClaim, limit: Limit, now: float
+    session: Session, request: AcquireRequest, claim: SlotClaim, limit: Limit, now: float
 ) -> Steps[HoldState | None]:
     """Acquire slots, as `acquire` does; nodes that have another limit of the same version get the one that holds."""
-    state = yield from acquire_new(session, demand, claim, now, now)
+    state = yield from acquire_new(session, request, claim, now, now)
     if claim.contested and state is not None:
         # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
         args = (limit.version, limit.permits, 1, *limit.window)
-        yield from tell(Tell(Command(RESIZE, demand.keys.all, args), demand.owner))
+        yield from tell(Tell(Command(RESIZE, request.keys.all, args), request.owner))
     return state
 
 

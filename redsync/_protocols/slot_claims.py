@@ -26,9 +26,9 @@ from redsync._core.limits import Limit
 from redsync._core.permits import PermitState
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Demand
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.places import Place, Waiting
 from redsync._protocols.rounds import told, type_error
@@ -50,11 +50,11 @@ class SlotClaim(Claim):
     _hold_class = PermitState
     _line: SlotLine
 
-    def __init__(self, session: Session, demand: Demand, limit: Limit) -> None:
+    def __init__(self, session: Session, request: AcquireRequest, limit: Limit) -> None:
         """Begin to claim; `limit`: what is known of the semaphore's limit, to be kept up to date."""
-        super().__init__(session, demand)
+        super().__init__(session, request)
         self._limit = limit
-        self._search = SlotSearch(demand.holds, limit, session.luck)
+        self._search = SlotSearch(request.holds, limit, session.luck)
         self.contested = self._newer = False
 
     @property
@@ -77,11 +77,11 @@ class SlotClaim(Claim):
     @property
     def judge(self) -> Judge:
         search = self._search
-        return partial(read_of_slots, wanted=self._demand.holds, permits=search.permits, tells=search.tells)
+        return partial(read_of_slots, wanted=self._request.holds, permits=search.permits, tells=search.tells)
 
     def decide(self, tally: Tally) -> Verdict:
         """Return WON if a quorum of nodes has granted each of as many slots as are wanted."""
-        wanted, search = self._demand.holds, self._search
+        wanted, search = self._request.holds, self._search
         votes = search.votes(tally)
         best = sorted(votes.values(), reverse=True)[:wanted]
         least = best[-1] if len(best) == wanted else 0
@@ -116,7 +116,7 @@ class SlotClaim(Claim):
         return _full(tally) + tally.choices.count(None) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
-        return self._line.given_back(self._demand.holds)
+        return self._line.given_back(self._request.holds)
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
         assert isinstance(state, PermitState), "the hold that comes of slots"
@@ -135,13 +135,13 @@ class SlotClaim(Claim):
         That is so if the nodes have another limit than the programs, if there are fewer permits than are wanted, or
         if the key is in use for something else.
         """
-        others, limit, demand = self._hear(tally), self._limit, self._demand
-        if demand.holds > limit.permits:
-            resized = f"semaphore {demand.name!r} was resized to {limit.permits} permits"
-            return ConfigurationError(f"{resized}: {demand.holds} at once can't be had")
+        others, limit, request = self._hear(tally), self._limit, self._request
+        if request.holds > limit.permits:
+            resized = f"semaphore {request.name!r} was resized to {limit.permits} permits"
+            return ConfigurationError(f"{resized}: {request.holds} at once can't be had")
         if len(others) > len(tally.nodes) - tally.quorum:
-            return limit.differs(demand.name, others[0])
-        return type_error(demand.name, tally, limit.noun)
+            return limit.differs(request.name, others[0])
+        return type_error(request.name, tally, limit.noun)
 
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
@@ -171,8 +171,8 @@ class WindowClaim(SlotClaim):
 
     spread = 0.0  # Those who wait for a window are told different times.
 
-    def __init__(self, session: Session, demand: Demand, limit: Limit, window: Window) -> None:
-        super().__init__(session, demand, limit)
+    def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
+        super().__init__(session, request, limit)
         self._window = window
         self._useful = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout

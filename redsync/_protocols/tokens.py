@@ -36,9 +36,9 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import EXISTING, NEW, Refusal, read_by_arrival
 from redsync._protocols.claims import Claim, Settlement
-from redsync._protocols.demands import Demand
 from redsync._protocols.lease import milliseconds
 
 __all__ = ["Fence", "FencedClaim"]
@@ -117,8 +117,8 @@ class Fence:
 class FencedClaim(Claim):
     """A whole lock whose grants carry tokens: a round counts when a quorum stands at its token."""
 
-    def __init__(self, session: Session, demand: Demand, fence: Fence) -> None:
-        super().__init__(session, demand)
+    def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
+        super().__init__(session, request)
         # Without a guard only a token depends on what the node remembers.
         self._memory = session.processes.guard(milliseconds(self.guard))
         self._fence = fence
@@ -143,7 +143,7 @@ class FencedClaim(Claim):
         """Raise a quorum to the token."""
         at = tally.at
         while True:
-            written = yield from self._fence.level(self._demand.owner, claim, self._token, patience(at))
+            written = yield from self._fence.level(self._request.owner, claim, self._token, patience(at))
             at = written.at
             if written.won:
                 return Settlement(tally, at)

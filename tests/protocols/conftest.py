@@ -28,9 +28,9 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
@@ -101,18 +101,18 @@ class Toy:
         self.serial += 1
         return Owner.of(CLIENT, self.serial)
 
-    def demand(self, name="x", **fields):
+    def request(self, name="x", **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))
         queue = Ticket if fields.get("kind") is FAIR_LOCK else Arrival
         usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "receipt": Receipt(), "queue": queue}
-        return Demand(name, **{**usual, **fields})
+        return AcquireRequest(name, **{**usual, **fields})
 
     # What most tests begin or end with.
 
     def acquiring(self, name="x", claims=Claim, **fields):
         """Return the steps of a new acquire; `claims`: makes what is claimed."""
-        demand = self.demand(name, **fields)
-        return acquire_new(self.session, demand, claims(self.session, demand), self.now, self.now)
+        request = self.request(name, **fields)
+        return acquire_new(self.session, request, claims(self.session, request), self.now, self.now)
 
     def acquire(self, *script, **fields):
         """Acquire anew as the script says; return the hold, or None."""

@@ -12,8 +12,8 @@ from redsync._core.keys import LockKeys
 from redsync._core.limits import Limit
 from redsync._core.quorum import Choice
 from redsync._core.slots import SlotKeys
+from redsync._protocols.acquire_requests import Receipt
 from redsync._protocols.claims import Claim
-from redsync._protocols.demands import Receipt
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from redsync._protocols.demands import Receipt
+from redsync._protocols.acquire_requests import Receipt
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK

@@ -5,8 +5,8 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.demands import Demand, Receipt
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
 from redsync._protocols.tokens import Fence, FencedClaim
@@ -352,9 +352,9 @@ def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, ca
     ada.set(2)
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
-    demand = Demand("x", FENCED_LOCK, KEYS.setting, owner, Receipt(), 60.0, 0.0)
+    request = AcquireRequest("x", FENCED_LOCK, KEYS.setting, owner, Receipt(), 60.0, 0.0)
     assert world.run(
-        acquire_new(session, demand, FencedClaim(session, demand, Fence(KEYS.setting)), world.now, world.now)
+        acquire_new(session, request, FencedClaim(session, request, Fence(KEYS.setting)), world.now, world.now)
     )
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
-from redsync._protocols.demands import Demand, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
@@ -31,9 +31,9 @@ class Program:
         """Take a permit whose rounds reach these nodes; the slots from a share `start` of the limit on come first."""
         owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
-        demand = Demand("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout)
+        request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout)
         session = replace(self.session, luck=lambda: start)
-        state = self.world.run(acquire(session, demand, limit, self.world.now), *reach)
+        state = self.world.run(acquire(session, request, limit, self.world.now), *reach)
         self.had += [state] if state else []
         return state
 

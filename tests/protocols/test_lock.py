@@ -17,7 +17,7 @@ LEASE, DRIFT = 30.0, 0.302
 
 
 def run_reenter(toy, *script, **fields):
-    return toy.play(acquire(toy.session, toy.demand(**fields), toy.now), *script)
+    return toy.play(acquire(toy.session, toy.request(**fields), toy.now), *script)
 
 
 def test_acquire_by_who_does_not_hold_it_is_a_new_one(make_toy):
@@ -71,7 +71,7 @@ def test_reentry_that_failed_does_not_count(toy):
 def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
     state = toy.take()
     against = sum(answer not in (OURS, "down") for answer in answers)
-    steps = acquire(toy.session, toy.demand(timeout=0.0), toy.now)
+    steps = acquire(toy.session, toy.request(timeout=0.0), toy.now)
     if wins:
         assert toy.play(steps, ("ask lock_acquire", toy.answers(*answers))) is state
         assert state.count == 2
@@ -148,7 +148,7 @@ def test_reentry_in_an_outage_never_waits_beyond_the_validity(toy):
     state = toy.take(lease=0.05)
     with pytest.raises(LeaseLostError):
         toy.drive(
-            acquire(toy.session, toy.demand(timeout=None), toy.now),
+            acquire(toy.session, toy.request(timeout=None), toy.now),
             lambda described, effect: (
                 toy.all_say("down", takes=0.0)
                 if described.startswith("ask")
@@ -242,7 +242,7 @@ def test_reentry_interrupted_anywhere_keeps_the_holds_it_had(make_toy):
         toy = make_toy()
         state = toy.take()
         script = [("ask lock_acquire", mute(toy)), ("wait", toy.slept()), ("ask lock_acquire", toy.all_say(OURS))]
-        cleanup = toy.interrupt(acquire(toy.session, toy.demand(), toy.now), script, at)
+        cleanup = toy.interrupt(acquire(toy.session, toy.request(), toy.now), script, at)
         assert cleanup == [], "nothing is abandoned that is still held"
         assert (state.count, state.live, state.lost) == (1, True, None)
         assert list(toy.session.holds) == [state]
@@ -250,7 +250,7 @@ def test_reentry_interrupted_anywhere_keeps_the_holds_it_had(make_toy):
 
 def test_reentry_interrupted_is_owed_a_release_on_all_nodes_it_may_have_reached(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
-    toy.interrupt(acquire(toy.session, toy.demand(), toy.now), [("ask lock_acquire", won(toy))], 0)
+    toy.interrupt(acquire(toy.session, toy.request(), toy.now), [("ask lock_acquire", won(toy))], 0)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
     assert toy.asked[-1].owed_to == ALL
 
@@ -293,7 +293,7 @@ def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy)
     """Whatever is asked after the release may create claims: it is undone, also if it is interrupted."""
     first = toy.take()
     first_half = [("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lambda: toy.give_back(first)))]
-    steps = acquire(toy.session, toy.demand(timeout=9.0), toy.now)
+    steps = acquire(toy.session, toy.request(timeout=9.0), toy.now)
     cleanup = toy.interrupt(steps, [*first_half, ("ask lock_acquire", won(toy))], 2)
     assert cleanup == ["tell lock_abandon"]
 
@@ -322,7 +322,7 @@ def test_reentry_of_a_hold_lost_while_it_paused_asks_no_more(toy):
         with pytest.raises(LeaseLostError):
             toy.play(check(state, toy.now), "tell lock_abandon, leave", "notify HoldLost")
 
-    steps = acquire(toy.session, toy.demand(timeout=None), toy.now)
+    steps = acquire(toy.session, toy.request(timeout=None), toy.now)
     with pytest.raises(LeaseLostError):
         toy.play(steps, ("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lose)))
 
@@ -356,6 +356,6 @@ def test_reentry_of_a_fair_lock_is_refused_by_who_tells_the_highest_ticket(toy):
 def test_garbage_is_no_answer_to_a_reentry(believed):
     def reenter(toy):
         toy.take()
-        return acquire(toy.session, toy.demand(timeout=0.0), toy.now)
+        return acquire(toy.session, toy.request(timeout=0.0), toy.now)
 
     assert believed(reenter) == []

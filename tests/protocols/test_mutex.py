@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._protocols.demands import Receipt
+from redsync._protocols.acquire_requests import Receipt
 from redsync._protocols.holding import release
 from redsync._protocols.lease import lose
 from redsync._protocols.mutex import MUTEX, Possession, acquire
@@ -20,8 +20,8 @@ def possession():
 
 def acquiring(toy, possession, *, acquirer=None, **fields):
     """Return the steps of an acquire: each request is an owner of its own, as the facade sees to it."""
-    demand = toy.demand(**{"kind": MUTEX, "owner": toy.new_owner(), **fields})
-    return acquire(toy.session, demand, toy.now, possession, acquirer or toy.owner)
+    request = toy.request(**{"kind": MUTEX, "owner": toy.new_owner(), **fields})
+    return acquire(toy.session, request, toy.now, possession, acquirer or toy.owner)
 
 
 def take(toy, possession, **fields):

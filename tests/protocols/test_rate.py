@@ -28,8 +28,8 @@ class Limiter:
 
     def steps(self, n=1, timeout=0.0):
         toy, owner = self.toy, self.toy.new_owner()
-        demand = toy.demand(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n)
-        return protocol.acquire(toy.session, demand, self.pool, self.window, toy.now)
+        request = toy.request(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n)
+        return protocol.acquire(toy.session, request, self.pool, self.window, toy.now)
 
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)

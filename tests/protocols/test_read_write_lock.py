@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.keys import LockKeys
 from redsync._core.quorum import Choice
-from redsync._protocols.demands import Receipt
+from redsync._protocols.acquire_requests import Receipt
 from redsync._protocols.lease import lose
 from redsync._protocols.lock import acquire
 from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
@@ -20,8 +20,8 @@ kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=lambda kind: kind.nou
 
 
 def acquiring(toy, kind, **fields):
-    demand = toy.demand(kind=kind, keys=KEYS[kind], **fields)
-    return (acquire if kind is READ else acquire_to_write)(toy.session, demand, toy.now)
+    request = toy.request(kind=kind, keys=KEYS[kind], **fields)
+    return (acquire if kind is READ else acquire_to_write)(toy.session, request, toy.now)
 
 
 def take(toy, kind, **fields):
@@ -58,7 +58,7 @@ def test_reader_of_another_lock_may_write(toy):
     take(toy, READ, name="x")
     toy.play(
         acquire_to_write(
-            toy.session, toy.demand("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)), toy.now
+            toy.session, toy.request("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)), toy.now
         ),
         (ASK[WRITE], toy.all_say(NEW)),
     )

@@ -43,8 +43,8 @@ def take(toy, pool):
             "timeout": 0.0,
             "holds": len(slots),
         }
-        demand = toy.demand(**{**options, **fields})
-        steps = acquire(toy.session, demand, pool.limit, toy.now)
+        request = toy.request(**{**options, **fields})
+        steps = acquire(toy.session, request, pool.limit, toy.now)
         granted = b",".join(b"%d" % slot for slot in slots)
         return toy.play(steps, (ASK, answers or toy.all_say(granted)))
 

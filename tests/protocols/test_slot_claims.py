@@ -55,8 +55,8 @@ class Bidder:
         toy = self.toy
         owner = toy.new_owner()
         fields = {"kind": SEMAPHORE, "keys": self.keys, "owner": owner, "timeout": timeout, **fields}
-        demand = toy.demand(holds=n, **fields)
-        return acquire(toy.session, demand, self.limit, toy.now)
+        request = toy.request(holds=n, **fields)
+        return acquire(toy.session, request, self.limit, toy.now)
 
     def play(self, *script, n=1, **fields):
         return self.toy.play(self.steps(n, **fields), *script)
@@ -464,7 +464,7 @@ def test_foreign_value_is_an_error(bidder):
     ],
 )
 def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict):
-    claim = SlotClaim(toy.session, toy.demand(kind=SEMAPHORE, holds=wanted, timeout=0.0), Limit(9))
+    claim = SlotClaim(toy.session, toy.request(kind=SEMAPHORE, holds=wanted, timeout=0.0), Limit(9))
     claim.place(0.0)
     tally = Tally([f"node{i}" for i in range(5)], claim.judge, claim.decide)
     for node, reply in enumerate(replies):

@@ -17,9 +17,9 @@ def test_maximum_that_is_not_written_back_is_found(monkeypatch):
 def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
     acquire = fenced_lock.acquire
 
-    def acquire_anew(session, demand, fence, now):
-        nested = session.holds.get(demand.keys.hold, demand.owner) is not None
-        state = yield from acquire(session, demand, fence, now)
+    def acquire_anew(session, request, fence, now):
+        nested = session.holds.get(request.keys.hold, request.owner) is not None
+        state = yield from acquire(session, request, fence, now)
         if nested and state is not None:
             state.fencing_token += 1
         return state

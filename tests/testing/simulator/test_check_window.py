@@ -80,11 +80,11 @@ def test_checker_finds_rounds_that_count_however_late(monkeypatch):
 def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch):
     acquire = rate.acquire
 
-    def give_back(session, demand, *args):
-        won = yield from acquire(session, demand, *args)
+    def give_back(session, request, *args):
+        won = yield from acquire(session, request, *args)
         if won:
-            release = Command(demand.kind.release, demand.keys.all, (demand.receipt.state.claim, 0, b""))
-            yield from tell(Tell(release, demand.owner))
+            release = Command(request.kind.release, request.keys.all, (request.receipt.state.claim, 0, b""))
+            yield from tell(Tell(release, request.owner))
         return won
 
     monkeypatch.setattr(rate, "acquire", give_back)

@@ -12,7 +12,7 @@ from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 from redsync._protocols.places import Arrival, Place, Waiting
 
-__all__ = ["Demand", "Receipt"]
+__all__ = ["AcquireRequest", "Receipt"]
 
 
 class Receipt:
@@ -32,7 +32,7 @@ class Receipt:
         self.state: HoldState | None = None
 
 
-class Demand(NamedTuple):
+class AcquireRequest(NamedTuple):
     """What an acquire wants.
 
     Attributes:
