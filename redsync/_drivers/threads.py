@@ -343,7 +343,7 @@ class ThreadRunner:
                     else:
                         reply = perform(effect, listening)
             except StopIteration as stop:
-                # No call here, see `Receipt`.
+                # No call here, see `Outcome`.
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
                     result: T = stop.value
                     return result

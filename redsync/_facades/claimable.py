@@ -105,8 +105,8 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             state = runner.run(self._acquire_steps(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
-            if request.receipt.state is not None:
-                self._undo(request.receipt.state, count)
+            if request.outcome.state is not None:
+                self._undo(request.outcome.state, count)
             raise
         # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
         # here: an interruption at its begin would find the lock held, and nobody to know.
@@ -166,9 +166,9 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             state = await runner.run(self._acquire_steps(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
-            if request.receipt.state is not None:
+            if request.outcome.state is not None:
                 with suppress(RedsyncError):
-                    await runner.run(self._undo_steps(request.receipt.state, count))
+                    await runner.run(self._undo_steps(request.outcome.state, count))
             raise
         # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
         self._crowded = state is None or state.queued

@@ -19,7 +19,7 @@ from redsync._core.runner import AnyHost, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
 from redsync._facades.hold import Hold
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import check, release
 from redsync._protocols.places import Arrival, Place
 from redsync.exceptions import NotOwnedError
@@ -90,7 +90,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             self._KIND,
             self._keys,
             self._claimant(),
-            Receipt(),
+            Outcome(),
             self._lease if lease is None else self._runner.session.timing.check_lease(lease),
             timeout,
             self._max_hold,

@@ -26,7 +26,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.timing import retry_delay
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, Saved
-from redsync._protocols.acquire_requests import Receipt
+from redsync._protocols.acquire_requests import Outcome
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
 
 __all__ = ["Attempt", "Course"]
@@ -46,7 +46,7 @@ class Attempt(Generic[HoldT]):
         busy: The lock that others held all the time; None if there was none.
     """
 
-    __slots__ = ("_deadline", "_holds", "_lease", "_locks", "_now", "_receipts", "_saved", "_timeout", "busy")
+    __slots__ = ("_deadline", "_holds", "_lease", "_locks", "_now", "_outcomes", "_saved", "_timeout", "busy")
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Attempt(Generic[HoldT]):
         self._deadline = self._now() + (timeout or 0.0)
         self._lease = lease
         self._saved = saved or {}
-        self._receipts: dict[Exclusive[Any, HoldT], Receipt] = {}
+        self._outcomes: dict[Exclusive[Any, HoldT], Outcome] = {}
         self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
         self.busy: Exclusive[Any, HoldT] | None = None
 
@@ -109,7 +109,7 @@ class Attempt(Generic[HoldT]):
         left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
         count, lease = self._saved.get(lock, (1, self._lease))
         request = lock._request(left if waits else 0.0, lease, count)
-        self._receipts[lock] = request.receipt
+        self._outcomes[lock] = request.outcome
         return lock._acquire_steps(lock._runner.session, request, lock._runner.now())
 
     def _settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> None:
@@ -127,7 +127,7 @@ class Attempt(Generic[HoldT]):
                 with suppress(RedsyncError):
                     yield lock, lock._release_steps(state, state.count) if self._saved else hold._release_steps()
         for lock in tied:
-            self._receipts.pop(lock, None)
+            self._outcomes.pop(lock, None)
             self._holds.pop(lock, None)
 
     def _is_over(self) -> bool:
@@ -135,9 +135,9 @@ class Attempt(Generic[HoldT]):
 
     def parts(self) -> list[tuple[Exclusive[Any, HoldT], HoldT]]:
         """Return what was acquired, also what no call has returned yet, in the order of the locks."""
-        for lock, receipt in self._receipts.items():
-            if receipt.state is not None and lock not in self._holds:
-                self._holds[lock] = lock._HOLD(lock._host, receipt.state, lock._tell_lost)
+        for lock, outcome in self._outcomes.items():
+            if outcome.state is not None and lock not in self._holds:
+                self._holds[lock] = lock._HOLD(lock._host, outcome.state, lock._tell_lost)
         return [(lock, self._holds[lock]) for lock in self._locks if lock in self._holds]
 
     def won(self) -> list[HoldT]:

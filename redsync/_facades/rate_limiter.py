@@ -25,7 +25,7 @@ from redsync._core.timing import check_timeout
 from redsync._facades.wrapping import OnBusy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
@@ -86,7 +86,7 @@ class _Limiter(Generic[RunnerT_co]):
     def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
         self._check_count(wanted)
         pool, session, owner = self._pool, self._runner.session, self._runner.new_owner()
-        request = AcquireRequest(pool.name, protocol.RATE, pool.keys, owner, Receipt(), timeout=timeout, holds=wanted)
+        request = AcquireRequest(pool.name, protocol.RATE, pool.keys, owner, Outcome(), timeout=timeout, holds=wanted)
         return protocol.acquire(session, request, pool, self._window, self._runner.now())
 
     def _available_steps(self) -> Steps[int]:

@@ -25,7 +25,7 @@ from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
 from redsync._protocols import semaphore as protocol
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import give_back
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
@@ -68,7 +68,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
             protocol.SEMAPHORE,
             self._pool.keys,
             self._runner.new_owner(),
-            Receipt(),
+            Outcome(),
             self._lease if lease is None else session.timing.check_lease(lease),
             timeout,
             self._max_hold,

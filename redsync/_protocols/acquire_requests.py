@@ -12,10 +12,10 @@ from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 from redsync._protocols.places import Arrival, Place, Waiting
 
-__all__ = ["AcquireRequest", "Receipt"]
+__all__ = ["AcquireRequest", "Outcome"]
 
 
-class Receipt:
+class Outcome:
     """What tells an interrupted caller whether its acquire had succeeded.
 
     The interruption may come when the protocol has ended and its result is on the way. It is written in the very step
@@ -40,7 +40,7 @@ class AcquireRequest(NamedTuple):
         kind: What is claimed.
         keys: The lock's keys.
         owner: For whom.
-        receipt: Where success is noted.
+        outcome: Where success is noted.
         lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
         timeout: Seconds to wait; 0.0 for one try, None for ever.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
@@ -54,7 +54,7 @@ class AcquireRequest(NamedTuple):
     kind: ClaimKind
     keys: LockKeys
     owner: Owner
-    receipt: Receipt
+    outcome: Outcome
     lease: float | None = None
     timeout: float | None = None
     max_hold: float | None = None

@@ -261,5 +261,5 @@ class Attempt:
     def _take_up(self, state: HoldState) -> HoldState:
         self._state = state
         self._claim.take_up(state)
-        self._request.receipt.state = state
+        self._request.outcome.state = state
         return state

@@ -27,7 +27,7 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import retry_delay
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
@@ -199,7 +199,7 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     if state.count and size:
         return False
     keys = latch.keys.setting
-    request = AcquireRequest(latch.name, FENCED_LOCK, keys, owner, Receipt(), _SETTING, 2 * _SETTING)
+    request = AcquireRequest(latch.name, FENCED_LOCK, keys, owner, Outcome(), _SETTING, 2 * _SETTING)
     claim = FencedClaim(session, request, Fence(keys, state.generation))
     hold = yield from acquire_new(session, request, claim, tally.at, tally.at)
     if hold is None:

@@ -81,7 +81,7 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
             listen(state, request)
             session.holds.watch(state)
             state.count += request.holds
-            request.receipt.state = state
+            request.outcome.state = state
             break
         if now >= deadline:
             raise no_quorum(request.name, tally)

@@ -62,7 +62,7 @@ def acquire(
     if last is not None and possession.is_held:
         # Lost while we waited. A release by whoever had it must not give back what it never had.
         yield from give_back(session, state)
-        request.receipt.state = None
+        request.outcome.state = None
         yield from lose(last, "the nodes gave it to another acquire of the same object")
         yield from check(last, now)
     possession.state, possession.acquired_by = state, acquirer

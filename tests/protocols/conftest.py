@@ -28,7 +28,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import Claim
 from redsync._protocols.fair_lock import FAIR_LOCK
@@ -104,7 +104,7 @@ class Toy:
     def request(self, name="x", **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))
         queue = Ticket if fields.get("kind") is FAIR_LOCK else Arrival
-        usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "receipt": Receipt(), "queue": queue}
+        usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "outcome": Outcome(), "queue": queue}
         return AcquireRequest(name, **{**usual, **fields})
 
     # What most tests begin or end with.

@@ -12,7 +12,7 @@ from redsync._core.keys import LockKeys
 from redsync._core.limits import Limit
 from redsync._core.quorum import Choice
 from redsync._core.slots import SlotKeys
-from redsync._protocols.acquire_requests import Receipt
+from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.claims import Claim
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.fenced_lock import FENCED_LOCK
@@ -122,15 +122,15 @@ def test_acquire_leaves_nothing_to_fill_up_where_all_nodes_are_a_quorum(make_toy
 
 
 def test_acquire_notes_success_on_its_receipt_and_nothing_else(toy):
-    receipt = Receipt()
+    outcome = Outcome()
     busy_then_won = [
         ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(receipt.state))),
+        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(outcome.state))),
     ]
     noted = []
-    state = toy.acquire(*busy_then_won, receipt=receipt)
+    state = toy.acquire(*busy_then_won, outcome=outcome)
     assert noted == [None]
-    assert receipt.state is state
+    assert outcome.state is state
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -185,13 +185,13 @@ def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
 @pytest.mark.parametrize("lateness", [0.0, 0.001, 60.0])
 def test_acquire_won_too_late_is_undone_and_not_returned(toy, lateness):
     late = toy.answers(NEW, NEW, NEW, None, None, takes=LEASE - DRIFT + lateness)
-    receipt = Receipt()
+    outcome = Outcome()
     with pytest.raises(QuorumError) as caught:
-        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0, receipt=receipt)
+        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0, outcome=outcome)
     assert [vote.choice for vote in caught.value.votes].count(Choice.GRANTED) == 3
     assert "0 of 5 nodes failed" not in str(caught.value)
     assert len(toy.session.holds) == 0
-    assert receipt.state is None
+    assert outcome.state is None
     assert toy.told[0].owed_to == ALL
 
 
@@ -329,12 +329,12 @@ def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
     script = acquire_scripts(make_toy())[way]
     for at in range(len(script)):
         toy = make_toy()
-        receipt = Receipt()
-        cleanup = toy.interrupt(toy.acquiring(receipt=receipt), acquire_scripts(toy)[way], at)
+        outcome = Outcome()
+        cleanup = toy.interrupt(toy.acquiring(outcome=outcome), acquire_scripts(toy)[way], at)
         queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
         assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
         assert len(toy.session.holds) == 0
-        assert receipt.state is None, "nobody is told of a success that was undone"
+        assert outcome.state is None, "nobody is told of a success that was undone"
         assert toy.alarms == 0
         undo = toy.told[-1]
         assert undo.command.args[0] == toy.commands[-1].args[0], "what was asked for last"
@@ -386,11 +386,11 @@ def test_acquire_interrupted_in_the_step_of_its_win_gives_the_claim_back(toy):
         raise KeyboardInterrupt
 
     toy.on_alarm = interrupt
-    receipt = Receipt()
+    outcome = Outcome()
     with pytest.raises(KeyboardInterrupt):
-        toy.acquire(("ask lock_acquire", won(toy)), "tell lock_abandon", receipt=receipt)
+        toy.acquire(("ask lock_acquire", won(toy)), "tell lock_abandon", outcome=outcome)
     assert len(toy.session.holds) == 0
-    assert receipt.state is None
+    assert outcome.state is None
     assert toy.told[-1].owed_to == ALL
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from redsync._protocols.acquire_requests import Receipt
+from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
@@ -34,17 +34,17 @@ def marks(toy):
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK], ids=lambda kind: kind.noun)
 def test_lock_that_a_quorum_hands_over_is_had_without_a_further_round(toy, kind):
-    receipt = Receipt()
+    outcome = Outcome()
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
     state = toy.acquire(
         (f"ask {kind.noun}_acquire for a place", refused),
         (SLEEP, toy.slept(0.2, handed=QUORUM)),
         kind=kind,
         crowded=True,
-        receipt=receipt,
+        outcome=outcome,
     )
     assert state.valid(toy.now)
-    assert receipt.state is state
+    assert outcome.state is state
     assert list(toy.session.holds) == [state]
     assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
@@ -87,11 +87,11 @@ def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
 
 def test_lock_handed_over_in_the_instant_of_the_deadline_is_had(toy):
     """As it would be by a last try."""
-    receipt = Receipt()
-    state = handed(toy, None, timeout=0.3, receipt=receipt)
+    outcome = Outcome()
+    state = handed(toy, None, timeout=0.3, outcome=outcome)
     assert toy.now == pytest.approx(1000.3)
     assert state.valid(toy.now)
-    assert receipt.state is state
+    assert outcome.state is state
 
 
 def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
@@ -243,12 +243,12 @@ def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(t
         raise KeyboardInterrupt
 
     toy.on_alarm = interrupt
-    receipt = Receipt()
-    steps = toy.acquiring(crowded=True, receipt=receipt)
+    outcome = Outcome()
+    steps = toy.acquiring(crowded=True, outcome=outcome)
     with pytest.raises(KeyboardInterrupt):
         toy.play(steps, (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=QUORUM)), "tell lock_abandon, leave")
     assert len(toy.session.holds) == 0
-    assert receipt.state is None
+    assert outcome.state is None
     assert toy.told[-1].owed_to == ALL
     assert toy.told[-1].owed_until >= 1000.0 + LEASE
 

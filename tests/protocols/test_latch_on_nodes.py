@@ -5,7 +5,7 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
@@ -352,7 +352,7 @@ def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, ca
     ada.set(2)
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
-    request = AcquireRequest("x", FENCED_LOCK, KEYS.setting, owner, Receipt(), 60.0, 0.0)
+    request = AcquireRequest("x", FENCED_LOCK, KEYS.setting, owner, Outcome(), 60.0, 0.0)
     assert world.run(
         acquire_new(session, request, FencedClaim(session, request, Fence(KEYS.setting)), world.now, world.now)
     )

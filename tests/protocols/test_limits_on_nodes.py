@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
@@ -31,7 +31,7 @@ class Program:
         """Take a permit whose rounds reach these nodes; the slots from a share `start` of the limit on come first."""
         owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
-        request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Receipt(), timeout=timeout)
+        request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Outcome(), timeout=timeout)
         session = replace(self.session, luck=lambda: start)
         state = self.world.run(acquire(session, request, limit, self.world.now), *reach)
         self.had += [state] if state else []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._protocols.acquire_requests import Receipt
+from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.holding import release
 from redsync._protocols.lease import lose
 from redsync._protocols.mutex import MUTEX, Possession, acquire
@@ -162,11 +162,11 @@ def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
 def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(toy, possession, handed):
     """Else who had the lost one would release what another thread of the same object has now."""
     first = take(toy, possession)
-    receipt = Receipt()
+    outcome = Outcome()
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     with pytest.raises(LeaseLostError, match="a reason"):
-        toy.play(*waiting_while(toy, possession, lost, handed=handed, receipt=receipt), "tell mutex_release")
-    assert receipt.state is None
+        toy.play(*waiting_while(toy, possession, lost, handed=handed, outcome=outcome), "tell mutex_release")
+    assert outcome.state is None
     assert possession.state is first
     assert list(toy.session.holds) == [first], "it has yet to be released"
 
@@ -204,9 +204,9 @@ def test_acquire_in_vain_leaves_the_possession_as_it_was(toy, possession):
 
 
 def test_acquire_interrupted_leaves_no_possession(toy, possession):
-    receipt = Receipt()
-    steps = acquiring(toy, possession, receipt=receipt)
+    outcome = Outcome()
+    steps = acquiring(toy, possession, outcome=outcome)
     assert toy.interrupt(steps, [("ask mutex_acquire", toy.all_say(NEW))], 0) == ["tell mutex_abandon"]
     assert not possession.is_held
-    assert receipt.state is None
+    assert outcome.state is None
     assert len(toy.session.holds) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.keys import LockKeys
 from redsync._core.quorum import Choice
-from redsync._protocols.acquire_requests import Receipt
+from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.lease import lose
 from redsync._protocols.lock import acquire
 from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
@@ -130,7 +130,7 @@ def test_acquire_that_is_called_off_leaves_queue_and_claims(toy, kind):
         (ASK[kind], toy.all_say([20_000, A, 0])),
         ("wait for wake-up", None),
     ]
-    assert toy.interrupt(acquiring(toy, kind, receipt=Receipt()), script, 2) == [f"tell {kind.noun}_abandon, leave"]
+    assert toy.interrupt(acquiring(toy, kind, outcome=Outcome()), script, 2) == [f"tell {kind.noun}_abandon, leave"]
 
 
 # Looking.

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, acquire
 from redsync.exceptions import QuorumError
@@ -31,7 +31,7 @@ class Program:
     def asking(self, *slots):
         """Return the steps of asking for as many permits; these slots are preferred."""
         limit = Limit(PERMITS)
-        request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Receipt(), timeout=0.0, holds=len(slots))
+        request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Outcome(), timeout=0.0, holds=len(slots))
         session = replace(self.session, luck=lambda: slots[0] / PERMITS)
         return acquire(session, request, limit, self.world.now)
 

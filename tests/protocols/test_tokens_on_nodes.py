@@ -5,7 +5,7 @@ import pytest
 from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
 from redsync._protocols import fenced_lock, lock
-from redsync._protocols.acquire_requests import AcquireRequest, Receipt
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
@@ -31,7 +31,7 @@ class Fenced(World):
     def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
-        request = AcquireRequest("x", FENCED_LOCK, KEYS, owner, Receipt(), timeout=timeout)
+        request = AcquireRequest("x", FENCED_LOCK, KEYS, owner, Outcome(), timeout=timeout)
         return self.run(fenced_lock.acquire(session, request, Fence(KEYS) if fresh else fence, self.now), *reach)
 
     def release(self, who, hold, *reach):
@@ -180,9 +180,9 @@ def test_clocks_that_differ_do_not_matter_while_nodes_remember(world):
 
 def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
     session, owner, fence = world.client("ada")
-    world.run(lock.acquire(session, AcquireRequest("x", LOCK, KEYS, owner, Receipt()), world.now))
+    world.run(lock.acquire(session, AcquireRequest("x", LOCK, KEYS, owner, Outcome()), world.now))
     with pytest.raises(KeyTypeError, match="no token"):
-        fenced_lock.acquire(session, AcquireRequest("x", FENCED_LOCK, KEYS, owner, Receipt()), fence, world.now)
+        fenced_lock.acquire(session, AcquireRequest("x", FENCED_LOCK, KEYS, owner, Outcome()), fence, world.now)
 
 
 # Data of before.

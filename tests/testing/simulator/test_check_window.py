@@ -83,7 +83,7 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
     def give_back(session, request, *args):
         won = yield from acquire(session, request, *args)
         if won:
-            release = Command(request.kind.release, request.keys.all, (request.receipt.state.claim, 0, b""))
+            release = Command(request.kind.release, request.keys.all, (request.outcome.state.claim, 0, b""))
             yield from tell(Tell(release, request.owner))
         return won
 
