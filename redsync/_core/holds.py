@@ -176,7 +176,7 @@ class HoldState:
         """What a release says besides the count: Redisson's channel."""
         return self.keys.channel
 
-    def strays(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
+    def mismatched(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
         """Return the bit set of the nodes that granted something else."""
         return 0
 

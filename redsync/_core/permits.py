@@ -66,7 +66,7 @@ class PermitState(HoldState):
         """The slots that remain, as a release says."""
         return write_slots(self.slots[: self.count])
 
-    def strays(self, votes: Votes) -> int:
+    def mismatched(self, votes: Votes) -> int:
         """Return the bit set of the nodes that answered, but did not grant just these slots.
 
         There other slots are to be exchanged, or a place is left in the line.

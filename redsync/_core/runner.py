@@ -33,7 +33,7 @@ class Session:
         nodes: How many nodes are configured.
         timing: The client's time settings.
         holds: What the client believes to hold.
-        luck: Returns a random number in [0, 1), for delays that spread contenders.
+        random: Returns a random number in [0, 1), for delays that spread contenders.
         record_key: Where the nodes keep the record of this client.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
         marks: Numbers that this client has not used before, to tell what belongs to which of its asks.
@@ -46,7 +46,7 @@ class Session:
     nodes: int
     timing: Timing
     holds: HoldTable
-    luck: Callable[[], float]
+    random: Callable[[], float]
     record_key: bytes = b""
     record: bytes = b""
     marks: Iterator[int] = field(default_factory=lambda: count(1))

@@ -112,16 +112,16 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def retry_delay(attempt: int, luck: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
-    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by bad luck.
+def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
+    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by bad random.
 
     Random over a span that doubles with each attempt: contenders that met once are spread further apart each time.
 
     Args:
         attempt: How many tries have failed, from 1.
-        luck: A random number in [0, 1).
+        random: A random number in [0, 1).
         shortest: The span after the first failure, in seconds.
         longest: The longest span, in seconds.
     """
     span = min(longest, shortest * 2.0 ** min(attempt - 1, 30))
-    return span * (0.25 + 0.75 * luck)
+    return span * (0.25 + 0.75 * random)

@@ -103,7 +103,7 @@ class AioRunner:
             len(self.nodes),
             self._timing,
             holds,
-            self._surroundings.luck,
+            self._surroundings.random,
             client_key(self.client_id),
             self._surroundings.describe().pack(),
         )
@@ -165,7 +165,7 @@ class AioRunner:
                 nodes=self.nodes,
                 client_id=self.client_id,
                 clock=self.now,
-                luck=self._surroundings.luck,
+                random=self._surroundings.random,
                 node_timeout=self._timing.node_timeout,
                 restart_guard=self._timing.restart_guard,
                 processes=self.session.processes,

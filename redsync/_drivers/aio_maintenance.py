@@ -47,7 +47,7 @@ class AioMaintenance:
         nodes: Sequence[Node],
         client_id: str,
         clock: Callable[[], float],
-        luck: Callable[[], float],
+        random: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
         processes: Processes,
@@ -70,7 +70,7 @@ class AioMaintenance:
             processes=processes,
             tell=tell,
             wake=self._wake,
-            luck=luck,
+            random=random,
         )
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None

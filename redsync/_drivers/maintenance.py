@@ -65,7 +65,7 @@ class Maintenance:
         nodes: Sequence[Node],
         client_id: str,
         clock: Callable[[], float],
-        luck: Callable[[], float],
+        random: Callable[[], float],
         node_timeout: float,
         restart_guard: float,
         processes: Processes,
@@ -100,7 +100,7 @@ class Maintenance:
             tell=tell,
             wake=self._waker_up,
             guard=self._settled,
-            luck=luck,
+            random=random,
         )
 
     # Life.

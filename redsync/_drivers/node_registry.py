@@ -76,7 +76,7 @@ class NodeRegistry:
         processes: Processes,
         tell: Callable[[Event], None],
         wake: Callable[[], None],
-        luck: Callable[[], float],
+        random: Callable[[], float],
         guard: threading.Condition | None = None,
     ) -> None:
         self._nodes: Final = nodes
@@ -87,7 +87,7 @@ class NodeRegistry:
         self._processes: Final = processes
         self._tell: Final = tell
         self._wake: Final = wake
-        self._luck: Final = luck
+        self._random: Final = random
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
         # Which nodes have said who they are, in a try to connect that has not ended yet.
@@ -128,7 +128,7 @@ class NodeRegistry:
         if reason is not None:
             node.last_error = node.excuse = reason
         failures = self._failures[node.index] = self._failures[node.index] + 1
-        pause = retry_delay(failures, self._luck(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
+        pause = retry_delay(failures, self._random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
         self._retry_at[node.index] = self._clock() + pause
 
     def note_tried(self, node: Node, error: str | None) -> None:

@@ -37,13 +37,13 @@ class Surroundings(NamedTuple):
 
     Attributes:
         clock: Returns the instant in seconds; never goes back.
-        luck: Returns a random number from 0 to 1.
+        random: Returns a random number from 0 to 1.
         new_id: Returns a UUID that nobody has had before, as text.
         describe: Returns the record of a client that is made now.
     """
 
     clock: Callable[[], float]
-    luck: Callable[[], float]
+    random: Callable[[], float]
     new_id: Callable[[], str]
     describe: Callable[[], ClientRecord]
 

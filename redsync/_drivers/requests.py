@@ -132,9 +132,9 @@ class Owed:
     unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until
     it is back nothing becomes pointless.
 
-    The same command is kept once, at its latest place: a waiter that undoes each of its tries, while the node is away,
-    owes it one undo. So there is an entry or two for each claim that lives, or lived within its lease. None of these is
-    ever dropped. Expired ones, of which a node that hangs for hours would collect any number, are: the node then keeps
+    The same command is kept once, at its latest place: a waiter that rolls each of its tries back, while the node is
+    away, owes it one rollback. So there is an entry or two for each claim that lives, or lived within its lease. None of
+    these is ever dropped. Expired ones, of which a node that hangs for hours would collect any number, are: the node then keeps
     such a claim for a lease once it goes on.
 
     Attributes:

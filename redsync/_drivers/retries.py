@@ -4,7 +4,7 @@ A node that runs a slow script (BUSY), loads its data, can't save it, or is out 
 sent again until they are executed, or pointless: one at first, with growing pauses; when it is executed, more and more
 of the others follow. So a node in trouble is asked little, and one that is well again gets all of it soon.
 
-**Order.** Sent again behind a later command about the same claim, an undoing would end what that command has made. So
+**Order.** Sent again behind a later command about the same claim, a rollback would end what that command has made. So
 what was answered by an error waits while such a command is under way, and is dropped once one was executed: whoever
 sent that knows of everything that the node may keep, and gives it back in turn.
 

@@ -40,12 +40,12 @@ class _AnyLatch(Generic[RunnerT_co]):
     ) -> None:
         self._host = host
         self._runner = host.runner
-        patience = check_timeout(True, timeout)
-        if patience is None:
+        checked = check_timeout(True, timeout)
+        if checked is None:
             raise ValueError("a count-down is not tried for ever: its timeout is a number of seconds")
         if not 0 < keep <= MAX_LEASE:
             raise ValueError(f"a latch is kept for a number of seconds, up to a year, not {keep!r}")
-        self._timeout, self._keep = patience, float(keep)
+        self._timeout, self._keep = checked, float(keep)
         self._latch = protocol.Latch(name, LatchKeys.of(host.prefix, encode_name(name)), self._keep)
 
     @property
@@ -60,7 +60,7 @@ class _AnyLatch(Generic[RunnerT_co]):
     def _count_down_steps(self, n: int) -> Steps[None]:
         runner, n = self._runner, _check_number(n)
         return protocol.count_down(
-            runner.session, self._latch, runner.owner(), runner.now(), n=n, patience=self._timeout
+            runner.session, self._latch, runner.owner(), runner.now(), n=n, timeout=self._timeout
         )
 
     def _count_steps(self) -> Steps[int]:

@@ -81,7 +81,7 @@ class Attempt(Generic[HoldT]):
                     yield None
                 yield from self._give_back(tied)
                 failures += 1
-                pause = self._now() + retry_delay(failures, busy._runner.session.luck())
+                pause = self._now() + retry_delay(failures, busy._runner.session.random())
                 yield busy, wait(Wait(pause if self._timeout is None else min(pause, self._deadline)))
                 tied.sort(key=lambda lock: lock is not busy)
         yield None

@@ -26,10 +26,10 @@ from redsync._protocols.places import Nowhere
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
-def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, luck: float) -> float:
+def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:
     """Return for how many seconds to sleep after so many tries."""
     if backoff is None:
-        return retry_delay(tries, luck)
+        return retry_delay(tries, random)
     pause = backoff(tries)
     if not 0 <= pause < math.inf:
         raise ValueError(f"the backoff of lock {name!r} is a number of seconds from 0 on, not {pause!r}")

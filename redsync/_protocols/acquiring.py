@@ -1,26 +1,25 @@
-"""Acquiring: asking for a new claim, waiting for it, undoing what came of a try. Shared by all that is claimed.
+"""Acquiring: ask for a new claim, wait for it, roll back what came of a try. Shared by all that is claimed.
 
-Whatever the reason a round was not won for, its claims are undone on all nodes, unless all that were asked have
-refused, or the same is asked for again at once, now with a place in the queue. Then:
+A round that was not won is rolled back on all nodes. There are two exceptions: each node that was asked has refused, or
+the attempt asks for the same again at once, now with a place in the queue. What comes next depends on why it was lost:
 
-* *without quorum* (too many nodes failed): an error at once when not blocking; else try again, with growing pauses,
+* *without quorum* (too many nodes failed): an error at once when not blocking; else another try, after a growing pause,
   until the deadline, and without a place that others would have to wait for;
-* *split vote* (contenders hold a minority each, so nobody can win): try again after a short random pause that grows;
+* *split vote* (contenders hold a minority each, so nobody can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
 **Handed over.** A node that frees a lock claims it for the head of the queue in the same step, for as long as it would
-have kept the place, and says so with the *mark* of the ask that it answers. A quorum of these are as good as votes, and
-are believed from the instant of that ask. An undo may take away what was handed over since, so after one nothing counts
-that is handed over until the next ask, which has another mark. It is taken up only while half of its time is left, for
-the watchdog has to lengthen it; else we ask, and find our claims there.
+have kept the place. It says so with the *mark* of the ask that it answers. A quorum of such messages counts like votes,
+and the hold is believed from the instant of that ask. A rollback may take away what was handed over since. So after a
+rollback no hand-over counts until the next ask, which has another mark. The hold is taken up only while half of its
+time is left, because the watchdog has to lengthen it; else the attempt asks, and finds its claims there.
 
-**Each try after an undo is a claim of its own**, with a number that no try before had. So an undo that comes late, over
-a connection that was given up, finds nothing of what was asked for since. The place in the queue goes on: it belongs to
-the owner. A try without an undo before it repeats its claim, and finds it where it was granted.
+**Each try after a rollback is a claim of its own**, with a number that no try before had. So a rollback that arrives
+late, over a connection that was given up, finds nothing of what was asked for since. The place in the queue goes on: it
+belongs to the owner. A try without a rollback before it repeats its claim, and finds it where it was granted.
 
-What is claimed is a matter of the claim, see `claims`; who is served first, of the place, see `places`. Here neither is
-known by name.
+What is claimed is decided in `claims`, and who is served first in `places`. This loop knows neither by name.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def acquire_new(
             now = tally.at
             if tally.won and not claim.is_settled(tally):
                 attempt.note(tally, now)
-                tally, now = yield from claim.settle(tally, attempt.id, attempt.patience)
+                tally, now = yield from claim.settle(tally, attempt.id, attempt.timeout_at)
             if tally.won and now < (believed_until := claim.valid_until(tally)):
                 return attempt.hold(tally, now, believed_until)
             attempt.note(tally, now)
@@ -70,11 +69,11 @@ def acquire_new(
             was_held, held = held, not mute
             turn.note(mute=mute)
             if refusal is None and attempt.repeats(tally, over=over):
-                # What some nodes may have granted is asked for again at once, and counts then: nothing to undo yet.
+                # What some nodes may have granted is asked for again at once, and counts then: no rollback yet.
                 continue
             leave = over or (mute and attempt.place.suspend())
             if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):
-                yield from attempt.undo(leave=leave)
+                yield from attempt.roll_back(leave=leave)
             settled = over
             if over:
                 attempt.conclude(tally, now, refusal, mute=mute, was_held=was_held)

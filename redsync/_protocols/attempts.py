@@ -1,4 +1,4 @@
-"""One acquire's attempt: what has been asked of which nodes, enough to undo it at any point; see `acquiring`.
+"""One acquire's attempt: what has been asked of which nodes, enough to roll it back at any point; see `acquiring`.
 
 It knows neither what is claimed (`claims`) nor how one waits (`places`).
 """
@@ -14,7 +14,7 @@ from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
-from redsync._protocols.lease import abandon, renew_at
+from redsync._protocols.lease import renew_at, rollback
 from redsync._protocols.rounds import no_quorum, time_left
 from redsync.exceptions import RedsyncError
 
@@ -31,7 +31,7 @@ _LAST_TRY = 0.03
 
 
 class Attempt:
-    """What one acquire has done so far: enough to undo it at any point.
+    """What one acquire has done so far: enough to roll it back at any point.
 
     Attributes:
         id: What nodes keep for the claim, unlike that of any other.
@@ -72,7 +72,7 @@ class Attempt:
         self.id = request.owner.claim(next(session.claims))
         self.place = claim.place(started)
         self.deadline = request.deadline(started)
-        # Bit sets: nodes asked since the last undo, those of them that may have granted, and all that were ever asked.
+        # Bit sets: nodes asked since the last rollback, those of them that may have granted, and all ever asked.
         self._asked = self._doubtful = self._touched = 0
         self._kept_until = self._asked_at = 0.0
         self._asking = self._left = self._repeats = self._hurried = False
@@ -81,7 +81,7 @@ class Attempt:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a node that was asked since the last undo may have granted."""
+        """Whether a node that was asked since the last rollback may have granted."""
         return self._doubtful != 0
 
     @property
@@ -94,8 +94,8 @@ class Attempt:
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
         claim, place = self._claim, self.place
-        patience = self.patience(now)
-        self._hurried = patience < claim.round_timeout
+        timeout = self.timeout_at(now)
+        self._hurried = timeout < claim.round_timeout
         self._asking, self._left = True, False
         self._tries += 1
         if not self._repeats:
@@ -104,12 +104,12 @@ class Attempt:
         command = claim.ask(self.id, place.ask(now))
         self._mark, self._asked_at = place.mark, now
         kept = max(claim.lease, place.kept) if place.taken else claim.lease
-        self._kept_until = max(self._kept_until, now + patience + kept)
+        self._kept_until = max(self._kept_until, now + timeout + kept)
         return Broadcast(
             command,
             self._request.owner,
             claim.judge,
-            patience,
+            timeout,
             claim.guard,
             decide=claim.decide,
             listen=self._wake_key,
@@ -117,7 +117,7 @@ class Attempt:
             late=True,
         )
 
-    def patience(self, now: float) -> float:
+    def timeout_at(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""
         usual = self._claim.round_timeout
         return min(usual, max(self.deadline - now, _LAST_TRY)) if self._request.timeout else usual
@@ -132,7 +132,7 @@ class Attempt:
         self._kept_until = max(self._kept_until, now + self._claim.lease)
 
     def repeats(self, tally: Tally, *, over: bool) -> bool:
-        """Record a round without success; return whether to ask again at once, without an undo before."""
+        """Record a round without success; return whether to ask again at once, without a rollback before."""
         claim = self._claim
         if tally.won:
             self._repeats = claim.insist(tally)
@@ -150,7 +150,7 @@ class Attempt:
 
     # Undoing.
 
-    def undo(self, *, leave: bool) -> Steps[None]:
+    def roll_back(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""
         request, place = self._request, self.place
         leave = place.taken and (leave or place.unsettled)
@@ -161,7 +161,7 @@ class Attempt:
         owed_to = self._session.all_nodes if self._asking else self._touched if leave else self._asked
         back = () if leave else self._claim.given_back()
         until = self._kept_until
-        drop = abandon(
+        drop = rollback(
             request.kind, request.keys, request.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until
         )
         if back:
@@ -188,7 +188,7 @@ class Attempt:
             self._session.holds.remove(self._state)
             self._state = None
         if self._asking or self._touched:
-            yield from self.undo(leave=True)
+            yield from self.roll_back(leave=True)
 
     def conclude(self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
         """End an acquire whose time is up: return if others hold it, else raise the reason."""
@@ -202,15 +202,15 @@ class Attempt:
 
     def sleep(self, tally: Tally, now: float, *, mute: bool) -> Wait:
         """Return the sleep before the next try."""
-        luck = self._session.luck()
+        random = self._session.random()
         if mute:
             self._failures += 1
-            pause = retry_delay(self._failures, luck, shortest=0.02, longest=0.25)
+            pause = retry_delay(self._failures, random, shortest=0.02, longest=0.25)
             return Wait(self.deadline, retry_at=now + pause)
-        pause = self.place.pause(self._tries, luck, lambda: self._usual_pause(tally, luck))
+        pause = self.place.pause(self._tries, random, lambda: self._usual_pause(tally, random))
         return Wait(min(self.deadline, now + pause), self._wake_key, self._session.quorum, _GRACE, self._mark)
 
-    def _usual_pause(self, tally: Tally, luck: float) -> float:
+    def _usual_pause(self, tally: Tally, random: float) -> float:
         """Return how many seconds to sleep after a refusal."""
         if self._claim.is_split(tally):
             # From now on each try takes a place, in the same step that refuses it. But if we have just left the queue,
@@ -218,9 +218,9 @@ class Attempt:
             if not self._left:
                 self._queue(tally)
             self._splits += 1
-            return retry_delay(self._splits, luck, longest=0.05)
+            return retry_delay(self._splits, random, longest=0.05)
         self._failures = self._splits = 0
-        return min(time_left(tally) + 0.001 + self._claim.spread * luck, self.place.patience(tally, luck))
+        return min(time_left(tally) + 0.001 + self._claim.spread * random, self.place.longest_pause(tally, random))
 
     # Succeeding.
 

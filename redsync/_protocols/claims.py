@@ -114,8 +114,8 @@ class Claim:
         """Record a round that was won; return whether it counts as it is."""
         return True
 
-    def settle(self, tally: Tally, claim: bytes, patience: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
-        """Make a round count that was won; `patience(now)`: for how many seconds a further round may wait."""
+    def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
+        """Make a round count that was won; `timeout_at(now)`: for how many seconds a further round may wait."""
         yield from ()
         return Settlement(tally, tally.at)
 
@@ -147,7 +147,7 @@ class Claim:
         return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
-        """Return the arguments by which an undo restores the place; empty if nodes keep it anyway."""
+        """Return the arguments by which a rollback restores the place; empty if nodes keep it anyway."""
         return ()
 
     # The hold.

@@ -9,7 +9,7 @@ from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, te
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.runner import Session
-from redsync._protocols.lease import expire, forsake, lose, tell_end
+from redsync._protocols.lease import expire, lose, rollback_of, tell_end
 from redsync._protocols.renewal import renew
 from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -77,7 +77,7 @@ def release(
         # Interrupted, perhaps before a byte was sent: renewals end, so nothing may be left on the nodes.
         if not state.count:
             session.holds.remove(state)
-            yield from tell(forsake(state, leave=True))
+            yield from tell(rollback_of(state, leave=True))
         raise
     finally:
         yield from tell_end(state)
@@ -104,7 +104,7 @@ def give_back(session: Session, state: HoldState) -> Steps[None]:
         # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
         session.holds.remove(state)
         if state.lost is None:
-            yield from tell(forsake(state, leave=True))
+            yield from tell(rollback_of(state, leave=True))
         raise
     finally:
         yield from tell_end(state)

@@ -70,7 +70,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
     awaited, failures, opened, written = math.inf, 0, False, False
     try:
         while True:
-            tally = yield from caller.exchange(now, patience=deadline - now, waits=True)
+            tally = yield from caller.exchange(now, timeout=deadline - now, waits=True)
             now, state = tally.at, latch.known
             if tally.won:
                 opened = state.count == 0 or state.generation > awaited
@@ -91,7 +91,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             if failures:
                 now = (yield from wait(_retry(caller, failures, deadline, now))).at
             else:
-                until = min(deadline, now + 0.5 + session.luck())
+                until = min(deadline, now + 0.5 + session.random())
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
         # Also where it was open at once: a node that has not heard of that keeps a place.
@@ -101,11 +101,11 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
 
 def _retry(caller: Caller, failures: int, deadline: float, now: float) -> Wait:
     """Return the sleep before a round is repeated that found no quorum."""
-    pause = retry_delay(failures, caller.session.luck(), shortest=0.02, longest=0.25)
+    pause = retry_delay(failures, caller.session.random(), shortest=0.02, longest=0.25)
     return Wait(deadline, retry_at=now + pause)
 
 
-def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, patience: float) -> Steps[None]:
+def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, timeout: float) -> Steps[None]:
     """Count `n` down; nothing if it is open or was never set.
 
     Raises:
@@ -116,7 +116,7 @@ def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: i
     arrivals = table.setdefault(key, Arrivals())
     arrivals.running += 1
     try:
-        yield from _arrive(Caller(session, latch, owner), arrivals, n, now, now + patience)
+        yield from _arrive(Caller(session, latch, owner), arrivals, n, now, now + timeout)
     finally:
         arrivals.running -= 1
         if not arrivals.running and not arrivals.doubt:

@@ -140,7 +140,7 @@ class Caller:
         return Command(EXCHANGE, self.latch.keys.all, args + state.words())
 
     def exchange(
-        self, now: float, decide: _Decide = is_known, *, patience: float = math.inf, waits: bool = False
+        self, now: float, decide: _Decide = is_known, *, timeout: float = math.inf, waits: bool = False
     ) -> Steps[Tally]:
         """Tell all nodes what is known, and learn what they know."""
         latch = self.latch
@@ -156,7 +156,7 @@ class Caller:
                 self.command(latch.known, waits=waits),
                 self.owner,
                 _read,
-                min(self.session.timing.node_timeout, max(patience, _LAST_TRY)),
+                min(self.session.timing.node_timeout, max(timeout, _LAST_TRY)),
                 decide=decide,
                 listen=self.wake_key if waits else None,
                 late=True,

@@ -12,7 +12,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 
-__all__ = ["abandon", "expire", "forsake", "lose", "milliseconds", "renew_at", "tell_end", "wait_end"]
+__all__ = ["expire", "lose", "milliseconds", "renew_at", "rollback", "rollback_of", "tell_end", "wait_end"]
 
 
 def milliseconds(seconds: float) -> int:
@@ -25,7 +25,7 @@ def renew_at(sent_at: float, lease: float) -> float:
     return sent_at + lease / 3
 
 
-def abandon(
+def rollback(
     kind: ClaimKind,
     keys: LockKeys,
     owner: Owner,
@@ -40,10 +40,10 @@ def abandon(
     return Tell(command, owner, owed_to, owed_until)
 
 
-def forsake(state: HoldState, *, leave: bool) -> Tell:
+def rollback_of(state: HoldState, *, leave: bool) -> Tell:
     """Return the effect that drops a hold's claim on all nodes that may keep it; `abandon` for what was held."""
     touched, until = state.touched, state.kept_until
-    return abandon(state.kind, state.keys, state.owner, state.claim, leave=leave, owed_to=touched, owed_until=until)
+    return rollback(state.kind, state.keys, state.owner, state.claim, leave=leave, owed_to=touched, owed_until=until)
 
 
 def lose(state: HoldState, reason: str) -> Steps[None]:
@@ -53,7 +53,7 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
     state.lost = reason
     try:
         # A place may be left on a node that was not asked, or refused, when the others granted.
-        yield from tell(forsake(state, leave=True))
+        yield from tell(rollback_of(state, leave=True))
     finally:
         # Also if an interruption comes first: that the hold is lost is told in any case.
         try:

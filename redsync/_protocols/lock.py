@@ -20,7 +20,7 @@ from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import EXISTING, read_by_arrival
 from redsync._protocols.claims import Claim, listen
 from redsync._protocols.holding import check
-from redsync._protocols.lease import forsake, lose, milliseconds
+from redsync._protocols.lease import lose, milliseconds, rollback_of
 from redsync._protocols.rounds import no_quorum
 
 __all__ = ["LOCK", "acquire"]
@@ -86,14 +86,14 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
         if now >= deadline:
             raise no_quorum(request.name, tally)
         failures += 1
-        pause = retry_delay(failures, session.luck(), shortest=0.02, longest=0.25)
+        pause = retry_delay(failures, session.random(), shortest=0.02, longest=0.25)
         until = min(deadline, state.valid_until)
         now = (yield from wait(Wait(until, retry_at=now + pause))).at
     return now
 
 
 def _ask_again(session: Session, request: AcquireRequest, state: HoldState, now: float, lease: float) -> Steps[Tally]:
-    """Ask all nodes for one count more; undo it if the hold was given back meanwhile."""
+    """Ask all nodes for one count more; roll that back if the hold was given back meanwhile."""
     args = (state.claim, state.count + request.holds, milliseconds(lease), 0)
     timeout = session.timing.round_timeout(lease)
     command = Command(request.kind.acquire, (request.keys.lock,), args)
@@ -105,5 +105,5 @@ def _ask_again(session: Session, request: AcquireRequest, state: HoldState, now:
         raise
     finally:
         if not state.live:
-            yield from tell(forsake(state, leave=False))
+            yield from tell(rollback_of(state, leave=False))
     return tally

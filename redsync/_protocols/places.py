@@ -35,7 +35,7 @@ from redsync._protocols.answers import read_by_arrival, read_by_ticket
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, told
 
-__all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "highest_ticket", "patience"]
+__all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "highest_ticket", "usual_pause"]
 
 PLACE_KEPT = 3.0
 """Seconds for which nodes keep a place at most; each ask renews it. One who stopped holds up others for that long."""
@@ -152,22 +152,22 @@ class Place(ABC):
     def leave(self) -> None:
         """Take note that the nodes have been told to forget it."""
 
-    def pause(self, tries: int, luck: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
+    def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
         """Return for how many seconds to sleep; `usual`: returns when the holder's time is up, or a look is due."""
         return usual()
 
     @abstractmethod
-    def patience(self, tally: Tally, luck: float) -> float:
+    def longest_pause(self, tally: Tally, random: float) -> float:
         """Return for how many seconds to wait for a wake-up before looking again."""
 
     def _mark(self) -> bytes | None:
         return None if self._marks is None else b"%d" % next(self._marks)
 
 
-def patience(tally: Tally, luck: float, kept: float) -> float:
+def usual_pause(tally: Tally, random: float, kept: float) -> float:
     """Return 0.5 to 1.5 s, or longer for who is far behind."""
     ahead = min((refusal.ahead for refusal in told(tally) if refusal.ahead >= 0), default=0)
-    return min((0.5 + luck) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
+    return min((0.5 + random) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
 
 
 class Arrival(Place):
@@ -205,8 +205,8 @@ class Arrival(Place):
     def leave(self) -> None:
         self.taken = False
 
-    def patience(self, tally: Tally, luck: float) -> float:
-        return patience(tally, luck, self.kept)
+    def longest_pause(self, tally: Tally, random: float) -> float:
+        return usual_pause(tally, random, self.kept)
 
 
 class Ticket(Place):
@@ -262,15 +262,15 @@ class Ticket(Place):
     def leave(self) -> None:
         self._ticket, self.taken = 0, False
 
-    def patience(self, tally: Tally, luck: float) -> float:
-        return patience(tally, luck, self.kept)
+    def longest_pause(self, tally: Tally, random: float) -> float:
+        return usual_pause(tally, random, self.kept)
 
 
 class Nowhere(Place):
     """No place: nothing is left on the nodes."""
 
     def __init__(self, backoff: Callable[[int, float], float], waiting: Waiting) -> None:
-        """Wait without a place; `backoff(tries, luck)` says for how many seconds to sleep after so many tries."""
+        """Wait without a place; `backoff(tries, random)` says for how many seconds to sleep after so many tries."""
         super().__init__(waiting)
         self._backoff = backoff
 
@@ -286,8 +286,8 @@ class Nowhere(Place):
     def leave(self) -> None:
         """There is none."""
 
-    def pause(self, tries: int, luck: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
-        return self._backoff(tries, luck)
+    def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
+        return self._backoff(tries, random)
 
-    def patience(self, tally: Tally, luck: float) -> float:  # noqa: ARG002
+    def longest_pause(self, tally: Tally, random: float) -> float:  # noqa: ARG002
         return 0.0

@@ -43,10 +43,10 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
     if state is None:
         return False
     queued = claim.has_queued
-    if queued or (state.tally is not None and state.strays(state.tally.all_votes)):
+    if queued or (state.tally is not None and state.mismatched(state.tally.all_votes)):
         # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
         rest = Command(request.kind.release, request.keys.all, (state.claim, state.count, state.rest))
-        # The time of slots runs out. But a node that hangs, or is owed an undoing that gives the place back, would keep
+        # The time of slots runs out. But a node that hangs, or is owed a rollback that gives the place back, would keep
         # that for one who was served: so this is owed to it for as long as that.
         owed_to = state.touched if queued else 0
         yield from tell(Tell(rest, request.owner, owed_to, state.kept_until))
@@ -71,7 +71,7 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
     left = (left if math.isfinite(left) else longest) + rounds * longest
     # They may look that much later than they could be served, if others have left the line.
-    return window.retry_after(left) + (window.patience(1.0, awaited / pool.limit.permits) if awaited else 0.0)
+    return window.retry_after(left) + (window.longest_pause(1.0, awaited / pool.limit.permits) if awaited else 0.0)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:

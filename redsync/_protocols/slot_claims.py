@@ -54,7 +54,7 @@ class SlotClaim(Claim):
         """Begin to claim; `limit`: what is known of the semaphore's limit, to be kept up to date."""
         super().__init__(session, request)
         self._limit = limit
-        self._search = SlotSearch(request.holds, limit, session.luck)
+        self._search = SlotSearch(request.holds, limit, session.random)
         self.contested = self._newer = False
 
     @property
@@ -91,7 +91,7 @@ class SlotClaim(Claim):
         unheard = len(tally.nodes) - heard - tally.failed
         if tally.without_quorum or not unheard:
             return Verdict.LOST
-        # With a place in line it waits for every node: one that is not heard may have granted, which needs an undo.
+        # With a place in line it waits for every node: one that is not heard may have granted, and needs a rollback.
         if self._line.has_ticket or least + unheard >= tally.quorum or heard < tally.quorum:
             return Verdict.PENDING
         # The nodes heard so far can't win these slots, but perhaps others; if not, the rest is needed.

@@ -1,6 +1,6 @@
 """Lines: how an acquire that was refused slots waits for room, by ticket; see `places`.
 
-Nodes keep with each place how many slots it waits for. A grant takes the place away. So an undo gives it back to an
+Nodes keep with each place how many slots it waits for. A grant takes the place away. So a rollback gives it back to an
 acquire that goes on waiting.
 """
 
@@ -10,7 +10,7 @@ from redsync._core.effects import Arg
 from redsync._core.limits import Limit
 from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.places import Place, Waiting, highest_ticket, patience
+from redsync._protocols.places import Place, Waiting, highest_ticket, usual_pause
 from redsync._protocols.rounds import told
 from redsync._protocols.windows import Window
 
@@ -40,7 +40,7 @@ class SlotLine(Place):
         return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
     def given_back(self, wanted: int) -> tuple[Arg, ...]:
-        """Return the arguments by which an undo restores the place that grants took away; empty if there is none."""
+        """Return the arguments by which a rollback restores the place that grants took away; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
 
     def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
@@ -66,8 +66,8 @@ class SlotLine(Place):
     def leave(self) -> None:
         self._ticket, self.taken = 0, False
 
-    def patience(self, tally: Tally, luck: float) -> float:
-        return patience(tally, luck, self.kept)
+    def longest_pause(self, tally: Tally, random: float) -> float:
+        return usual_pause(tally, random, self.kept)
 
 
 class WindowLine(SlotLine):
@@ -79,6 +79,6 @@ class WindowLine(SlotLine):
         self._limit = limit
         self.kept = window.place_kept
 
-    def patience(self, tally: Tally, luck: float) -> float:
+    def longest_pause(self, tally: Tally, random: float) -> float:
         ahead = min((refusal.ahead for refusal in told(tally)), default=0)
-        return self._window.patience(luck, ahead / self._limit.permits)
+        return self._window.longest_pause(random, ahead / self._limit.permits)

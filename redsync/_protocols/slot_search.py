@@ -37,17 +37,17 @@ class SlotSearch:
         tells: Whether they were asked to tell what is taken.
     """
 
-    def __init__(self, wanted: int, limit: Limit, luck: Callable[[], float]) -> None:
+    def __init__(self, wanted: int, limit: Limit, random: Callable[[], float]) -> None:
         self._wanted = wanted
         self._limit = limit
-        self._luck = luck
+        self._random = random
         self.version, self.permits, self.tells = limit.version, limit.permits, False
         self.begin()
 
     def begin(self) -> None:
         """Begin another try: nothing is known of what nodes have free."""
         self._rounds = 0
-        self._start = int(self._luck() * self._limit.permits)
+        self._start = int(self._random() * self._limit.permits)
         self._exact: tuple[int, ...] = ()
         # By node, what it took at first, and how far it had to go for that: what it passed over is taken there.
         self._first: dict[int, tuple[int, ...]] = {}

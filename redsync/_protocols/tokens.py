@@ -103,10 +103,10 @@ class Fence:
             self.latest = max(token, self.latest)
         return token, is_level
 
-    def level(self, owner: Owner, claim: bytes, token: int, patience: float) -> Steps[Tally]:
+    def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
         """Raise a quorum of nodes that keep the claim to a token; return the round in which that was tried."""
         command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
-        written = yield from broadcast(Broadcast(command, owner, _stands, patience))
+        written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
         if written.won:
             self.latest = max(token, self.latest)
         elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
@@ -139,11 +139,11 @@ class FencedClaim(Claim):
         self._token, is_level = self._fence.read(tally)
         return is_level
 
-    def settle(self, tally: Tally, claim: bytes, patience: Callable[[float], float]) -> Steps[Settlement]:
+    def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:
         """Raise a quorum to the token."""
         at = tally.at
         while True:
-            written = yield from self._fence.level(self._request.owner, claim, self._token, patience(at))
+            written = yield from self._fence.level(self._request.owner, claim, self._token, timeout_at(at))
             at = written.at
             if written.won:
                 return Settlement(tally, at)

@@ -81,7 +81,7 @@ def _bare(session: Session, now: float) -> list[HoldState]:
         if state.lost is None and state.fill_at <= now < state.valid_until:
             tally, state.tally = state.tally, None
             votes = tally and tally.all_votes
-            if votes is None or state.strays(votes) or is_bare(session, session.nodes - votes.backers.bit_count()):
+            if votes is None or state.mismatched(votes) or is_bare(session, session.nodes - votes.backers.bit_count()):
                 bare.append(state)
             else:
                 state.fill_at = math.inf

@@ -121,7 +121,7 @@ class Window:
         """Return for how many seconds to wait by this clock until nodes have counted so many by theirs."""
         return left * (1 + self._timing.drift_factor)
 
-    def patience(self, luck: float, ahead: float = 0.0) -> float:
+    def longest_pause(self, random: float, ahead: float = 0.0) -> float:
         """Return for how many seconds to sleep at most before looking again; often enough to keep the place.
 
         Those who wait before us, for so many windows `ahead`, may leave the line: then our turn comes sooner
@@ -130,4 +130,4 @@ class Window:
         longest = self.place_kept / 2
         if ahead:
             longest = min(longest, max(self.per / 4, _LEAST_PAUSE) * (1 + ahead))
-        return longest * (0.8 + 0.2 * luck)
+        return longest * (0.8 + 0.2 * random)

@@ -293,4 +293,4 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
 
 
 def test_lock_has_no_strays():
-    assert new_state().strays(Tally(["a", "b", "c"], bool)) == 0
+    assert new_state().mismatched(Tally(["a", "b", "c"], bool)) == 0

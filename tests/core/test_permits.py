@@ -22,7 +22,7 @@ def test_nodes_that_answered_otherwise_than_the_quorum_are_strays():
     for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
         tally.record(i, answer)
     tally.fail(3, "down")
-    assert permit.strays(tally) == 0b0110
+    assert permit.mismatched(tally) == 0b0110
 
 
 def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():

@@ -217,31 +217,31 @@ def test_check_timeout_refuses_what_is_no_number(timeout):
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
 @settings(derandomize=True)
-def test_retry_delay_lies_within_its_span(attempt, luck, shortest, longest):
-    delay = retry_delay(attempt, luck, shortest=shortest, longest=longest)
+def test_retry_delay_lies_within_its_span(attempt, random, shortest, longest):
+    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
     assert 0 < delay < longest
     assert delay >= 0.25 * min(shortest, longest)
 
 
 @given(st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0))
 @settings(derandomize=True)
-def test_retry_delay_spans_the_shortest_after_the_first_failure(luck, shortest):
+def test_retry_delay_spans_the_shortest_after_the_first_failure(random, shortest):
     """`shortest`: the span after the first failure."""
-    assert retry_delay(1, luck, shortest=shortest, longest=10.0) <= shortest
+    assert retry_delay(1, random, shortest=shortest, longest=10.0) <= shortest
 
 
 @given(st.integers(1, 20), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1e-3))
 @settings(derandomize=True)
-def test_retry_delay_doubles_until_the_longest(attempt, luck, shortest):
-    one = retry_delay(attempt, luck, shortest=shortest, longest=0.1)
-    two = retry_delay(attempt + 1, luck, shortest=shortest, longest=0.1)
-    assert two == pytest.approx(min(2 * one, retry_delay(1000, luck, shortest=0.1, longest=0.1)))
+def test_retry_delay_doubles_until_the_longest(attempt, random, shortest):
+    one = retry_delay(attempt, random, shortest=shortest, longest=0.1)
+    two = retry_delay(attempt + 1, random, shortest=shortest, longest=0.1)
+    assert two == pytest.approx(min(2 * one, retry_delay(1000, random, shortest=0.1, longest=0.1)))
 
 
 @given(st.integers(1, 100), st.floats(0, 0.9), st.floats(0.01, 0.09))
 @settings(derandomize=True)
-def test_retry_delay_spreads_contenders_with_their_luck(attempt, luck, more):
-    assert retry_delay(attempt, luck) < retry_delay(attempt, luck + more)
+def test_retry_delay_spreads_contenders_with_their_luck(attempt, random, more):
+    assert retry_delay(attempt, random) < retry_delay(attempt, random + more)
 
 
 def test_retry_delay_stays_finite_for_ever():

@@ -24,7 +24,7 @@ def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
         nodes=make_nodes(urls, redis.asyncio.Redis),
         client_id="maintained",
         clock=clock,
-        luck=random.random,
+        random=random.random,
         node_timeout=node_timeout,
         restart_guard=restart_guard,
         processes=Processes(),

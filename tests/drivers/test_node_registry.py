@@ -30,7 +30,7 @@ class Net:
             processes=Processes(),
             tell=lambda _: None,
             wake=lambda: None,
-            luck=random.random,
+            random=random.random,
         )
 
     def reconsider(self):

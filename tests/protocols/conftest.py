@@ -74,15 +74,15 @@ class Sleep:
 
 
 class Toy:
-    """One client whose nodes, clock and luck are what the test says; without a record it announces nothing."""
+    """One client whose nodes, clock and random are what the test says; without a record it announces nothing."""
 
-    def __init__(self, nodes=5, *, luck=0.5, record=b"", **timing):
+    def __init__(self, nodes=5, *, random=0.5, record=b"", **timing):
         self.n = nodes
-        self.luck = luck
+        self.random = random
         self.alarms = 0
         timing = Timing(**{"lease": 30.0, **timing})
         holds = HoldTable(self._ring)
-        self.session = Session(nodes, timing, holds, lambda: self.luck, b"redsync:client:toy", record)
+        self.session = Session(nodes, timing, holds, lambda: self.random, b"redsync:client:toy", record)
         self.now = 1000.0
         self.serial = 0
         self.owner = self.new_owner()
@@ -402,5 +402,5 @@ def make_toy():
 
 @pytest.fixture
 def toy(make_toy):
-    """Five nodes, a lease of 30 s, and average luck."""
+    """Five nodes, a lease of 30 s, and average random."""
     return make_toy()

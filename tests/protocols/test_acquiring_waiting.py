@@ -97,8 +97,8 @@ def test_waiter_tries_once_more_at_its_deadline(toy):
     assert toy.asked[-1].timeout <= 0.05, "the last try must not stretch the timeout"
 
 
-@pytest.mark.parametrize(("timeout", "patience"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
-def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
+@pytest.mark.parametrize(("timeout", "longest"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
+def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
     silence = ("ask lock_acquire", toy.all_say(None))
     script = [silence, "tell lock_abandon"]
     if timeout == 9.0:
@@ -107,7 +107,7 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, patience):
     else:
         with pytest.raises(QuorumError):
             toy.acquire(*script, timeout=timeout)
-    assert toy.asked[0].timeout == pytest.approx(patience)
+    assert toy.asked[0].timeout == pytest.approx(longest)
 
 
 # Undone or not.
@@ -198,9 +198,9 @@ def pause_after(toy, *replies, **fields):
         ([0.0, 0.0, 0.0, None, None], 0.0, 0.025),
     ],
 )
-@pytest.mark.parametrize("luck", [0.0, 0.5, 0.999])
-def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remaining, shortest, longest, luck):
-    toy = make_toy(luck=luck)
+@pytest.mark.parametrize("random", [0.0, 0.5, 0.999])
+def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remaining, shortest, longest, random):
+    toy = make_toy(random=random)
     replies = [None if left is None else held(left) for left in remaining]
     assert shortest <= pause_after(toy, *replies) + 1e-9 <= longest + 2e-9
 
@@ -215,7 +215,7 @@ def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remain
     ],
 )
 def test_waiter_expects_a_quorum_of_those_that_granted_and_those_that_expire(make_toy, replies, shortest, longest):
-    pauses = {pause_after(make_toy(luck=luck), *replies) for luck in (0.1, 0.5, 0.9)}
+    pauses = {pause_after(make_toy(random=random), *replies) for random in (0.1, 0.5, 0.9)}
     assert shortest < min(pauses) < max(pauses) < longest
     assert len(pauses) == 3, "waiters sleep apart"
 
@@ -262,8 +262,8 @@ def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
 def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(make_toy, replies):
     """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
     pauses = set()
-    for luck in (0.1, 0.5, 0.9):
-        toy = make_toy(len(replies), luck=luck)
+    for random in (0.1, 0.5, 0.9):
+        toy = make_toy(len(replies), random=random)
         toy.acquire(
             ("ask lock_acquire", toy.answers(*replies)),
             "tell lock_abandon",

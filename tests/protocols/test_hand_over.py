@@ -131,7 +131,7 @@ def test_marks_of_one_client_are_never_the_same(toy):
 @pytest.mark.parametrize("seconds", [0.0, 0.2, 1.4])
 def test_hold_that_was_handed_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_toy, seconds):
     """Whenever it was handed over: a node keeps the claim until the end of the place that it knew."""
-    toy = make_toy(luck=0.999)
+    toy = make_toy(random=0.999)
     state = toy.acquire(
         ("ask lock_acquire", busy(toy)),
         (ASK, busy(toy)),
@@ -158,7 +158,7 @@ def test_place_is_kept_no_longer_than_the_lease_of_who_may_be_handed_the_lock(ma
 def test_lock_that_was_asked_for_too_long_ago_is_not_taken_over(make_toy, lease, fresh):
     """What is left might not be enough to lengthen it in time; the nodes that handed it over grant the next ask."""
     for seconds in (fresh - 0.01, fresh + 0.01):
-        toy = make_toy(lease=lease, luck=0.999)
+        toy = make_toy(lease=lease, random=0.999)
         script = [(ASK, toy.all_say([20_000, A, 2000])), (SLEEP, toy.slept(seconds - 0.001, handed=ALL))]
         if seconds < fresh:
             assert toy.acquire(*script, crowded=True).valid(toy.now)
@@ -169,7 +169,7 @@ def test_lock_that_was_asked_for_too_long_ago_is_not_taken_over(make_toy, lease,
 
 @pytest.mark.parametrize("drift_factor", [0.4, 0.6])
 def test_lock_is_not_taken_over_that_ends_before_it_can_be_lengthened(make_toy, drift_factor):
-    toy = make_toy(drift_factor=drift_factor, luck=0.999)
+    toy = make_toy(drift_factor=drift_factor, random=0.999)
     replies = iter([busy(toy), toy.slept(1.4, handed=ALL), toy.all_say(OURS)])
     state = toy.drive(toy.acquiring(crowded=True), lambda described, effect: next(replies))
     assert state.valid(toy.now)

@@ -31,8 +31,8 @@ class Caller:
     def count(self, *reach):
         return self._run(count_left, reach=reach)
 
-    def down(self, *reach, n=1, patience=0.0):
-        self._run(count_down, n=n, patience=patience, reach=reach)
+    def down(self, *reach, n=1, timeout=0.0):
+        self._run(count_down, n=n, timeout=timeout, reach=reach)
 
     def wait(self, timeout, *reach):
         return self._run(wait_open, timeout, reach=reach)
@@ -137,7 +137,7 @@ def test_two_that_set_at_once_set_it_once(world, ada, bob):
 
 def test_late_count_down_of_an_earlier_generation_changes_nothing(world, ada, bob):
     ada.set(1)
-    steps = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, patience=5.0))
+    steps = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, timeout=5.0))
     next(steps)
     next(steps)  # it has looked, and is about to tell
     ada.down()
@@ -171,9 +171,9 @@ def test_count_down_goes_on_until_its_time_is_up(world, ada):
     ada.set(5)
     begun = world.now
     with pytest.raises(QuorumError):
-        ada.down({A, B, C}, *[set()] * 40, patience=3.0)
+        ada.down({A, B, C}, *[set()] * 40, timeout=3.0)
     assert 3.0 <= world.now - begun < 3.5
-    ada.down({A, B, C}, set(), set(), {A, C}, patience=3.0)
+    ada.down({A, B, C}, set(), set(), {A, C}, timeout=3.0)
     assert ada.count() == 4
 
 
@@ -213,7 +213,7 @@ def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_kee
 def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
     ada = Caller(world, keep=0.5)
     ada.set(2)
-    ada.down({A, B, C}, *[set()] * 6, patience=10.0)
+    ada.down({A, B, C}, *[set()] * 6, timeout=10.0)
     assert ada.count() == 1
 
 
@@ -369,7 +369,7 @@ def test_open_latch_is_seen_to_be_open_by_who_has_no_time(world, ada, bob):
 
 def test_call_that_was_cancelled_after_another_thread_had_confirmed_it_is_repeated_by_the_next(world, ada):
     ada.set(5)
-    calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, patience=5.0)
+    calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, timeout=5.0)
     looks = next(calls)
     world.perform(calls.send(world.perform(looks)))  # the answers are on their way
     ada.down()

@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.events import HoldLost
 from redsync._protocols.holding import release
-from redsync._protocols.lease import abandon, forsake, lose, milliseconds, renew_at, tell_end, wait_end
+from redsync._protocols.lease import lose, milliseconds, renew_at, rollback, rollback_of, tell_end, wait_end
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
 
@@ -35,7 +35,7 @@ def test_renewal_is_due_a_third_of_the_lease_after_sending():
 @pytest.mark.parametrize("kind", [LOCK, MUTEX])
 @pytest.mark.parametrize("leave", [False, True])
 def test_abandon_is_for_the_owner_and_all_keys(toy, kind, leave):
-    effect = abandon(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=0b101, owed_until=7.0)
+    effect = rollback(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=0b101, owed_until=7.0)
     assert effect.command.script is kind.abandon
     assert effect.command.keys == toy.keys.all
     assert effect.command.args == (toy.owner.claim(1), int(leave))
@@ -46,8 +46,8 @@ def test_abandon_is_for_the_owner_and_all_keys(toy, kind, leave):
 def test_forsake_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
     state = toy.take(kind=MUTEX)
     state.note_sent(ALL, 1044.0)
-    expected = abandon(MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=ALL, owed_until=1044.0)
-    assert forsake(state, leave=leave) == expected
+    expected = rollback(MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=ALL, owed_until=1044.0)
+    assert rollback_of(state, leave=leave) == expected
 
 
 def test_tell_end_signals_only_if_somebody_sleeps(toy):

@@ -32,7 +32,7 @@ class Program:
         owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
         request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Outcome(), timeout=timeout)
-        session = replace(self.session, luck=lambda: start)
+        session = replace(self.session, random=lambda: start)
         state = self.world.run(acquire(session, request, limit, self.world.now), *reach)
         self.had += [state] if state else []
         return state

@@ -277,7 +277,7 @@ def test_waiter_by_arrival_leaves_while_too_few_answer_and_comes_back_with_its_a
 @pytest.mark.parametrize(("lease", "kept"), [(0.2, 200), (2.5, 2_500), (30.0, 3_000)])
 @pytest.mark.parametrize("own", [False, True])
 def test_place_is_kept_no_longer_than_the_lease_that_is_asked_for(make_toy, lease, kept, own):
-    toy = make_toy(luck=0.999, **({} if own else {"lease": lease}))
+    toy = make_toy(random=0.999, **({} if own else {"lease": lease}))
     fair(
         toy,
         (ASK, toy.all_say(knows(4))),
@@ -353,7 +353,7 @@ def test_foreign_values_do_not_count_for_a_ticket(toy):
 
 @pytest.mark.parametrize(("ahead", "longest"), [(0, 1.5), (3, 1.6), (20, 2.0), (64, 2.1), (2000, 2.1)])
 def test_who_is_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahead, longest):
-    toy = make_toy(luck=0.999)
+    toy = make_toy(random=0.999)
     toy.acquire(
         ("ask lock_acquire for a place", toy.all_say([20_000, A, ahead])),
         ("wait for wake-up", toy.slept()),
@@ -380,8 +380,8 @@ def test_who_is_near_the_head_on_some_node_looks_often(toy):
 def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
     asked = []
 
-    def backoff(tries, luck):
-        asked.append((tries, luck))
+    def backoff(tries, random):
+        asked.append((tries, random))
         return tries / 10
 
     refused = ("ask lock_acquire", toy.all_say([20_000, A]))
@@ -399,12 +399,12 @@ def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
         outage,
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(NEW)),
-        queue=partial(Nowhere, lambda tries, luck: pytest.fail("that is for a lock that others hold")),
+        queue=partial(Nowhere, lambda tries, random: pytest.fail("that is for a lock that others hold")),
     )
 
 
 def test_backoff_that_raises_undoes_the_attempt(toy):
-    def backoff(tries, luck):
+    def backoff(tries, random):
         raise ValueError("no such pause")
 
     with pytest.raises(ValueError, match="no such pause"):

@@ -49,7 +49,7 @@ def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
 
 @pytest.fixture
 def limiter(make_toy):
-    return Limiter(make_toy(3, luck=0.0))
+    return Limiter(make_toy(3, random=0.0))
 
 
 def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
@@ -156,10 +156,10 @@ def test_retry_after_for_several_tells_when_one_quorum_has_all_of_them(limiter):
 def test_retry_after_counts_those_who_wait(limiter):
     looks = [look(100, 200, 300, awaited=1)] * 3
     # And they may look a little late.
-    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.patience(1.0, 1 / 3))
+    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
     longest = limiter.window.terms()[0]
     looks = [look(100, 200, 300, awaited=3)] * 3
-    assert limiter.retry_after(*looks) == pytest.approx((0.1 + longest) * 1.01 + limiter.window.patience(1.0, 1.0))
+    assert limiter.retry_after(*looks) == pytest.approx((0.1 + longest) * 1.01 + limiter.window.longest_pause(1.0, 1.0))
 
 
 def test_retry_after_of_what_is_not_told_is_as_long_as_it_can_be(limiter):

@@ -278,11 +278,11 @@ def test_garbage_behind_the_codes_is_no_answer(toy, pool, take, told):
 def test_permit_with_other_slots_somewhere_is_set_right_by_the_watchdog(toy, pool, take):
     state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
     tally = toy.tallies[0]
-    assert state.strays(tally.all_votes) == 0
+    assert state.mismatched(tally.all_votes) == 0
     tally.record(3, b"3")
-    assert state.strays(tally.all_votes) == 0b01000
+    assert state.mismatched(tally.all_votes) == 0b01000
     tally.record(4, [20_000, b"full", 0, 0, b"", 4])
-    assert state.strays(tally.all_votes) == 0b11000, "there a place may be left in the line"
+    assert state.mismatched(tally.all_votes) == 0b11000, "there a place may be left in the line"
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", "ask semaphore_renew", "wait"]
     assert toy.commands[-1].args[2] == b"2"
@@ -292,7 +292,7 @@ def test_permit_that_all_nodes_keep_needs_no_further_command(toy, take):
     state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
     for node in (3, 4):
         toy.tallies[0].record(node, b"2")
-    assert state.strays(toy.tallies[0]) == 0
+    assert state.mismatched(toy.tallies[0]) == 0
     assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
 
 

@@ -75,7 +75,7 @@ def bidder(toy):
 
 @pytest.fixture
 def three(make_toy):
-    return Bidder(make_toy(3, luck=0.0), permits=2)
+    return Bidder(make_toy(3, random=0.0), permits=2)
 
 
 # Winning.
@@ -106,7 +106,7 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
 
     A counter on each node would admit all three.
     """
-    first, second, third = (Bidder(make_toy(3, luck=0.0), permits=2) for _ in range(3))
+    first, second, third = (Bidder(make_toy(3, random=0.0), permits=2) for _ in range(3))
     assert first.play((ASK, first.toy.answers(b"0", b"0", "down"))).slots == (0,)
     assert second.play((ASK, second.toy.answers("down", b"1", b"1"))).slots == (1,)
     script = (ASK, third.toy.answers(b"1", full(), b"0"))
@@ -187,9 +187,9 @@ def test_try_gives_up_after_some_rounds_and_is_undone(bidder):
 
 def test_next_try_starts_elsewhere_and_anew(bidder):
     toy = bidder.toy
-    toy.luck = 0.1
+    toy.random = 0.1
     script = [(ASK, toy.answers(full(), b"2", b"3", full(), "down")), UNDO]
-    script += [("wait", toy.slept(meanwhile=lambda: setattr(toy, "luck", 0.9)))]
+    script += [("wait", toy.slept(meanwhile=lambda: setattr(toy, "random", 0.9)))]
     state = bidder.play(*script, (ASK, toy.all_say(b"3")), timeout=5.0)
     assert state.slots == (3,)
     starts = [command.args[9] for command in toy.commands if command.script is SEMAPHORE.acquire]
@@ -386,7 +386,7 @@ def test_limit_that_a_minority_refuses_as_void_stays(bidder):
 @pytest.fixture
 def shrunk(make_toy):
     """On three nodes, of 3 permits since a resize; starting from slot 0."""
-    bidder = Bidder(make_toy(3, luck=0.0), permits=10)
+    bidder = Bidder(make_toy(3, random=0.0), permits=10)
     bidder.limit.learn(V1, 3)
     return bidder
 

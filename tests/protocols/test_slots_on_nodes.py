@@ -32,7 +32,7 @@ class Program:
         """Return the steps of asking for as many permits; these slots are preferred."""
         limit = Limit(PERMITS)
         request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Outcome(), timeout=0.0, holds=len(slots))
-        session = replace(self.session, luck=lambda: slots[0] / PERMITS)
+        session = replace(self.session, random=lambda: slots[0] / PERMITS)
         return acquire(session, request, limit, self.world.now)
 
     def take(self, slot):

@@ -73,12 +73,12 @@ def test_retry_after_is_long_enough_by_a_clock_that_runs_slow():
 def test_who_waits_for_long_looks_while_its_place_is_kept_and_seldom():
     for per, shortest in ((0.1, 1.2), (60.0, 3.4), (86_400.0, 34.0)):
         window = Window(per, TIMING)
-        for luck in (0.0, 0.999):
-            assert shortest <= window.patience(luck) <= window.place_kept / 2
-            assert window.patience(luck, 1000.0) == window.patience(luck)
+        for random in (0.0, 0.999):
+            assert shortest <= window.longest_pause(random) <= window.place_kept / 2
+            assert window.longest_pause(random, 1000.0) == window.longest_pause(random)
 
 
 def test_who_has_others_before_it_looks_the_more_often_the_fewer_they_are():
     window = Window(1.0, TIMING)
-    assert [window.patience(1.0, ahead) for ahead in (0.0, 0.001, 1.0, 3.0, 9.0)] == [1.5, 0.25025, 0.5, 1.0, 1.5]
-    assert Window(0.01, TIMING).patience(1.0, 1.0) == 0.1
+    assert [window.longest_pause(1.0, ahead) for ahead in (0.0, 0.001, 1.0, 3.0, 9.0)] == [1.5, 0.25025, 0.5, 1.0, 1.5]
+    assert Window(0.01, TIMING).longest_pause(1.0, 1.0) == 0.1

@@ -34,7 +34,7 @@ class World:
         n: How many nodes.
         fate: Tells for client and node what becomes of a command: "ok"; "mute": its reply is lost; "late": it is
             executed before the client's next that gets there; "lost".
-        luck: Numbers in [0, 1) for delays.
+        random: Numbers in [0, 1) for delays.
         scripts: Sources that replace shipped scripts on all nodes, by name.
     """
 
@@ -42,10 +42,10 @@ class World:
         self,
         n: int,
         fate: Callable[[str, int], str] = lambda *_: "ok",
-        luck: Callable[[], float] = lambda: 0.5,
+        random: Callable[[], float] = lambda: 0.5,
         scripts: Mapping[str, str] | None = None,
     ):
-        self.n, self.fate, self.luck = n, fate, luck
+        self.n, self.fate, self.random = n, fate, random
         self._scripts = {
             name: Script(name, source.encode(), hashlib.sha1(source.encode()).hexdigest().encode())
             for name, source in (scripts or {}).items()
@@ -61,7 +61,7 @@ class World:
         """Return a new client, and its only owner."""
         self._clients += 1
         holds = HoldTable(lambda: None)
-        session = Session(self.n, Timing(**{"lease": 30.0, **timing}), holds, self.luck)
+        session = Session(self.n, Timing(**{"lease": 30.0, **timing}), holds, self.random)
         return session, Owner.of(f"client-{self._clients}", 1)
 
     def initialize(self):
@@ -109,7 +109,7 @@ class World:
                 for node in range(self.n):
                     self._send(effect, effect.command, node)
             case Wait(until=until):
-                self.now += min(max(until - self.now, 0.0), 0.5 * self.luck())
+                self.now += min(max(until - self.now, 0.0), 0.5 * self.random())
                 return Wakeup(self.now, 0)
         return None
 
@@ -119,7 +119,7 @@ class World:
         tally = effect.tally(nodes)
         tally.sent, tally.sent_at = (1 << self.n) - 1, self.now
         command = effect.command if isinstance(effect.command, Command) else effect.command()
-        for node in sorted(range(self.n), key=lambda _: self.luck()):
+        for node in sorted(range(self.n), key=lambda _: self.random()):
             reply = self._send(effect, command, node)
             if isinstance(reply, hiredis.ReplyError):
                 tally.fail(node, str(reply))

@@ -18,18 +18,18 @@ LEAVE = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3]
 
 @pytest.mark.parametrize(("kind", "first"), [("lock", 0), *swept(("read-write", 0), ("semaphore", 1), ("limiter", 0))])
 def test_checker_finds_attempts_that_are_not_undone(monkeypatch, kind, first):
-    def undo(attempt, *, leave):
+    def roll_back(attempt, *, leave):
         return
         yield
 
-    monkeypatch.setattr(Attempt, "undo", undo)
+    monkeypatch.setattr(Attempt, "roll_back", roll_back)
     assert " for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 
 
 @pytest.mark.parametrize(("kind", "first"), [("lock", 3), *swept(("read-write", 0), ("semaphore", 4))])
 def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch, kind, first):
-    undo = Attempt.undo
-    monkeypatch.setattr(Attempt, "undo", lambda attempt, leave: undo(attempt, leave=False))
+    undo = Attempt.roll_back
+    monkeypatch.setattr(Attempt, "roll_back", lambda attempt, leave: undo(attempt, leave=False))
     # Or the lock is handed over to one of them.
     assert "for nobody" in hunt(Zombies, range(first, first + 40), kind=kind)
 

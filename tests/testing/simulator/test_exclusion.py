@@ -63,14 +63,14 @@ async def hold(client, seconds):
 
 
 def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
-    undo = Attempt.undo
+    undo = Attempt.roll_back
 
     def forget(attempt, *, leave):
         mark = attempt._mark
         yield from undo(attempt, leave=leave)
         attempt._mark = mark
 
-    monkeypatch.setattr(Attempt, "undo", forget)
+    monkeypatch.setattr(Attempt, "roll_back", forget)
     assert "is held by" in hunt(Exclusion, range(310, 410))
 
 
