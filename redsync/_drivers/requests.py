@@ -128,14 +128,14 @@ class Request(Sleeper):
 class Owed:
     """The requests that an absent node gets as soon as it is back, in the transport's order.
 
-    After its `owed_until` a request is pointless: what it removes has expired. Unless the node has left commands
-    unanswered. A hung one executes them when it goes on, however late, and what they make lasts from then on; so until
+    After its `owed_until` a request is pointless: what it removes has expired. Not so if the node has left commands
+    unanswered: a hung one executes them when it goes on, however late, and what they make lasts from then on. So until
     it is back nothing becomes pointless.
 
-    The same command is kept once, at its latest place: a waiter that rolls each of its tries back, while the node is
-    away, owes it one rollback. So there is an entry or two for each claim that lives, or lived within its lease. None of
-    these is ever dropped. Expired ones, of which a node that hangs for hours would collect any number, are: the node then keeps
-    such a claim for a lease once it goes on.
+    The same command is kept once, at its latest place: a waiter that rolls each of its tries back while the node is
+    away owes it one rollback. So each claim that lives, or lived within its lease, has an entry or two, and these are
+    never dropped. Expired entries are dropped, as a node that hangs for hours would collect any number of them. When it
+    goes on, it keeps such a claim for a lease.
 
     Attributes:
         unanswered: Whether the node has left commands unanswered since it was last connected.
