@@ -26,7 +26,7 @@ HANDS = (
     "redsync.client_async",
     "redsync.testing",
 )  # hold things of threading and asyncio
-LINES_MAX = 500
+LINES_MAX = 400
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The driver for asyncio: runs protocols in their callers' tasks.
 
-* **Steps are atomic**: everything happens in the thread of one event loop, and a protocol's own code awaits nothing.
+* **Effects** are performed in the calling task, see `aio_driver`. Everything happens in the thread of one event loop.
 * **Owners are tasks**, see `tasks`. One that ends while it holds is noticed in the next turn of the loop.
 * **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
 * **One more task** per client does what nobody waits for, see `aio_maintenance`. No thread is started.
@@ -18,22 +18,19 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar, assert_never
+from typing import Any, ClassVar, Final, TypeVar
 
-from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally
 from redsync._core.runner import Session, drive
 from redsync._core.timing import Timing
+from redsync._drivers.aio_driver import AioDriver, Listening
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.notifier import Notifier
 from redsync._drivers.process import Surroundings
-from redsync._drivers.requests import Request, Retry
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
@@ -43,21 +40,15 @@ T = TypeVar("T")
 
 log = logging.getLogger("redsync")
 
-_Listening: TypeAlias = set[bytes | Retry]
-"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
-
 _serials = itertools.count(1)
 
 _OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
-
-_LAST_CHANCE = 0.03
-"""Seconds that nodes have at least to answer, however long the first connections took."""
 
 _CLOSING_PATIENCE = 2.0
 """Seconds that `close` waits for other tasks to leave what they are doing."""
 
 
-class AioRunner:
+class AioRunner(AioDriver):
     """Runs the protocols of one client in the tasks that call.
 
     Attributes:
@@ -82,13 +73,11 @@ class AioRunner:
         surroundings: Surroundings,
     ) -> None:
         """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
+        super().__init__([node.address for node in nodes], surroundings.clock, listeners)
         self.nodes: Final = tuple(nodes)
-        self._addresses: Final = tuple(node.address for node in nodes)
         self.homes: Final = tuple(node.home for node in nodes)
         self._timing: Final = timing
         self._surroundings: Final = surroundings
-        self.now: Final = surroundings.clock
-        self._notifier: Final = Notifier(listeners, self._contain)
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
@@ -242,7 +231,7 @@ class AioRunner:
         """Perform the protocol's effects until it returns; its errors come out."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
             self._begin_opening()
-        listening: _Listening = set()
+        listening: Listening = set()
         self._active += 1
         try:
             return await drive(steps, partial(self._perform, listening))
@@ -269,90 +258,12 @@ class AioRunner:
             return self._maintenance.statuses()
         return [node.status(self.now(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
 
-    # Driving.
-
-    async def _perform(self, listening: _Listening, effect: Effect) -> Reply:
-        match effect:
-            case Broadcast():
-                return await self._broadcast(listening, effect)
-            case Tell():
-                self._transport.send(Request(effect, None))
-                return None
-            case Wait():
-                return await self._wait(effect, listening)
-            case Signal(key):
-                self._transport.wakeups.ring(key)
-                return None
-            case Notify(event):
-                self._notifier.announce(event)
-                return None
-            case _:
-                assert_never(effect)
-
     async def _leave_to_loop(self, effect: Effect) -> Reply:
         """Let the loop perform what asks for no reply."""
         assert self._loop is not None, "it is another one"
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(lambda: _at_once(self._perform(set(), effect)))
         return None
-
-    @property
-    def _transport(self) -> AioTransport:
-        assert self._maintenance is not None, "what runs has a loop"
-        return self._maintenance.transport
-
-    async def _broadcast(self, listening: _Listening, effect: Broadcast) -> Tally:
-        transport, asked_at = self._transport, self.now()
-        if not self._ready:
-            # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
-            await self._await_opening(effect.timeout)
-        if effect.listen is not None:
-            transport.wakeups.subscribe(effect.listen, effect.guard)
-            listening.add(effect.listen)
-        tally = effect.tally(self._addresses)
-        request = Request(effect, tally)
-        tally.sent_at = sent_at = self.now()
-        transport.send(request)
-        if not request.done:
-            deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
-            await transport.wait_for_round(request, deadline, effect.timeout)
-        if effect.lingers and tally.open:
-            await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
-        tally.at = self.now()
-        return tally
-
-    async def _wait(self, effect: Wait, listening: _Listening) -> Wakeup:
-        transport = self._transport
-        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
-        if retry is None and effect.retry_at is not None:
-            retry = Retry()
-            listening.add(retry)
-        signals = await transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
-        self.require_open()
-        return Wakeup(self.now(), *signals)
-
-    def _unsubscribe(self, listening: _Listening) -> None:
-        for kept in listening:
-            self._transport.wakeups.unsubscribe(kept)
-
-    async def _perform_watchdog(self, effect: Effect) -> Reply:
-        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
-        if not isinstance(effect, Wait):
-            return await self._perform(set(), effect)
-        assert self._maintenance is not None, "what runs has a loop"
-        await self._maintenance.sleep(effect.until)
-        return Wakeup(self.now(), 0)
-
-    def _contain(self, error: BaseException) -> bool:
-        """Let what a callback raised not end the maintenance; `sys.exit()` ends the loop, as in any callback."""
-        maintenance, loop = self._maintenance, self._loop
-        if maintenance is None or loop is None or not maintenance.is_current():
-            return False
-        if isinstance(error, asyncio.CancelledError):
-            log.error("a callback raised %r in the client's own task, where that ends nothing", error)
-        else:
-            loop.call_soon(_raise, error)
-        return True
 
     # The end.
 
@@ -447,10 +358,6 @@ async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def _retrieve(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _at_once(coroutine: Coroutine[object, None, T]) -> T:

@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: trouble with nodes, order, wake-ups, ended tasks, many tasks, blocked loops."""
+"""The asyncio driver on real nodes: trouble with nodes, order, wake-ups, ended tasks, blocked loops."""
 
 import asyncio
 import gc
@@ -9,7 +9,6 @@ import time
 import pytest
 
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from redsync._core.effects import Wait, wait
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import stand_by
@@ -307,74 +306,3 @@ async def test_long_sleeps_that_are_cancelled_leave_no_growing_heap(make_client)
                 await asyncio.wait([task])
             assert len(client.runner._maintenance.transport._alarms._heap) < 2500
         assert hold._state.watchers == 0
-
-
-# Protocols.
-
-
-@in_loop
-async def test_steps_are_atomic_over_many_tasks(make_client):
-    counter = [0]
-
-    def count(n):
-        for _ in range(n):
-            before = counter[0]
-            counter[0] = before + 1
-            yield from wait(Wait(clock()))
-
-    async with make_client() as client:
-        async with client.get_lock("warm"):
-            pass
-        await asyncio.gather(*(client.runner.run(count(100)) for _ in range(20)))
-    assert counter == [2000]
-
-
-@both_loops
-@in_loop
-async def test_plain_sleep_ends_at_its_instant(make_client, loop):
-    def sleep(until):
-        return (yield from wait(Wait(until)))
-
-    async with make_client() as client:
-        for seconds in (0.0, 0.0005, 0.001, 0.01, 0.05):
-            instant = clock() + seconds
-            wake = await client.runner.run(sleep(instant))
-            assert instant <= wake.at < instant + 5
-            assert wake.signals == 0
-
-
-# Callbacks that end more than themselves.
-
-
-@in_loop
-async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(make_client, raw, events, caplog):
-    def cancel(hold):
-        raise asyncio.CancelledError
-
-    async with make_client(lease=1.0) as client:
-        await client.get_lock("x", on_lost=cancel).acquire()
-        for node in raw:
-            node.delete("redsync:x")
-        await until(lambda: events)
-        assert "CancelledError" in caplog.records[-1].getMessage()
-        async with client.get_lock("y") as hold:
-            before = hold._state.valid_until
-            await until(lambda: hold._state.valid_until > before)
-
-
-def test_callback_that_exits_ends_the_loop_and_what_is_held_goes_back(make_client, raw):
-    def leave(hold):
-        raise SystemExit(3)
-
-    async def main():
-        client = make_client(lease=1.0)
-        await client.get_lock("other", lease=60.0).acquire()
-        await client.get_lock("x", on_lost=leave).acquire()
-        for node in raw:
-            node.delete("redsync:x")
-        await asyncio.sleep(ENDLESS)
-
-    with pytest.raises(SystemExit) as caught:
-        asyncio.run(main())
-    assert caught.value.code == 3
-    assert claims(raw) == []

@@ -1,0 +1,134 @@
+"""Driving in a loop: performs the effects of a protocol in the task that calls.
+
+A protocol's own code awaits nothing, so it runs alone. A cancellation comes out of the effect that is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, assert_never
+
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Tell, Wait, Wakeup
+from redsync._core.events import Event
+from redsync._core.quorum import Tally
+from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.notifier import Notifier
+from redsync._drivers.requests import Request, Retry
+
+__all__ = ["AioDriver", "Listening"]
+
+log = logging.getLogger("redsync")
+
+Listening: TypeAlias = set[bytes | Retry]
+"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
+
+_LAST_CHANCE = 0.03
+"""Seconds that nodes have at least to answer, however long the first connections took."""
+
+
+class AioDriver(ABC):
+    """What a runner for asyncio performs; how a client begins and ends is the business of `aio`."""
+
+    _loop: asyncio.AbstractEventLoop | None
+    _maintenance: AioMaintenance | None
+    _ready: bool
+
+    def __init__(
+        self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
+    ) -> None:
+        """Begin to drive; `now`: the clock, `listeners`: called with each event."""
+        self.now: Final = now
+        self._addresses: Final = addresses
+        self._notifier: Final = Notifier(listeners, self._contain)
+
+    @abstractmethod
+    def require_open(self) -> None:
+        """Return if the client is open, else raise `ClientClosedError`."""
+
+    @abstractmethod
+    async def _await_opening(self, timeout: float) -> None:
+        """Wait until the client has connected, for so many seconds at most."""
+
+    async def _perform(self, listening: Listening, effect: Effect) -> Reply:
+        match effect:
+            case Broadcast():
+                return await self._broadcast(listening, effect)
+            case Tell():
+                self._transport.send(Request(effect, None))
+                return None
+            case Wait():
+                return await self._wait(effect, listening)
+            case Signal(key):
+                self._transport.wakeups.ring(key)
+                return None
+            case Notify(event):
+                self._notifier.announce(event)
+                return None
+            case _:
+                assert_never(effect)
+
+    @property
+    def _transport(self) -> AioTransport:
+        assert self._maintenance is not None, "what runs has a loop"
+        return self._maintenance.transport
+
+    async def _broadcast(self, listening: Listening, effect: Broadcast) -> Tally:
+        transport, asked_at = self._transport, self.now()
+        if not self._ready:
+            # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
+            await self._await_opening(effect.timeout)
+        if effect.listen is not None:
+            transport.wakeups.subscribe(effect.listen, effect.guard)
+            listening.add(effect.listen)
+        tally = effect.tally(self._addresses)
+        request = Request(effect, tally)
+        tally.sent_at = sent_at = self.now()
+        transport.send(request)
+        if not request.done:
+            deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
+            await transport.wait_for_round(request, deadline, effect.timeout)
+        if effect.lingers and tally.open:
+            await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
+        tally.at = self.now()
+        return tally
+
+    async def _wait(self, effect: Wait, listening: Listening) -> Wakeup:
+        transport = self._transport
+        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            listening.add(retry)
+        signals = await transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
+        self.require_open()
+        return Wakeup(self.now(), *signals)
+
+    def _unsubscribe(self, listening: Listening) -> None:
+        for kept in listening:
+            self._transport.wakeups.unsubscribe(kept)
+
+    async def _perform_watchdog(self, effect: Effect) -> Reply:
+        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        if not isinstance(effect, Wait):
+            return await self._perform(set(), effect)
+        assert self._maintenance is not None, "what runs has a loop"
+        await self._maintenance.sleep(effect.until)
+        return Wakeup(self.now(), 0)
+
+    def _contain(self, error: BaseException) -> bool:
+        """Let what a callback raised not end the maintenance; `sys.exit()` ends the loop, as in any callback."""
+        maintenance, loop = self._maintenance, self._loop
+        if maintenance is None or loop is None or not maintenance.is_current():
+            return False
+        if isinstance(error, asyncio.CancelledError):
+            log.error("a callback raised %r in the client's own task, where that ends nothing", error)
+        else:
+            loop.call_soon(_raise, error)
+        return True
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,161 @@
+"""Driving in threads: performs the effects of a protocol in the thread that calls, until it returns.
+
+The lock `_monitor` is held while a protocol's own code runs, and never while an effect is performed. What interrupts an
+effect is thrown into the protocol, whose clean-up effects are then performed to the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from abc import ABC
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar, assert_never
+
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.events import Event
+from redsync._core.quorum import Tally
+from redsync._drivers.maintenance import Maintenance
+from redsync._drivers.notifier import Notifier
+from redsync._drivers.reentry import BUSY, CALLING, Doing
+from redsync._drivers.requests import Request, Retry
+from redsync._drivers.transport import Transport
+from redsync.exceptions import ClientClosedError, RedsyncError
+
+__all__ = ["Listening", "ThreadDriver"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("redsync")
+
+Listening: TypeAlias = set[bytes | Retry]
+"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
+
+
+class ThreadDriver(ABC):
+    """What a runner for threads performs; how a client begins and ends is the business of `threads`.
+
+    Attributes:
+        closed: Whether the client was closed: then nobody sleeps any more.
+    """
+
+    closed: bool
+    _deferred: deque[Steps[None]]
+    _doing: Doing
+    _maintenance: Maintenance
+    _monitor: threading.Lock
+    _transport: Transport
+
+    def __init__(
+        self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
+    ) -> None:
+        """Begin to drive; `now`: the clock, `listeners`: called with each event."""
+        self.now: Final = now
+        self._addresses: Final = addresses
+        self._notifier: Final = Notifier(listeners, self._contain)
+
+    def _drive(self, steps: Steps[T], listening: Listening, perform: Callable[[Effect, Listening], Reply]) -> T:
+        monitor = self._monitor
+        reply: Reply = None
+        interruption: BaseException | None = None
+        while True:
+            try:
+                while True:  # Within the `try`: an interruption can come where a loop goes round.
+                    with monitor:
+                        effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                    interruption = None
+                    # The hot path is spared a look at what effect it is.
+                    if effect.__class__ is Broadcast:
+                        reply = self._broadcast(effect, listening)
+                    else:
+                        reply = perform(effect, listening)
+            except StopIteration as stop:
+                # No call here, see `Outcome`.
+                if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
+                    result: T = stop.value
+                    return result
+                # A handler's.
+                interruption = stop
+            except BaseException as error:
+                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                    # It came out of the protocol, which has ended. This frame forgets it, or each would keep the other.
+                    interruption = None
+                    raise
+                # Wherever it came from, an effect or the lines above: the protocol cleans up.
+                interruption = error
+
+    def _perform(self, effect: Effect, listening: Listening) -> Reply:
+        match effect:
+            case Broadcast():
+                return self._broadcast(effect, listening)
+            case Tell():
+                self._transport.send(Request(effect, None))
+                return None
+            case Wait():
+                return self._wait(effect, listening)
+            case Signal(key):
+                self._transport.wakeups.ring(key)
+                return None
+            case Notify(event):
+                self._doing.what = CALLING
+                try:
+                    self._notifier.announce(event)
+                finally:
+                    self._doing.what = BUSY
+                return None
+            case _:
+                assert_never(effect)
+
+    def _broadcast(self, effect: Broadcast, listening: Listening) -> Tally:
+        transport = self._transport
+        if effect.listen is not None:
+            transport.wakeups.subscribe(effect.listen, effect.guard)
+            listening.add(effect.listen)
+        tally = effect.tally(self._addresses)
+        request = Request(effect, tally)
+        tally.sent_at = sent_at = self.now()
+        transport.send(request)
+        if not request.done:
+            transport.wait(request, sent_at + effect.timeout)
+            if not request.done:
+                transport.end_round(request, f"no answer within {effect.timeout:g} s")
+        if effect.lingers and tally.open:
+            transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
+        tally.at = self.now()
+        return tally
+
+    def _wait(self, effect: Wait, listening: Listening) -> Wakeup:
+        transport = self._transport
+        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            # Before it takes its place, which is given up when the run ends.
+            listening.add(retry)
+        signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
+        if self.closed:
+            raise ClientClosedError
+        return Wakeup(self.now(), *signals)
+
+    def _perform_watchdog(self, effect: Effect, listening: Listening) -> Reply:
+        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        if not isinstance(effect, Wait):
+            return self._perform(effect, listening)
+        while self._deferred:
+            self._perform_deferred(self._deferred.popleft())
+        self._maintenance.sleep(effect.until)
+        return Wakeup(self.now(), 0)
+
+    def _perform_deferred(self, steps: Steps[None]) -> None:
+        try:
+            self._drive(steps, set(), self._perform)
+        except RedsyncError as error:
+            log.warning("what a signal handler or finalizer gave back: %s", error)
+
+    def _contain(self, error: BaseException) -> bool:
+        """Let what a callback raised end no thread of ours; in the caller's threads it comes out."""
+        if not self._maintenance.is_current():
+            return False
+        log.error("a callback raised %r in the client's own thread, where that ends nothing", error)
+        return True
