@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from redsync.cli import FAMILIES, exits
-from tests.support.warm import WarmPython
+from tests.support.warm import LIBRARY, WarmPython
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -121,7 +121,7 @@ def pages_with(language: str) -> list:
 
 @pytest.fixture(scope="module")
 def python():
-    with WarmPython("-u") as python:
+    with WarmPython("-u", modules=[*LIBRARY, "tests.support.patient"]) as python:
         yield python
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.trouble import version_of
-from tests.support.warm import WarmPython
+from tests.support.warm import LIBRARY, WarmPython
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -156,7 +156,7 @@ def run(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def python():
-    with WarmPython("-W", "error") as python:
+    with WarmPython("-W", "error", modules=[*LIBRARY, "tests.support.patient"]) as python:
         yield python
 
 

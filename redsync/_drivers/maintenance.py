@@ -47,6 +47,10 @@ STRAGGLERS = 0.05
 """Seconds that a new client waits for further nodes once a quorum is connected."""
 
 
+_LAST_CONNECTIONS = 2.0
+"""Seconds that a client being closed waits at most for nodes that are being connected."""
+
+
 class Stopped(BaseException):
     """Thrown into the watchdog when the client is closed."""
 
@@ -151,9 +155,11 @@ class Maintenance:
             self._thread.join()
         with self._settled:
             connecting = list(self._connecting.values())
+        # Not for longer: a node may be silent for as long as it likes. What connects later is closed at once.
+        deadline = self._clock() + min(2 * self._connect_timeout, _LAST_CONNECTIONS)
         for thread in connecting:
             if thread.is_alive():
-                thread.join(2 * self._connect_timeout)
+                thread.join(max(deadline - self._clock(), 0.0))
         self.settle()
         self._disposing = True
         self.transport.dispose()

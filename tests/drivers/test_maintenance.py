@@ -15,6 +15,7 @@ from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.node_registry import NodeRegistry
+from tests.support.hostile import Hostile
 
 GUARD = 1.5
 """Seconds; enough for what a test does within it on a busy machine."""
@@ -422,3 +423,12 @@ def test_node_that_is_still_being_connected_when_the_client_is_closed_is_not_tol
         closing.result(30)
     assert not maintenance._connecting
     assert maintenance.statuses()[0].last_error is None
+
+
+def test_silent_node_is_not_waited_for_when_the_client_is_closed(make_client, nodes):
+    """To give it up takes twice the time in which to connect, which is four times the node timeout."""
+    make_client(n=2)
+    with Hostile(lambda words: []) as silent:
+        client = make_client([*nodes.urls[:2], silent.url], node_timeout=60.0)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(client.close).result(20)
