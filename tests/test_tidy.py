@@ -233,6 +233,20 @@ def test_loop_renewal_and_holds_do_not_ask_for_the_kind(path):
     assert not named & {each.__name__ for each in (*_below(Claim), *_below(Place), *_below(HoldState))}
 
 
+def test_protocols_write_nothing_into_a_tally():
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in (PACKAGE / "_protocols").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in TALLIES
+    ]
+    assert found == []
+
+
+TALLIES = {"tally", "written", "freed", "first", "state.tally", "latch.latest"}
+"""What protocols call what a round has said."""
+
+
 def _below(base):
     """Return all classes below a class."""
     return [each for sub in base.__subclasses__() for each in (sub, *_below(sub))]
