@@ -36,6 +36,7 @@ from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
 from redsync._protocols.places import Arrival, Ticket
 from redsync._protocols.watchdog import watchdog
+from tests.support.slots import ToySemaphore
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
 
@@ -404,3 +405,9 @@ def make_toy():
 def toy(make_toy):
     """Five nodes, a lease of 30 s, and average random."""
     return make_toy()
+
+
+@pytest.fixture
+def semaphore(toy):
+    """On five nodes, starting from slot 2 of 4."""
+    return ToySemaphore(toy)

@@ -1,0 +1,100 @@
+"""How a permit that finds no room waits: by a ticket, at a place in the line."""
+
+import pytest
+
+from redsync._protocols.semaphore import SEMAPHORE
+from redsync._protocols.slot_lines import SlotLine
+from tests.support.slots import ASK, ROLLBACK, full, taken
+
+
+def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
+    toy = semaphore.toy
+    state = semaphore.play(
+        (ASK, toy.answers(full(3), full(7), full(5), None, None)),
+        (ASK, toy.answers(full(8), full(8), full(8), None, None)),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept(0.1, signals=3)),
+        (ASK, toy.all_say(b"2")),
+        timeout=5.0,
+    )
+    assert state.slots == (2,)
+    assert state.queued
+    asked = [command.args for command in toy.commands if command.script is SEMAPHORE.acquire]
+    assert [args[4:6] for args in asked] == [(3000, 0), (3000, 8), (3000, 8)]
+    back, drop = toy.told
+    place = (1, 0, 3000, 8, asked[0][6])
+    assert back.command.args[1:] == (0, *place), "it gets its place back that a grant has taken away"
+    assert back.owed_to == 0, "at once or never: it may have left by then"
+    assert (drop.command.args[1:], drop.owed_to) == ((0,), 0b11111)
+
+
+def test_ticket_of_absurd_size_does_not_spread_from_one_node(semaphore):
+    toy = semaphore.toy
+    semaphore.play(
+        (ASK, toy.answers(full(3), full(1 << 60), full(5), full(), full())), (ASK, toy.all_say(b"2")), timeout=5.0
+    )
+    assert [command.args[5] for command in toy.commands] == [0, 6]
+
+
+def test_place_is_owed_to_nodes_that_only_the_rollback_has_reached(semaphore):
+    """It gives the place back where a grant may have taken it away, and to who never had one as well."""
+    toy = semaphore.toy
+    asked = 0b00111
+    script = (
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        (ASK, toy.answers(b"0", full(), full(), None, None, sent=asked)),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        f"{ROLLBACK}, leave",
+    )
+    assert semaphore.play(*script, timeout=0.5) is None
+    assert [told.owed_to for told in toy.told] == [0, 0b00111, 0b11111]
+
+
+def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphore):
+    """Whoever is not refused for want of room is woken by nobody."""
+    toy = semaphore.toy
+    state = semaphore.play(
+        (ASK, toy.all_say(full())),
+        (ASK, toy.answers(taken(0, 1, 2), taken(1, 2, 3), taken(0, 2, 3), taken(0, 1, 3), "down")),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(b"2")),
+        timeout=5.0,
+    )
+    assert state.slots == (2,)
+    assert toy.waits[0].until - 1000.0 < 0.05
+
+
+def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(semaphore, monkeypatch):
+    """It has drawn one, and no node has heard of it: a rollback that gave the place back would put it there."""
+    toy = semaphore.toy
+    steps = semaphore.steps(timeout=5.0)
+    ask = SlotLine.ask
+
+    def interrupted(line, now):
+        if toy.tallies:
+            raise KeyboardInterrupt
+        return ask(line, now)
+
+    monkeypatch.setattr(SlotLine, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        toy.play(steps, (ASK, toy.all_say(full())), ROLLBACK)
+    assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
+
+
+def test_permit_that_gives_up_leaves_the_line(semaphore):
+    toy = semaphore.toy
+    script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), ("wait for wake-up", toy.slept())
+    assert semaphore.play(*script, (ASK, toy.all_say(full())), f"{ROLLBACK}, leave", timeout=0.5) is None
+    assert toy.told[-1].command.args[1:] == (1,)
+
+
+def test_permit_that_does_not_wait_asks_for_no_place(semaphore):
+    toy = semaphore.toy
+    assert semaphore.play((ASK, toy.all_say(full())), ROLLBACK) is None
+    assert toy.commands[0].args[4:6] == (0, 0)
