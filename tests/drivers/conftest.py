@@ -1,9 +1,6 @@
 """One transport, or one runner, on real nodes, without the layers above it."""
 
-import dis
-import functools
 import hashlib
-import inspect
 import itertools
 import os
 import random
@@ -13,12 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import redis
 
-import redsync
 from redsync import Client
 from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._core.ownership import Owner
@@ -33,6 +28,7 @@ from redsync._drivers.reentry import Doing
 from redsync._drivers.requests import Request
 from redsync._drivers.transport import Transport
 from redsync.testing import LocalNodes
+from tests.support import injection
 from tests.support.locks import PATIENCE
 
 NODES = 3
@@ -237,128 +233,13 @@ def stand_by(owner, script):
     return sizes
 
 
-class Boom(BaseException):
-    """What a test interrupts with."""
-
-
 @pytest.fixture
 def boom():
-    return Boom
-
-
-# Interruptions at every point at which one can come.
-
-_PACKAGE = str(Path(redsync.__file__).parent)
-
-
-@functools.cache
-def _instructions(code):
-    """Return the name of the instruction at each offset, and where an exception there is handled."""
-    handlers = {}
-    for entry in dis._parse_exception_table(code):
-        for offset in range(entry.start, entry.end, 2):
-            handlers[offset] = entry.target
-    return {each.offset: each.opname for each in dis.get_instructions(code)}, handlers
-
-
-class _Frame:
-    """Follows one frame, and tells its points to `hit`."""
-
-    def __init__(self, hit):
-        self._hit = hit
-        self._previous = None
-        # What the last call came to: Python looks for signals when one of a function in C returns, but not when one
-        # returns that is written in Python. What is called by way of C (a class, a generator) counts as in C.
-        self.was_python = False
-
-    def __call__(self, frame, event, argument):
-        if event == "opcode":
-            names, handlers = _instructions(frame.f_code)
-            now, before = frame.f_lasti, self._previous
-            self._previous = now
-            was_python, self.was_python = self.was_python, False
-            name = names.get(before, "")
-            called = (name.startswith("CALL") and not was_python) or name == "JUMP_BACKWARD"  # not ..._NO_INTERRUPT
-            # The signal comes at the end of the call, but this exception at the next instruction: only where that
-            # makes no difference.
-            if called and handlers.get(before) == handlers.get(now):
-                self._hit(frame)
-        return self
-
-
-def _resumes_in_yield_from(frame):
-    """Whether a generator goes on in a `yield from`: Python looks for signals there as little as in an `await`."""
-    begins = next(i.offset for i in dis.get_instructions(frame.f_code) if i.opname == "RESUME")
-    goes_on = frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_lasti > begins
-    return goes_on and not frame.f_code.co_filename.endswith("effects.py")
-
-
-def _is_inlined(code):
-    return not code.co_flags & inspect.CO_GENERATOR and not code.co_name.startswith("__")
-
-
-def _is_in_finalizer(frame):
-    """Whether Python would report what is raised there, and go on: in a `__del__`, or in what one calls."""
-    while frame is not None and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None
-
-
-def _is_exempt(code):
-    """Whether an interruption in the first instruction of that function has to be lived with.
-
-    In `__exit__` that is before its `try`, and nobody calls it again: as with any lock in Python, what the `with`
-    acquired stays held.
-    """
-    return code.co_name == "__exit__" and code.co_filename.endswith("enterable.py")
+    """What a test interrupts with."""
+    return injection.Interruption
 
 
 @pytest.fixture
-def inject(boom):
-    """Return a function that calls another and interrupts it at its n-th point; it returns where, None if it ended.
-
-    With `handler` nothing is raised: that is called at the point, and the function goes on.
-
-    Python looks for signals when a function begins, after a call of one written in C, and when a loop goes round. So
-    these are the points at which a signal's handler, and so an interruption, can come. All modules of the package are
-    covered; exempt is the very first instruction of a lock's `__exit__`.
-    """
-
-    def inject(n, function, handler=None):
-        count, where = 0, None
-
-        def hit(frame):
-            nonlocal count, where
-            count += 1
-            if count == n:
-                code = frame.f_code
-                where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
-                sys.settrace(None)
-                if handler is None:
-                    raise boom(where)
-                handler()
-
-        def trace(frame, event, argument):
-            caller = frame.f_back and frame.f_back.f_trace
-            if isinstance(caller, _Frame):
-                caller.was_python = _is_inlined(frame.f_code)
-            if not frame.f_code.co_filename.startswith(_PACKAGE):
-                return None
-            frame.f_trace_lines, frame.f_trace_opcodes = False, True
-            if _is_in_finalizer(frame):
-                return None
-            if not _resumes_in_yield_from(frame) and not _is_exempt(frame.f_code):
-                hit(frame)
-            return _Frame(hit)
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            function()
-        except boom:
-            assert where is not None
-        finally:
-            sys.settrace(before)
-        return where
-
-    return inject
+def inject():
+    """Interrupts a function at its n-th point."""
+    return injection.inject

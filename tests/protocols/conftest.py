@@ -36,6 +36,7 @@ from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
 from redsync._protocols.places import Arrival, Ticket
 from redsync._protocols.watchdog import watchdog
+from tests.support.injection import Interruption
 from tests.support.slots import ToySemaphore
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
@@ -48,10 +49,6 @@ def end_of(wait):
 
 class Stop(BaseException):
     """What ends a watchdog that has slept often enough."""
-
-
-class Interruption(BaseException):
-    """What a test throws in: neither an Exception nor anything that a protocol could expect."""
 
 
 @dataclasses.dataclass

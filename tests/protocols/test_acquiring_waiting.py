@@ -2,11 +2,8 @@
 
 import pytest
 
-from redsync._core.crowds import FRONT
-from redsync._protocols.places import Arrival
 from redsync.exceptions import QuorumError
-from tests.protocols.conftest import Interruption
-from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, waiting_script, won
+from tests.support.replies import NEW, SPLIT, busy, held, mute, waiting_script, won
 
 # Waiting.
 
@@ -40,32 +37,6 @@ def test_waiter_tells_how_long_it_has_waited(toy):
 def test_crowded_lock_is_not_queued_for_without_blocking(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
     assert toy.asked[0].listen is None
-
-
-def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy):
-    """A signal's handler has acquired the same lock in the same thread."""
-    crowds, crowd = toy.session.crowds, toy.keys.lock
-    crowds.under_way = FRONT + 1
-    for other in range(FRONT):
-        crowds.enter(crowd, b"%d" % other)
-    state = toy.acquire(
-        ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, toy.owner.wire))),
-        ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, b"0"))),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert state.valid(toy.now)
-
-
-def test_one_that_is_interrupted_before_it_lines_up_is_not_counted(toy):
-    class Interrupted(Arrival):
-        @property
-        def lines_up(self):
-            raise Interruption
-
-    toy.session.crowds.under_way = FRONT + 1
-    with pytest.raises(Interruption):
-        next(toy.acquiring(queue=Interrupted))
-    assert toy.session.crowds.under_way == FRONT + 1
 
 
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
@@ -110,77 +81,15 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
     assert toy.asked[0].timeout == pytest.approx(longest)
 
 
-# Undone or not.
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        [held(by=A)] * 5,
-        [held(by=A), held(by=A), held(by=A), held(by=B), held(by=B)],
-        [held(by=A), held(by=A), held(by=A), held(by=A), FOREIGN],
-        [held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1")],
-    ],
-)
-def test_round_is_not_undone_if_each_node_has_refused(toy, replies):
-    """There is nothing to undo, and what is handed over meanwhile must stay."""
-    toy.acquire(
-        ("ask lock_acquire for a place", toy.answers(*replies)),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-        crowded=True,
-    )
-    assert toy.waits[0].mark == b"1"
-
-
-def test_round_is_not_undone_if_only_nodes_failed_that_were_not_asked(toy):
-    toy.acquire(
-        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), "kept out", "kept out", sent=0b00111)),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-        crowded=True,
-    )
-    assert toy.waits[0].mark == b"1"
-
-
-@pytest.mark.parametrize("last", [NEW, OURS, None, "reset by peer", b"garbage"])
-def test_round_is_undone_if_a_node_may_have_granted(toy, last):
-    toy.acquire(
-        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), last)),
-        "tell lock_abandon",
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-        crowded=True,
-    )
-    (undo,) = toy.told
-    assert undo.command.args == (toy.owner.claim(1), 0), "the place is kept"
-    assert undo.owed_to == 0b11111
-
-
-def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
-    """Who grants after three have refused would have to be undone all the same, so it is heard."""
-    replies = (held(), held(), held(), NEW, NEW)
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(*replies)),
-        ("ask lock_acquire for a place", toy.answers(*replies)),
-        "tell lock_abandon",
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    first, second, _ = toy.tallies
-    assert (first.refused, first.granted) == (3, 0)
-    assert (second.refused, second.granted) == (3, 2)
-
-
 # How long one sleeps.
 
 
 def pause_after(toy, *replies, **fields):
     """Return for how long a waiter sleeps that got these replies."""
-    undone = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_abandon"]
+    rolled_back = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_abandon"]
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(*replies)),
-        *undone,
+        *rolled_back,
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
         crowded=True,
@@ -220,9 +129,6 @@ def test_waiter_expects_a_quorum_of_those_that_granted_and_those_that_expire(mak
     assert len(pauses) == 3, "waiters sleep apart"
 
 
-# Split votes.
-
-
 def test_split_votes_spread_contenders_further_apart_each_time(toy):
     split = toy.answers(*SPLIT, takes=0.0)
     again = [("ask lock_acquire for a place", split), "tell lock_abandon", ("wait for wake-up", toy.slept())]
@@ -238,42 +144,6 @@ def test_split_votes_spread_contenders_further_apart_each_time(toy):
     assert pauses[:4] == sorted(pauses[:4])
     assert pauses[3] > 2 * pauses[0]
     assert max(pauses) <= 0.05 + 1e-9
-
-
-def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
-    """Its answers are enough for a first try; the others are not waited for."""
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(held(by=A), held(by=A), held(by=A), None, None)),
-        ("ask lock_acquire for a place", won(toy)),
-    )
-    assert toy.tallies[0].choices[3:] == [None, None]
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        SPLIT,
-        (held(by=A), held(by=A), held(by=B), None, None),
-        (held(by=A), held(by=A), held(by=B), "down", NEW),
-        (held(by=A), held(by=B), held(by=B), held(by=A), NEW),
-        (NEW, NEW, held(by=A), held(by=A)),
-    ],
-)
-def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(make_toy, replies):
-    """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
-    pauses = set()
-    for random in (0.1, 0.5, 0.9):
-        toy = make_toy(len(replies), random=random)
-        toy.acquire(
-            ("ask lock_acquire", toy.answers(*replies)),
-            "tell lock_abandon",
-            ("wait", toy.slept()),
-            ("ask lock_acquire for a place", won(toy)),
-        )
-        pauses.add(toy.waits[0].until - toy.tallies[0].at)
-        assert toy.waits[0].retry_at is None, "its nodes answer, so it waits for no turn"
-    assert 0 < min(pauses) < max(pauses) <= 0.05
-    assert len(pauses) == 3, "contenders pause differently"
 
 
 # Outages.
@@ -293,7 +163,7 @@ def test_outage_is_waited_out_until_the_deadline(toy):
 def test_outage_that_ends_in_time_is_no_error(toy, sent):
     state = toy.acquire(
         ("ask lock_acquire", toy.all_say("down", sent=sent)),
-        # What was sent to nobody is nowhere to be undone.
+        # What was sent to nobody is nowhere to be rolled back.
         *(["tell lock_abandon"] if sent else []),
         ("wait", toy.slept()),
         ("ask lock_acquire", won(toy)),
@@ -307,22 +177,6 @@ def test_outage_makes_a_waiter_sleep_until_its_turn_or_its_deadline(toy):
     assert wait.until == pytest.approx(1009.0)
     assert wait.retry_at == pytest.approx(1000.001, abs=0.02)
     assert wait.key is None, "no node wakes it"
-
-
-def test_waiter_leaves_the_queues_although_its_next_round_was_sent_to_nobody(toy):
-    """Else it would be handed the lock there as long as its place lasts."""
-    toy.acquire(
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", mute(toy)),
-        "tell lock_abandon, leave",
-        ("wait", toy.slept()),
-        ("ask lock_acquire", mute(toy)),
-        ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
-        crowded=True,
-    )
-    assert toy.told[0].owed_to == 0b11111
 
 
 def test_outage_is_not_asked_all_the_time(toy):
@@ -346,16 +200,6 @@ def test_last_round_decides_between_busy_and_outage(toy):
     assert result is None
 
 
-def test_round_is_undone_that_a_node_had_granted_which_the_next_one_did_not_reach(toy):
-    toy.acquire(
-        ("ask lock_acquire", toy.answers(NEW, held(), held(), held(), held())),
-        ("ask lock_acquire for a place", toy.answers("kept out", held(), held(), held(), held(), sent=0b11110)),
-        "tell lock_abandon",
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", toy.all_say(NEW)),
-    )
-
-
 def test_last_try_that_has_no_time_for_answers_says_what_the_round_before_it_did(toy):
     """Slow nodes are no outage; where there is one, the rounds before have told."""
     refused = ("ask lock_acquire for a place", toy.all_say(held()))
@@ -363,6 +207,6 @@ def test_last_try_that_has_no_time_for_answers_says_what_the_round_before_it_did
     slept = ("wait for wake-up", toy.slept())
     leave = "tell lock_abandon, leave"
     assert toy.acquire(refused, slept, silent, leave, timeout=0.1, crowded=True) is None
-    silent_again, undo = ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon"
+    silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon"
     with pytest.raises(QuorumError):
-        toy.acquire(silent, leave, ("wait", toy.slept()), silent_again, undo, timeout=0.3, crowded=True)
+        toy.acquire(silent, leave, ("wait", toy.slept()), silent_again, rollback, timeout=0.3, crowded=True)

@@ -1,0 +1,164 @@
+"""A whole lock as it is claimed: what is asked for, which rounds are split, and what rules it out."""
+
+import gc
+import math
+import weakref
+from functools import partial
+
+import pytest
+
+from redsync._core.keys import LockKeys
+from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
+from redsync._protocols.claims import Claim
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.holding import release
+from redsync._protocols.lock import LOCK
+from redsync._protocols.semaphore import SEMAPHORE
+from redsync._protocols.slot_claims import SlotClaim
+from redsync._protocols.tokens import Fence, FencedClaim
+from redsync.exceptions import KeyTypeError
+from tests.support.replies import FOREIGN, NEW, SPLIT, A, B, held, won
+
+LEASE, DRIFT = 30.0, 0.302
+
+
+@pytest.mark.parametrize(
+    ("guard", "lease", "expected"),
+    [
+        (0.0, None, 0.0),
+        (0.0, 600.0, 0.0),  # not guarded at all
+        (30.0, None, 30.0),
+        (30.0, 10.0, 30.0),
+        (30.0, 600.0, 600.0),  # others may believe for as long
+        (45.0, 40.0, 45.0),
+    ],
+)
+@pytest.mark.parametrize("crowded", [False, True])
+def test_acquire_asks_only_nodes_that_remember_for_long_enough(make_toy, guard, lease, expected, crowded):
+    toy = make_toy(restart_guard=guard)
+    step = "ask lock_acquire for a place" if crowded else "ask lock_acquire"
+    toy.acquire((step, won(toy)), lease=lease, crowded=crowded)
+    (effect,) = toy.effects
+    assert effect.guard == expected
+    said = b"%d,-," % (expected * 1000) if expected else 0
+    assert effect.command.words[3] == said, "the node's script looks as well"
+
+
+FENCED = partial(FencedClaim, fence=Fence(LockKeys.of(b"redsync:", b"x")))
+SLOTS = partial(SlotClaim, limit=Limit(4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "claims", "granted"),
+    [(LOCK, Claim, 1), (FAIR_LOCK, Claim, 1), (FENCED_LOCK, FENCED, [1, 7]), (SEMAPHORE, SLOTS, b"2")],
+)
+def test_hold_that_was_given_back_is_freed_without_the_garbage_collector(toy, kind, claims, granted):
+    """The votes are kept for a later look, so they must not lead back to the hold: it would outlive its release."""
+
+    class Listener:
+        def __call__(self, state):
+            raise AssertionError("nothing is lost")
+
+    listener = Listener()
+    freed = weakref.ref(listener)
+    keys = SlotKeys.of(b"redsync:", b"x") if kind is SEMAPHORE else toy.keys
+    place = " for a place" if kind in (FAIR_LOCK, SEMAPHORE) else ""
+    steps = toy.acquiring(kind=kind, claims=claims, keys=keys, on_lost=listener)
+    gc.disable()
+    try:
+        state = toy.play(steps, (f"ask {kind.noun}_acquire{place}", toy.all_say(granted)))
+        assert state.tally is not None
+        toy.play(release(toy.session, state, toy.now), (f"ask {kind.release.name}", toy.all_say(1)))
+        toy.effects.clear()
+        toy.tallies.clear()
+        del listener, state
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_acquire_with_a_lease_is_not_renewed(toy):
+    state = toy.take(lease=2.0)
+    assert toy.asked[0].command.args[2] == 2_000
+    assert toy.asked[0].timeout == pytest.approx(0.1)
+    assert state.renew_at == math.inf
+    assert not state.renewed
+    assert state.valid_until == pytest.approx(1000.0 + 2.0 - 0.022)
+
+
+@pytest.mark.parametrize(("max_hold", "valid_until"), [(5.0, 1005.0), (300.0, 1000.0 + LEASE - DRIFT)])
+def test_max_hold_ends_the_hold_and_never_lengthens_the_lease(toy, max_hold, valid_until):
+    state = toy.take(max_hold=max_hold)
+    assert state.ends_at == pytest.approx(1000.0 + max_hold)
+    assert state.valid_until == pytest.approx(valid_until)
+
+
+# Split votes.
+
+
+def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
+    """Its answers are enough for a first try; the others are not waited for."""
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(held(by=A), held(by=A), held(by=A), None, None)),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    assert toy.tallies[0].choices[3:] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        SPLIT,
+        (held(by=A), held(by=A), held(by=B), None, None),
+        (held(by=A), held(by=A), held(by=B), "down", NEW),
+        (held(by=A), held(by=B), held(by=B), held(by=A), NEW),
+        (NEW, NEW, held(by=A), held(by=A)),
+    ],
+)
+def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(make_toy, replies):
+    """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
+    pauses = set()
+    for random in (0.1, 0.5, 0.9):
+        toy = make_toy(len(replies), random=random)
+        toy.acquire(
+            ("ask lock_acquire", toy.answers(*replies)),
+            "tell lock_abandon",
+            ("wait", toy.slept()),
+            ("ask lock_acquire for a place", won(toy)),
+        )
+        pauses.add(toy.waits[0].until - toy.tallies[0].at)
+        assert toy.waits[0].retry_at is None, "its nodes answer, so it waits for no turn"
+    assert 0 < min(pauses) < max(pauses) <= 0.05
+    assert len(pauses) == 3, "contenders pause differently"
+
+
+# Foreign values.
+
+
+def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
+    with pytest.raises(KeyTypeError, match="another type") as caught:
+        toy.acquire(("ask lock_acquire", toy.all_say(FOREIGN)), "tell lock_abandon")
+    assert caught.value.name == "x"
+    assert len(caught.value.votes) == 5
+
+
+def test_foreign_values_on_a_minority_do_no_harm(toy):
+    assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
+
+
+def test_foreign_values_beside_a_holder_are_no_error(toy):
+    answers = toy.answers(FOREIGN, held(), held(), held(), held())
+    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
+
+
+def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):
+    answers = toy.answers(FOREIGN, NEW, NEW, "down", "down")
+    with pytest.raises(KeyTypeError):
+        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon")
+
+
+def test_foreign_values_make_a_waiter_leave_its_queues(toy):
+    with pytest.raises(KeyTypeError):
+        toy.acquire(("ask lock_acquire for a place", toy.all_say(FOREIGN)), "tell lock_abandon, leave", crowded=True)
