@@ -224,16 +224,21 @@ class Toy:
     # Driving.
 
     def drive(self, steps, answer):
-        """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in."""
+        """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in.
+
+        So is an interruption of what is performed here, as drivers do.
+        """
         self._begun.append(steps)
         try:
             effect = next(steps)
             while True:
-                reply = answer(self.begin(effect), effect)
-                if isinstance(reply, BaseException):
-                    effect = steps.throw(reply)
-                else:
-                    effect = steps.send(self.perform(effect, reply))
+                try:
+                    reply = answer(self.begin(effect), effect)
+                    if not isinstance(reply, BaseException):
+                        reply = self.perform(effect, reply)
+                except Interruption as interruption:
+                    reply = interruption
+                effect = steps.throw(reply) if isinstance(reply, BaseException) else steps.send(reply)
         except StopIteration as stop:
             return stop.value
 

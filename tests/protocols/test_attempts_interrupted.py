@@ -1,0 +1,114 @@
+"""New acquires of each kind, interrupted at every point of our code at which an interruption can come."""
+
+import itertools
+from functools import partial
+
+import pytest
+
+from redsync._core.effects import Broadcast, Tell, Wait
+from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
+from redsync._protocols.acquire_requests import Outcome
+from redsync._protocols.claims import Claim
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.lock import LOCK
+from redsync._protocols.rate import RATE
+from redsync._protocols.semaphore import SEMAPHORE
+from redsync._protocols.slot_claims import SlotClaim, WindowClaim
+from redsync._protocols.tokens import Fence, FencedClaim
+from redsync._protocols.windows import Window
+from tests.support.injection import inject
+from tests.support.replies import A, held
+from tests.support.slots import full
+from tests.support.sweeps import swept
+
+ALL = 0b11111
+SLOTS = SlotKeys.of(b"redsync:", b"x")
+
+# The kind, what makes its claim, the refusals of both rounds before it waits, and a grant.
+KINDS = {
+    "lock": (LOCK, lambda toy: Claim, [held(), held()], 1),
+    "fair lock": (FAIR_LOCK, lambda toy: Claim, [[20_000, A, 1], [20_000, A, 2, 1]], 1),
+    "fenced lock": (FENCED_LOCK, lambda toy: partial(FencedClaim, fence=Fence(toy.keys)), [held(), held()], None),
+    "semaphore": (SEMAPHORE, lambda toy: partial(SlotClaim, limit=Limit(4)), [full(), full()], b"2"),
+    "rate limiter": (
+        RATE,
+        lambda toy: partial(WindowClaim, limit=Limit(4, 1_000_000), window=Window(1.0, toy.session.timing)),
+        [full(), full()],
+        b"2",
+    ),
+}
+
+
+class Acquire:
+    """A new acquire that succeeds on all nodes, at once or after a wait, if nothing interrupts it.
+
+    Where nodes hand over, it does not ask after its wait: then they have.
+    """
+
+    def __init__(self, toy, what, *, waits):
+        kind, claims, refusals, self._grant = KINDS[what]
+        self._refusals = refusals[:] if waits else []
+        self._handed = ALL if kind in (LOCK, FAIR_LOCK) else 0
+        self.toy, self.kind, self.outcome = toy, kind, Outcome()
+        keys = SLOTS if kind in (SEMAPHORE, RATE) else toy.keys
+        self._steps = toy.acquiring(claims=claims(toy), kind=kind, keys=keys, outcome=self.outcome)
+        self.asked, self.rolled_back = set(), set()
+        self.returned = []
+
+    def run(self):
+        self.returned.append(self.toy.drive(self._steps, self._answer))
+
+    def _answer(self, described, effect):
+        toy = self.toy
+        match effect:
+            case Broadcast() if described.endswith("write_back"):
+                return toy.all_say(9)
+            case Broadcast():
+                self.asked.add(toy.commands[-1].args[0])
+                if self._refusals:
+                    return toy.all_say(self._refusals.pop(0))
+                # Tokens that differ are written back.
+                return toy.all_say(self._grant) if self._grant else toy.answers(*([1, token] for token in range(5, 10)))
+            case Wait():
+                return toy.slept(0.05, handed=self._handed)
+            case Tell() if "abandon" in described and effect.owed_to == ALL:
+                self.rolled_back.add(effect.command.args[0])
+        return None
+
+    def check(self):
+        """Return in which of the ways it has ended that are right; else fail."""
+        assert not self.returned, "the interruption comes out"
+        assert self.toy.session.crowds.under_way == 0
+        state, holds = self.outcome.state, list(self.toy.session.holds)
+        if state is not None:
+            assert state.live
+            assert holds == ([] if self.kind is RATE else [state])
+            assert state.claim not in self.rolled_back
+            return "succeeded"
+        assert holds == []
+        assert self.asked <= self.rolled_back, "whatever was sent, on all nodes"
+        return "rolled back" if self.asked else "sent nothing"
+
+
+@pytest.mark.parametrize(
+    ("what", "waits"),
+    [("lock", False), ("lock", True), *swept(*itertools.product(list(KINDS)[1:], (False, True)))],
+    ids=lambda value: value if isinstance(value, str) else "waits" if value else "at once",
+)
+def test_acquire_interrupted_at_any_point_holds_and_says_so_or_leaves_nothing(make_toy, what, waits):
+    ways = set()
+    for point in itertools.count(1):
+        toy = make_toy()
+        acquire = Acquire(toy, what, waits=waits)
+        where = inject(point, acquire.run)
+        if where is None:
+            assert acquire.returned == [acquire.outcome.state]
+            break
+        try:
+            ways.add(acquire.check())
+        except AssertionError as error:
+            error.add_note(f"interrupted at point {point}, {where}")
+            raise
+    assert ways == {"sent nothing", "rolled back", "succeeded"}
