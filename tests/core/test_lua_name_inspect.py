@@ -7,7 +7,6 @@ from redsync._core.presence import ClientRecord
 from redsync._core.slots import SlotKeys
 from redsync._protocols.name_survey import (
     NameLook,
-    break_commands,
     key_patterns,
     keys_of_name,
     look_command,
@@ -120,22 +119,6 @@ def test_look_names_a_foreign_value_by_its_type(kind, node, look):
     assert (found.kind, found.claims) == (kind, ())
 
 
-@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":"])
-@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
-def test_name_is_read_from_its_keys(prefix, name):
-    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
-    for key in (keys.lock, keys.queue, keys.limit, latch.latch):
-        assert name_of_key(prefix, key) == name
-    for key in (keys.places, keys.token, keys.slots, latch.setting.token, latch.setting.queue):
-        assert name_of_key(prefix, key) is None
-
-
-def test_records_are_no_names():
-    assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
-    assert name_of_key(b"", b"redsync_birth") is None
-    assert name_of_key(b"redsync:", b"redsync:") is None
-
-
 def test_patterns_match_the_keys_of_names_and_no_others(node):
     for name in (b"ab", b"ac", b"b", b"a{t}"):
         for key in (SlotKeys.of(b"p*:", name).limit, SlotKeys.of(b"p*:", name).lock, b"pq:" + name):
@@ -159,7 +142,3 @@ def test_every_key_that_tells_of_a_name_is_found(prefix, name, node):
     found = {key for pattern in key_patterns(prefix, b"*") for key in node.redis.scan_iter(pattern)}
     assert found == set(keys)
     assert {name_of_key(prefix, key) for key in keys} == {name}
-
-
-def test_nothing_breaks_a_latch_or_a_foreign_value():
-    assert break_commands(PREFIX, NAME, "latch", b"me") == break_commands(PREFIX, NAME, "list", b"me") == []

@@ -37,7 +37,9 @@ from redsync._protocols.lock import LOCK
 from redsync._protocols.places import Arrival, Ticket
 from redsync._protocols.watchdog import watchdog
 from tests.support.injection import Interruption
+from tests.support.latches import LatchCaller
 from tests.support.slots import ToySemaphore
+from tests.support.virtual import World
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
 
@@ -413,3 +415,23 @@ def toy(make_toy):
 def semaphore(toy):
     """On five nodes, starting from slot 2 of 4."""
     return ToySemaphore(toy)
+
+
+# Virtual nodes, which run the shipped scripts.
+
+
+@pytest.fixture
+def world():
+    return World(3)
+
+
+@pytest.fixture
+def ada(world):
+    """A client of a latch there."""
+    return LatchCaller(world)
+
+
+@pytest.fixture
+def bob(world):
+    """Another one."""
+    return LatchCaller(world)

@@ -3,104 +3,16 @@
 import pytest
 
 from redsync._core.effects import Broadcast
-from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
 from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.fenced_lock import FENCED_LOCK
-from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
+from redsync._protocols.latch import count_down, set_count, wait_open
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import AcquireTimeout, QuorumError
-from tests.support.virtual import World
+from tests.support.latches import KEYS, LatchCaller, finish, told
 
-KEYS = LatchKeys.of(b"redsync:", b"x")
 A, B, C = range(3)
-
-
-class Caller:
-    def __init__(self, world, keep=86_400.0, **timing):
-        self.world, (self.session, self.owner) = world, world.session(**timing)
-        self.latch = Latch("x", KEYS, keep)
-
-    def _run(self, function, *args, reach=(), **options):
-        return self.world.run(function(self.session, self.latch, self.owner, *args, self.world.now, **options), *reach)
-
-    def set(self, n, *reach):
-        return self._run(set_count, n, reach=reach)
-
-    def count(self, *reach):
-        return self._run(count_left, reach=reach)
-
-    def down(self, *reach, n=1, timeout=0.0):
-        self._run(count_down, n=n, timeout=timeout, reach=reach)
-
-    def wait(self, timeout, *reach):
-        return self._run(wait_open, timeout, reach=reach)
-
-    def delete(self, *reach):
-        self._run(delete, reach=reach)
-
-
-@pytest.fixture
-def world():
-    return World(3)
-
-
-@pytest.fixture
-def ada(world):
-    return Caller(world)
-
-
-@pytest.fixture
-def bob(world):
-    return Caller(world)
-
-
-def finish(steps):
-    """Play a protocol to its end; return what it returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
-
-
-def told(world, *nodes):
-    return [LatchState.read(run(world, node)) for node in nodes]
-
-
-def run(world, node):
-    store = world.stores[node]
-    fields = store.execute(b"HGETALL", KEYS.latch)
-    words = dict(zip(fields[::2], fields[1::2], strict=True))
-    generation, size = int(words.pop(b"generation", 0)), int(words.pop(b"size", 0))
-    return [generation, size, *(word for client, total in words.items() for word in (client, int(total)))]
-
-
-def test_what_only_one_node_knows_is_written_back_before_it_is_told(world, ada, bob):
-    """Else the next might find it closed again."""
-    ada.set(1)
-    with pytest.raises(QuorumError):
-        ada.down({A, B, C}, {A}, n=1)
-    assert [state.count for state in told(world, A, B, C)] == [0, 1, 1]
-    assert bob.count({A, B}, {A, B}) == 0
-    assert [state.count for state in told(world, A, B)] == [0, 0]
-    assert Caller(world).count({B, C}) == 0
-
-
-def test_answer_that_can_not_be_written_back_is_an_error(world, ada, bob):
-    ada.set(1)
-    with pytest.raises(QuorumError):
-        ada.down({A, B, C}, {A}, n=1)
-    with pytest.raises(QuorumError):
-        bob.count({A, B}, {A})
-
-
-def test_node_that_was_missed_is_repaired_by_a_look(world, ada, bob):
-    ada.set(2)
-    world.stores[C].flush()
-    ada.count()
-    assert told(world, C) == told(world, A)
 
 
 def test_setter_that_died_half_way_does_not_replace_what_was_set_after_it(world, ada, bob):
@@ -110,8 +22,8 @@ def test_setter_that_died_half_way_does_not_replace_what_was_set_after_it(world,
     assert [state.size for state in told(world, A, B, C)] == [0, 0, 9]
     assert bob.set(2, {A, B}, {A, B}, {A, B}, {A, B}, {A, B}) is True
     assert bob.count({A, B, C}) == 2
-    assert Caller(world).count({A, C}, {A, B, C}) == 2
-    assert Caller(world).count() == 2
+    assert LatchCaller(world).count({A, C}, {A, B, C}) == 2
+    assert LatchCaller(world).count() == 2
 
 
 def test_set_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, bob):
@@ -193,7 +105,7 @@ def test_waiter_restores_what_all_nodes_forgot(world, ada, bob):
 
 
 def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_keep_a_latch(world):
-    ada, bob = Caller(world, keep=5.0), Caller(world, keep=5.0)
+    ada, bob = LatchCaller(world, keep=5.0), LatchCaller(world, keep=5.0)
     ada.set(1)
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
     for _ in range(3):
@@ -211,45 +123,10 @@ def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_kee
 
 
 def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
-    ada = Caller(world, keep=0.5)
+    ada = LatchCaller(world, keep=0.5)
     ada.set(2)
     ada.down({A, B, C}, *[set()] * 6, timeout=10.0)
     assert ada.count() == 1
-
-
-def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
-    world.initialize()
-    ada, bob = Caller(world, restart_guard=30.0), Caller(world, restart_guard=30.0)
-    assert bob.count() == 0, "nodes that never forgot anything know that it was never set"
-    ada.set(2)
-    for node in (A, B):
-        world.stores[node].flush()
-    with pytest.raises(QuorumError, match="FORGETFUL"):
-        Caller(world, restart_guard=30.0).wait(0.0, {A, B})
-    for node in (A, B):
-        world.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % world.stores[node].now_ms)
-    world.now += 40.0
-    with pytest.raises(QuorumError, match="FORGETFUL"):
-        bob.count({A, B})
-    ada.count()
-    assert bob.count() == 2
-    with pytest.raises(QuorumError, match="2 of 3 nodes may have forgotten it"):
-        bob.count({A, B})
-    ada.count()
-    assert bob.count({A, B}) == 2, "who has set it knows, and has told them"
-
-
-def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
-    for store in world.stores:
-        store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
-    ada = Caller(world, restart_guard=30.0)
-    with pytest.raises(QuorumError, match="FORGETFUL"):
-        ada.set(2)
-    world.now += 40.0
-    with pytest.raises(QuorumError, match="FORGETFUL"):
-        ada.count()
-    assert ada.set(2) is True
-    assert ada.count() == 2
 
 
 def test_deleted_latch_releases_who_waits_and_can_be_set(world, ada, bob):
@@ -292,17 +169,6 @@ def test_interrupted_wait_leaves_its_places(world, ada, bob):
     assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
 
 
-def test_what_was_not_used_for_a_day_is_forgotten_by_everybody(world, ada):
-    ada.set(2)
-    world.now += 86_000.0
-    assert ada.count() == 2
-    world.now += 86_000.0
-    assert ada.count() == 2
-    world.now += 86_401.0
-    assert ada.count() == 0
-    assert ada.set(1) is True
-
-
 def test_count_down_takes_two_rounds_and_a_look_one_and_to_set_it_four(world, ada, bob):
     def rounds(call, *args):
         before = world.rounds
@@ -324,7 +190,7 @@ def test_first_setting_takes_a_round_more_where_clocks_of_nodes_differ(world, ad
 def test_setting_fails_until_the_guard_is_over_and_waits_for_the_rest_of_five_seconds(world, guard):
     for store in world.stores:
         store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
-    born, ada = world.now, Caller(world, lease=1.0, restart_guard=guard)
+    born, ada = world.now, LatchCaller(world, lease=1.0, restart_guard=guard)
     for call in (lambda: ada.set(2), ada.delete):
         world.now = born + guard - 0.1
         with pytest.raises(QuorumError, match="FORGETFUL"):
@@ -390,7 +256,7 @@ def test_setter_that_stood_still_for_too_long_does_not_say_that_it_has_set_it(wo
     with pytest.raises(QuorumError):
         finish(adas)
     assert finish(bobs) is True
-    assert Caller(world).count() == 2
+    assert LatchCaller(world).count() == 2
 
 
 def test_setter_that_stood_still_while_nodes_answered_does_not_say_that_it_has_set_it(world, ada):

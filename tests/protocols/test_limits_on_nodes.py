@@ -10,7 +10,6 @@ from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
-from tests.support.virtual import World
 
 pytest.importorskip("lupa")
 
@@ -52,11 +51,6 @@ class Program:
     @property
     def limit(self):
         return self.world.run(limit_of(self.session, self.pool, self.owner))
-
-
-@pytest.fixture
-def world():
-    return World(3)
 
 
 def limits(world):

@@ -3,23 +3,101 @@
 import pytest
 
 from redsync._core.crowds import FRONT
+from redsync._core.effects import Broadcast
+from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.places import Arrival
+from redsync._protocols.read_write_lock import READ
+from redsync.exceptions import QuorumError
 from tests.support.injection import Interruption
-from tests.support.replies import won
+from tests.support.replies import NEW, busy, mute, won
 
 
-def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy):
-    """A signal's handler has acquired the same lock in the same thread."""
-    crowds, crowd = toy.session.crowds, toy.keys.lock
-    crowds.under_way = FRONT + 1
+@pytest.fixture
+def crowds(toy):
+    """Crowds of a client with as many waiters for a lock as may ask."""
+    crowds = toy.session.crowds
+    crowds.under_way = FRONT
     for other in range(FRONT):
-        crowds.enter(crowd, b"%d" % other)
+        crowds.enter(toy.keys.lock, b"%d" % other)
+    return crowds
+
+
+@pytest.mark.usefixtures("crowds")
+@pytest.mark.parametrize("fields", [{"timeout": 0.0}, {"kind": FAIR_LOCK}, {"kind": READ}, {"name": "y"}], ids=min)
+def test_one_that_tries_once_or_has_its_order_from_nodes_or_is_first_asks_at_once(toy, fields):
+    assert isinstance(toy.start(toy.acquiring(**fields)), Broadcast)
+
+
+def test_one_asks_at_once_where_few_are_under_way(toy, crowds):
+    crowds.under_way -= 1
+    assert isinstance(toy.start(toy.acquiring()), Broadcast)
+
+
+@pytest.mark.usefixtures("crowds")
+def test_one_behind_gives_up_at_its_deadline_without_an_ask(toy):
+    """Nodes have told the front that others hold the lock."""
+    assert toy.acquire(("wait for wake-up", toy.slept()), timeout=9.0) is None
+    assert toy.now == pytest.approx(1009.0)
+
+
+def test_one_behind_asks_at_its_deadline_if_the_front_found_no_quorum(toy, crowds):
+    def note():
+        crowds.note(toy.keys.lock, mute=True)
+
+    script = ("wait for wake-up", toy.slept(meanwhile=note)), ("ask lock_acquire for a place", mute(toy))
+    with pytest.raises(QuorumError):
+        toy.acquire(*script, "tell lock_abandon, leave", timeout=9.0)
+
+
+@pytest.mark.usefixtures("crowds")
+def test_one_behind_looks_by_itself_from_time_to_time(toy):
+    toy.acquire(*[("wait for wake-up", toy.slept())] * 4, timeout=100.0)
+    assert [wait.until - 1000.0 for wait in toy.waits] == [30.0, 60.0, 90.0, 100.0]
+
+
+def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy, crowds):
+    """A signal's handler has acquired the same lock in the same thread."""
+    crowd = toy.keys.lock
     state = toy.acquire(
         ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, toy.owner.wire))),
         ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, b"0"))),
         ("ask lock_acquire for a place", won(toy)),
     )
     assert state.valid(toy.now)
+
+
+@pytest.fixture
+def fills_up(toy, crowds):
+    """Return what lets another line up behind; there is room in front for the toy's owner."""
+    crowds.leave(toy.keys.lock, b"0")
+    return lambda: crowds.enter(toy.keys.lock, b"behind")
+
+
+def test_one_that_is_done_wakes_the_one_that_may_ask_in_its_stead(toy, crowds, fills_up):
+    toy.acquire(("ask lock_acquire", toy.all_say(NEW, meanwhile=fills_up)), "signal")
+    assert crowds.is_in_front(toy.keys.lock, b"behind")
+    assert toy.effects[-1].key == b"behind may ask for " + toy.keys.lock
+
+
+def test_one_that_is_interrupted_when_it_wakes_the_next_does_so_again(toy, fills_up):
+    script = [("ask lock_acquire", toy.all_say(NEW, meanwhile=fills_up)), "signal"]
+    assert toy.interrupt(toy.acquiring(), script, 1) == ["signal"]
+
+
+def test_one_in_front_lets_those_behind_know_whether_it_finds_a_quorum(toy, crowds, fills_up):
+    found = []
+
+    def look():
+        found.append(toy.keys.lock in crowds.mute)
+
+    toy.acquire(
+        ("ask lock_acquire", toy.all_say("down", sent=0, meanwhile=fills_up)),
+        ("wait", toy.slept(meanwhile=look)),
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=look)),
+        "signal",
+    )
+    assert found == [True, False]
 
 
 def test_one_that_is_interrupted_before_it_lines_up_is_not_counted(toy):

@@ -1,4 +1,4 @@
-"""How waiters queue: by arrival, by ticket, or not at all. `test_claim_waiting.py` has what is common to them."""
+"""How waiters queue: by arrival, by ticket, or not at all. `test_acquiring_waiting.py` has what is common."""
 
 from functools import partial
 

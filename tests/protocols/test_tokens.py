@@ -1,12 +1,10 @@
-"""Acquires whose grants carry tokens, step by step; `test_tokens_on_nodes` has the schedules."""
+"""Acquires whose grants carry tokens, step by step; `test_fenced_lock_on_nodes` has the schedules."""
 
 from functools import partial
 
 import pytest
 
-from redsync._core.keys import LatchKeys
 from redsync._protocols.fenced_lock import FENCED_LOCK
-from redsync._protocols.latch import Latch, count_left
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import QuorumError
 from tests.protocols.conftest import GARBAGE
@@ -141,16 +139,6 @@ def test_write_back_that_is_answered_by_nonsense_does_not_count(make_toy):
         effect = steps.send(asked)
         assert toy.begin(effect) == WRITE
         assert toy.perform(effect, toy.all_say(reply)).without_quorum, reply
-
-
-def test_latch_believes_no_nonsense(make_toy):
-    for reply in (1, *GARBAGE):
-        if reply in ([5, 7], [1, 2, 3]):
-            continue  # generation, size, and since when the node remembers
-        toy = make_toy()
-        latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
-        tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
-        assert tally.without_quorum, reply
 
 
 @pytest.mark.parametrize("absurd", [1 << 60, (1 << 52) + 1, 0, -1])

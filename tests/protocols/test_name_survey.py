@@ -1,0 +1,28 @@
+"""Which keys tell of which name, and what takes a claim away; `tests/core/test_lua_name_inspect.py` has the looks."""
+
+import pytest
+
+from redsync._core.keys import LatchKeys
+from redsync._core.slots import SlotKeys
+from redsync._protocols.name_survey import break_commands, name_of_key
+from tests.protocols.conftest import CLIENT
+
+
+@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":"])
+@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
+def test_name_is_read_from_its_keys(prefix, name):
+    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
+    for key in (keys.lock, keys.queue, keys.limit, latch.latch):
+        assert name_of_key(prefix, key) == name
+    for key in (keys.places, keys.token, keys.slots, latch.setting.token, latch.setting.queue):
+        assert name_of_key(prefix, key) is None
+
+
+def test_records_are_no_names():
+    assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
+    assert name_of_key(b"", b"redsync_birth") is None
+    assert name_of_key(b"redsync:", b"redsync:") is None
+
+
+def test_nothing_breaks_a_latch_or_a_foreign_value():
+    assert break_commands(b"redsync:", b"x", "latch", b"me") == break_commands(b"redsync:", b"x", "list", b"me") == []
