@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from redsync import Client, Lock, Mutex
+from redsync._drivers import aio_maintenance, maintenance
 from redsync.testing import LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
@@ -111,8 +112,10 @@ def _redsync_shared_nodes(server_path):
 
 
 @pytest.fixture
-def nodes(redsync_nodes) -> LocalNodes:
-    """Five nodes, running and empty."""
+def nodes(redsync_nodes, monkeypatch) -> LocalNodes:
+    """Five nodes, running and empty; on a busy machine clients wait a little longer until they have met all of them."""
+    for module in (maintenance, aio_maintenance):
+        monkeypatch.setattr(module, "STRAGGLERS", 0.5)
     return redsync_nodes
 
 

@@ -191,12 +191,15 @@ def test_busy_minority_goes_unnoticed(client, admin, eventually):
         except redis.ResponseError:  # not running yet
             return None
 
+    def is_told():
+        work(client)
+        return all("BUSY" in (client.nodes()[i].last_error or "") for i in MINORITY)
+
     for i in MINORITY:
         admin.ask(i, "CONFIG", "SET", "lua-time-limit", "5")
     with ThreadPoolExecutor(2) as pool:
         endless = [pool.submit(run_for_ever, i) for i in MINORITY]
-        work(client)
-        eventually(lambda: all("BUSY" in (client.nodes()[i].last_error or "") for i in MINORITY))
+        eventually(is_told)
         for i in MINORITY:
             eventually(lambda i=i: is_stopped(i))
         for each in endless:
