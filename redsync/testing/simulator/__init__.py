@@ -1,4 +1,4 @@
-"""The deterministic simulator: programs with distributed locks, in virtual time, with the faults that a seed chooses.
+"""The deterministic simulator: runs programs with distributed locks in virtual time, with faults chosen by a seed.
 
 Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 
@@ -6,11 +6,11 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 |---|---|
 | `timeline`, `loop` | virtual time, clocks that drift, an asyncio event loop over many machines |
 | `store`, `commands`, `sorted_sets`, `values`, `scripting` | one node's memory, and the shipped Lua scripts on it |
-| `network`, `connections`, `machines` | what there is, and what can go wrong with it |
+| `network`, `connections`, `machines` | paths, connections and machines, and what can go wrong with them |
 | `nodes`, `sessions` | servers that speak RESP |
-| `sockets` | what the loop gives to whoever connects: transports over virtual connections |
-| `runner`, `letters`, `client` | the driver for asyncio, watched |
-| `happenings`, `trace`, `checks/` | what was seen, and what must be true of it |
+| `sockets` | asyncio transports over virtual connections |
+| `runner`, `letters`, `client` | the driver for asyncio, with observers |
+| `happenings`, `trace`, `checks/` | what happened, and the checks of it |
 | `workload`, `workers`, `contenders`, `latch_workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """

@@ -12,7 +12,7 @@ from redsync.testing.simulator.workload import SIMULATED
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit status: 1 if a promise was broken."""
+    """Run as the command line says; return the exit status: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m redsync.testing.simulator", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="make this run and print its trace")

@@ -1,4 +1,4 @@
-"""Campaigns: many runs by seed over all cores, and what came of them.
+"""Campaigns: many runs by seed on all cores, and their outcomes.
 
 Used by `python -m redsync.testing.simulator` and `make simulate SEEDS=100000`.
 """
@@ -48,7 +48,7 @@ class _Chunk:
 
 def _run_chunk(seeds: range, kind: str = "lock", *, long: bool = False) -> _Chunk:
     chunk = _Chunk()
-    # A run leaves little but cycles, and they are collected at less cost all at once.
+    # A run leaves little but reference cycles; collecting those of all runs at once costs less.
     gc.disable()
     try:
         _run_each(seeds, kind, chunk, long=long)
@@ -72,14 +72,14 @@ class Campaign:
     """Many runs.
 
     Args:
-        seeds: Which.
+        seeds: The seeds.
         jobs: How many processes share them; None for one per core.
-        kind: What is contended for.
-        long: Whether all of them are long; else some are.
+        kind: The kind of synchronizer that the runs contend for.
+        long: Whether all runs are long; else some are.
 
     Attributes:
-        outcome: What came of those that went well.
-        failures: Those that did not, by seed once the campaign is over.
+        outcome: The sum of all runs that went well.
+        failures: The runs that went wrong, sorted by seed once the campaign is over.
     """
 
     def __init__(self, seeds: range, jobs: int | None = None, kind: str = "lock", *, long: bool = False) -> None:
@@ -92,7 +92,7 @@ class Campaign:
         self.failures: list[Failure] = []
 
     def run(self) -> bool:
-        """Make all runs, show how far they are, print what came of them; return whether all went well."""
+        """Make all runs, show progress, print the outcome; return whether all went well."""
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
@@ -111,7 +111,7 @@ class Campaign:
             self.failures.append(failure)
 
     def summary(self) -> str:
-        """Return what came of it, as text."""
+        """Return the outcome as text."""
         outcome, took = self.outcome, time.monotonic() - self._begun
         runs = outcome.runs + len(self.failures)
         faults = ", ".join(f"{count:,} {kind}" for kind, count in outcome.faults.most_common())
@@ -141,7 +141,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], object]]:
-    """Show how far it is: a bar on a terminal, else a line now and then; give what counts on."""
+    """Show progress: a bar on a terminal, else a line now and then. Yield the function that adds to it."""
     rich: Any = None
     if sys.stdout.isatty():
         try:

@@ -1,4 +1,4 @@
-"""The client of a simulation: an `AsyncClient` whose driver tells the simulation what happens in it."""
+"""The client of a simulation: an `AsyncClient` whose driver reports to the simulation what happens in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SimulatedClient"]
 
 
 class _Redis(redis.asyncio.Redis):
-    """Says how to reach a node. It is made once for each, which takes long, and never connects."""
+    """Says how to reach a node, and never connects. Cached by URL, because making one takes long."""
 
     @classmethod
     @functools.cache
@@ -39,7 +39,7 @@ class SimulatedClient(AsyncClient):
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
         super().__init__([f"redis://{node.name}" for node in machine.sim.nodes], **options)
-        # A machine keeps its clients, so none is forgotten; and what is to be told of that would keep the machine.
+        # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
         self._finalizer.detach()
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:

@@ -1,7 +1,7 @@
 """The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
 
-A function's name is the command's, with an underscore where Python has the same word. Only what the scripts need or may
-come to need is here, and no option beyond that.
+A function has the command's name, with an underscore added where Python has the same word. Only commands and options
+that the scripts need, or may come to need, are here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "SYNTAX_ERROR", "Command"]
 
-# The words after the command's name differ in number.
+# Commands differ in the number of words after the name.
 Command: TypeAlias = Callable[..., Reply]
 
 SYNTAX_ERROR = "ERR syntax error"
@@ -95,7 +95,7 @@ def _expiry_options(options: tuple[bytes, ...]) -> set[bytes]:
 
 
 def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
-    """Return when a duration from now ends, ms."""
+    """Return the instant, in ms, at which a duration that begins now ends."""
     duration = parse_integer(word) * unit_ms
     if not -NEVER <= duration < NEVER - store.now_ms:
         raise CommandError(f"ERR invalid expire time in '{command}' command")

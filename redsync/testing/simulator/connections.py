@@ -1,16 +1,16 @@
 """Connections of the virtual network, as kernels keep them.
 
-A connection carries bytes in order, in each direction; between connections nothing is ordered. What is sent at once may
-arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the connection's
-end: a lost packet stalls its direction, and then the connection breaks. What was lost may be a request, which is then
-never executed, or a reply to one that was. A partition holds what is sent until it is healed: then it arrives late, or
-the connection turns out to be broken, as the seed says. So a client that has given up a connection may be followed by
-its own old commands, minutes later. If the network `retransmits`, what was held waits on until its sender tries again,
-as with TCP, whose pauses have grown with the partition: so a new connection is quicker.
+A connection carries bytes in order, in each direction; between connections there is no order. Bytes that are sent at
+once may arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the
+connection's end: a lost packet stalls its direction, and then the connection breaks. The lost bytes may be a request,
+which is then never executed, or the reply to a request that was. A partition holds what is sent until it is healed:
+then it arrives late, or the connection turns out to be broken, as the seed says. So old commands of a client may arrive
+minutes after it has given up their connection. If the network `retransmits`, held bytes wait on until their sender
+tries again. As with TCP, the pauses between tries grow during the partition, so a new connection is quicker.
 
-A client that resets a connection takes back what its machine still held; what is under way may arrive. Or else, with
-the likelihood `kept`, the machine goes on sending, as that of the parent of a fork may. Through a partition no reset is
-heard: the node learns of it when it next sends something.
+A client that resets a connection takes back what its machine still held; bytes under way may arrive. Or else, with the
+probability `kept`, the machine goes on sending, as the machine of a forked process's parent may. No reset gets through
+a partition: the node learns of it when it next sends something.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ CLOSED: Final = Mark("closed")
 """The last message of a direction: its sender has closed the connection, or it has broken."""
 
 _STALL = 1.0
-"""The longest time in seconds from a lost packet to the end of its connection."""
+"""Seconds from a lost packet to the end of its connection, at most."""
 
 _LONGEST_RETRANSMISSION = 120.0
 """Seconds: the longest pause of TCP between two retransmissions (RFC 6298 asks for at least 60, Linux has 120)."""
 
 _LATE = 0.6
-"""How likely it is that a connection survives a partition, and what was held arrives late."""
+"""The probability that a connection survives a partition, and held bytes arrive late."""
 
 
 class End(Protocol):
-    """What a connection's messages are for."""
+    """A receiver of a connection's messages."""
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
         """Take a message, `CLOSED` for the last one."""
@@ -69,9 +69,9 @@ class Stream:
     """One direction of a connection.
 
     Attributes:
-        arrives: When the latest of what has left arrives.
-        held: What can't leave now; None if nothing is held.
-        stalled: Nothing will get through any more.
+        arrives: When the latest message that has left arrives.
+        held: The messages that can't leave now; None if nothing is held.
+        stalled: Nothing gets through any more.
         size: How many bytes have not arrived yet.
     """
 
@@ -98,7 +98,7 @@ class Stream:
         self.size = 0
 
     def send(self, message: bytes | Mark) -> None:
-        """Send something; it arrives after all that was sent before, or never."""
+        """Send a message; it arrives after all that were sent before, or never."""
         connection = self._connection
         if not connection.open:
             connection.refuse()
@@ -139,7 +139,7 @@ class Stream:
         timeline.schedule(arrival, self._host, self._arrive, (message,))
 
     def drop(self) -> bool:
-        """Send nothing of what was held, nor anything later; return whether something may still get through."""
+        """Drop held messages and send no later ones; return whether something may still get through."""
         cut = self.held is not None or self._path.blocked
         if cut:
             self.held = []
@@ -157,20 +157,20 @@ class Stream:
                 connection.make_room()
 
     def end(self) -> None:
-        """Tell who listens that the connection has ended, in a while; if it can be told."""
+        """Tell the receiver after a while that the connection has ended, if it can be told."""
         timeline = self._connection.network.timeline
         if not self._path.blocked:
             when = timeline.now + self._path.shortest
             timeline.schedule(when, self._host, self._end.receive, (self._connection, CLOSED))
 
     def retransmit(self) -> None:
-        """Let what was held go on its way when its sender tries again."""
+        """Release held messages when their sender tries again."""
         network = self._connection.network
         pause = min(network.timeline.now - self._held_since, _LONGEST_RETRANSMISSION)
         network.timeline.after(pause * network.luck(), self.release)
 
     def release(self) -> None:
-        """Let what was held go on its way."""
+        """Let held messages go on their way."""
         held, self.held = self.held or (), None
         for message in held:
             if self._connection.open:
@@ -183,15 +183,16 @@ class Connection:
     Attributes:
         network: The network.
         host: The machine.
-        client: Who made it, as far as that is known.
-        requests: What the client has sent over it since it is in use, in order; None before that.
-        served: What the node has replied to since then and its replies, in order, until the client has them.
+        client: The name of the client that made it, as far as that is known.
+        requests: What the client has sent over it since taking it into use, in order; None before that.
+        served: The requests that the node has answered since then, with the replies, in order, until the client has
+            them.
         maker: The driver that made it; None if it is no client of ours.
         there: Carries requests to the node.
         back: Carries replies to the client.
         open: Packets that are under way still arrive.
-        given_up: The client uses it no more.
-        aborted: Its machine knows it no more either.
+        given_up: The client no longer uses it.
+        aborted: Its machine no longer knows it either.
         waits_for_room: The client has more to send than the machine takes.
     """
 
@@ -230,12 +231,12 @@ class Connection:
         route.connections[self] = None
 
     def hang_up(self) -> None:
-        """End it from the client's side: what it had sent still arrives."""
+        """End it from the client's side; messages already sent still arrive."""
         self.given_up = True
         self.there.send(CLOSED)
 
     def abort(self) -> None:
-        """Give it up from the client's side: what has not left the machine never will."""
+        """Give it up from the client's side; messages that have not left the machine never will."""
         kept = self.network.kept
         if kept and self.network.luck() < kept:
             self.hang_up()
@@ -245,11 +246,11 @@ class Connection:
             self.there.send(CLOSED)
 
     def make_room(self) -> None:
-        """Let the client send more, as something has arrived."""
+        """Let the client send more, because something has arrived."""
         self.network.timeline.schedule(self.network.timeline.now, self.host, self._caller.receive, (self, b""))
 
     def reset(self, *, silently: bool = False) -> None:
-        """Break it: what is under way is lost, and both ends hear of it, unless it happens silently."""
+        """Break it: messages under way are lost, and both ends are told unless `silently`."""
         if not self.open:
             return
         self.open, self._dark = False, silently
@@ -259,17 +260,17 @@ class Connection:
             self.there.end()
 
     def refuse(self) -> None:
-        """Answer somebody who sends over it although it has ended; nobody does where all is dark."""
+        """Answer a client that sends over it although it has ended; where all is dark nobody answers."""
         if not self._dark:
             self.back.end()
 
     def lighten(self) -> None:
-        """Let somebody be there again who knows that it has ended."""
+        """End the darkness at the node's end, and tell the client that the connection has ended."""
         self._dark = False
         self.back.end()
 
     def heal(self) -> None:
-        """Go on after a partition: what was held arrives late, or the connection breaks."""
+        """Go on after a partition: held messages arrive late, or the connection breaks."""
         streams = [stream for stream in (self.there, self.back) if stream.held is not None and not stream.stalled]
         if streams and self.network.luck() >= _LATE:
             self.reset()

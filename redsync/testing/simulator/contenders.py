@@ -1,4 +1,4 @@
-"""Workers that contend for something: what they choose among all that an owner of the fault harness can do with it."""
+"""Workers that contend for something: each chooses among what an owner of the fault harness can do with it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from redsync.testing.simulator.workers import Way, Worker
 __all__ = ["LockWorker", "PermitWorker", "RateWorker", "ReadWriteWorker"]
 
 _READERS: Final = 0.65
-"""How many of those who want one of the two locks of a read-write lock want to read."""
+"""The share of workers that want to read, among those that want one of the two locks of a read-write lock."""
 
 
 class LockWorker(Worker):
-    """Takes locks in all the ways there are, and gives them back or not."""
+    """Takes locks in all possible ways, and gives them back or not."""
 
     @property
     def ways(self) -> list[Way]:
@@ -84,7 +84,7 @@ class ReadWriteWorker(LockWorker):
 class PermitWorker(Worker):
     """Takes one or several permits of a semaphore.
 
-    What is not given back in any case has a `max_hold`, so that it comes back at last and nobody waits for ever.
+    A permit that may never be given back has a `max_hold`, so that it ends by itself and nobody waits for ever.
     """
 
     @property
@@ -103,7 +103,7 @@ class PermitWorker(Worker):
         await self._take(name, timeout, lease=lease)
 
     async def _leave_it(self, name: str) -> None:
-        """Acquire and end: permits belong to no task, so the client goes on to have it."""
+        """Acquire and end: permits belong to no task, so the client keeps it."""
         max_hold, n = self._workload.lease * self._luck.random() + 0.1, self._wish()
         await self._ways.take(name, Task(1.0, 0.0, way="leave", n=n, max_hold=max_hold))
 
@@ -112,7 +112,7 @@ class PermitWorker(Worker):
 
 
 class RateWorker(Worker):
-    """Asks for the successes of a rate limiter."""
+    """Asks a rate limiter for successes."""
 
     @property
     def ways(self) -> list[Way]:

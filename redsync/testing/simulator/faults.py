@@ -1,11 +1,11 @@
-"""Faults at random: which, when and for how long is decided by the seed.
+"""Faults at random: the seed decides which, when and for how long.
 
-Each kind of fault is a method that does something and may ask for its end later. When the time of faults is over, all
-is made well again, so that what comes after shows whether programs get on with it.
+Each kind of fault is a method that does something and may schedule its end. When the time of faults is over, the
+nemesis makes all well again, so that the rest of the run shows whether programs recover.
 
-Data of before is worth a look of its own: what a node has lost is mostly over, or known to enough other nodes. So nodes
-*rewind*: some that have just given something, mostly a quorum of them, come back soon with data from just before that,
-one by one or all at once. Nodes that trusted their records would give it again.
+Older data needs a fault of its own, because what a node loses by chance is mostly over, or known to enough other nodes.
+So nodes *rewind*: some that have just granted or learned something, mostly a quorum of them, come back soon with data
+from just before that, one by one or all at once. Nodes that trusted their records would grant it again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["Nemesis"]
 
 _WITHIN = 0.0049
-"""How far a clock's rate may be off, so that no two clocks are further apart than the usual `drift_factor` of 1 %."""
+"""How far a clock's rate may be off: no two clocks are further apart than the default `drift_factor` of 1 %."""
 
 _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
-"""Seconds that packets may take longer. A client gives a connection up after 10 s of silence."""
+"""Extra seconds that packets may take. A client gives up a connection after 10 s of silence."""
 
 _LOOKED_THROUGH = 2000
-"""How many of the last happenings are looked through for gifts."""
+"""The number of latest happenings that are searched for grants."""
 
 _LATEST = 6
-"""From so many of the last gifts one is chosen to be forgotten."""
+"""The number of latest grants among which the one to be forgotten is chosen."""
 
 
 class Nemesis:
@@ -44,16 +44,16 @@ class Nemesis:
 
     Args:
         sim: The simulation.
-        until: The instant of true time at which all is made well.
+        until: The instant of true time at which all faults end.
         every: The mean pause in seconds between two faults.
         lasting: How long a fault lasts at most, in seconds; a lease or two.
         outlasting: Most faults are of the network, half of them between a machine and all nodes, and packets may take
             up to two minutes: so they outlast connections.
-        rewinding: The mean pause in seconds between two times at which nodes rewind, besides all else; None if they
-            do not.
-        wire: The mean pause in seconds between two faults of the wire, besides all else; None if there are none.
-        beyond: Also what no lock over nodes can survive: clocks that are wrong by more than clients allow for. Such
-            faults waive the promises that they break.
+        rewinding: The mean pause in seconds between two times at which nodes rewind, besides other faults; None for
+            never.
+        wire: The mean pause in seconds between two faults of the wire, besides other faults; None for none.
+        beyond: Also cause faults that no lock over nodes can survive: clocks that are wrong by more than clients allow
+            for. Such faults waive the promises that they break.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Nemesis:
         self._outlasting: Final = outlasting
         self._rewinding: Final = rewinding
         self._luck: Final = sim.luck("faults")
-        # Both apart, so that all else is as without them.
+        # Each has its own source of randomness, so all other faults are the same without them.
         self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
         self._rewinds: Final = sim.luck("rewinds")
         self._flushed_at = -float("inf")
@@ -97,7 +97,7 @@ class Nemesis:
         self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
 
     def start(self) -> None:
-        """Let it begin."""
+        """Begin to cause faults."""
         self._sim.timeline.schedule(self._until, None, self._end)
         self._wait()
         if self._rewinding is not None:
@@ -115,7 +115,7 @@ class Nemesis:
         self._wait()
 
     def _end(self) -> None:
-        """Make all well again; what crashed on a machine stays crashed."""
+        """End all faults; crashed machines stay crashed."""
         self._sim.heal()
         for node in self._sim.nodes:
             node.resume()
@@ -125,7 +125,7 @@ class Nemesis:
             machine.resume()
 
     def _later(self, action: Callable[..., object], *args: object) -> None:
-        """Do something when the present fault has lasted for long enough; most do not last long."""
+        """Call `action` when the present fault has lasted long enough; most faults are short."""
         self._sim.timeline.after(self._lasting * self._luck.random() ** 2, action, *args)
 
     def _machine(self) -> Machine | None:
@@ -173,7 +173,7 @@ class Nemesis:
             self._later(partial(node.restart, forget=forget, lost=self._lost() if older else 0.0))
 
     def _lost(self) -> float:
-        """Return of how many seconds the data is lost: what was not synced yet, or all since a snapshot."""
+        """Return how many seconds of data are lost: what was not synced yet, or all since a snapshot."""
         return self._luck.choice([0.001, 0.02, 1.0, 2 * self._lasting]) * self._luck.random()
 
     def _hang_node(self) -> None:
@@ -190,12 +190,12 @@ class Nemesis:
             self._later(node.recover)
 
     def _flush_node(self) -> None:
-        # Nodes that are all emptied at once look like new ones: only a minority is, within the time of a lease.
+        # Nodes that are all emptied at once look like new ones, so within one lease only a minority is emptied.
         if len(self._sim.nodes) >= 3 and self._sim.now - self._flushed_at > self._lasting:
             self._flushed_at = self._sim.now
             self._node().flush()
 
-    # Data of before.
+    # Older data.
 
     def _wait_to_rewind(self, every: float) -> None:
         self._sim.timeline.after(self._rewinds.expovariate(1 / every), self._rewind, every)
@@ -212,7 +212,7 @@ class Nemesis:
             for i, node in enumerate(chosen):
                 self._sim.timeline.after(i * apart, self._go_back, self._sim.nodes[node], given_at[node])
             if luck.random() < 0.5:
-                # Those that know better have no say for a while.
+                # The nodes that know better have no vote for a while.
                 for other in self._sim.nodes:
                     if other.index not in chosen:
                         other.hang()
@@ -222,12 +222,12 @@ class Nemesis:
     def _go_back(self, node: VirtualNode, before: float) -> None:
         if node.state in {"up", "hung"} and self._sim.now < self._until:
             node.crash()
-            # Nodes keep their state from before each command; a hair's breadth, or the sum would miss that instant.
+            # Nodes keep their state from before each command. Without the 1e-9 s, rounding would miss that instant.
             lost = max(self._sim.now - before - 1e-9, 0.0)
             self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
 
     def _gifts(self) -> list[dict[int, float]]:
-        """Return when which nodes gave each of the last things that nobody has given back, the latest last."""
+        """Return, for each of the latest grants not yet given back, when which nodes granted it; the latest last."""
         told: dict[tuple[int, str, bytes], Any] = {}
         gifts: dict[tuple[object, ...], dict[int, float]] = {}
         for happening in self._sim.trace.happenings[-_LOOKED_THROUGH:]:
@@ -237,7 +237,7 @@ class Nemesis:
             if script.endswith(("_release", "_abandon")):
                 gifts.pop((key, *args[:1]), None)
             elif _gives(happening, told.get((node, script, key))):
-                # A claim is asked for in several ways, one after the other.
+                # The same claim may be asked for several times, with different arguments.
                 gift = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
                 gifts.setdefault(gift, {}).setdefault(node, happening.at)
             told[node, script, key] = happening.reply
@@ -259,7 +259,7 @@ class Nemesis:
     # Clocks.
 
     def _drift(self) -> None:
-        """Let clocks, one or all, run as far apart as they may."""
+        """Let one clock or all run at a wrong rate, within what clients allow for."""
         hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.nodes]
         for host in hosts if self._luck.random() < 0.5 else [self._luck.choice(hosts)]:
             host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
@@ -287,12 +287,12 @@ class Nemesis:
 
 
 def _gives(executed: Executed, before: object) -> bool:
-    """Whether a node gave or learned something, as far as its reply tells, and what it had replied to the last such."""
+    """Whether a node granted or learned something, judged by its reply and its previous reply to the same."""
     script, reply = executed.script, executed.reply
     if script.endswith("_acquire"):
         first = reply[0] if reply.__class__ is list else reply
         return first == 1 or first.__class__ is bytes
     if script == "latch_exchange":
-        # A new generation. What was counted down is not known for sure if a majority forgets.
+        # A new generation. No count-down counts here, because one is not certain any more if a majority forgets.
         return reply.__class__ is list and (before.__class__ is not list or reply[0] != before[0])
     return script == "semaphore_resize" and reply != before

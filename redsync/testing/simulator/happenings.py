@@ -1,7 +1,7 @@
-"""What can happen in a simulation. The trace is a list of these; checkers are shown those they ask for.
+"""What can happen in a simulation. The trace is a list of happenings; each checker is shown those it asks for.
 
-Each is a frozen value that begins with the true instant. Its text is made only when somebody reads it. Owners stand in
-it as the nodes store them; the trace puts the clients' names in the place of their UUIDs.
+Each is a frozen value that begins with the instant of true time. Its text is made only when somebody reads it. It names
+owners as the nodes store them; the trace replaces the clients' UUIDs by their names.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = [
 
 
 class Sent(NamedTuple):
-    """A client sent a command to nodes, or would have liked to.
+    """A client sent a command to nodes, or had none to send it to.
 
     Attributes:
         at: When, in seconds of true time.
         client: The client's name.
         number: The command's number among those of this client.
-        script: Which script.
+        script: The script's name.
         keys: The script's KEYS.
         args: The script's ARGV.
         nodes: Bit set of the nodes to which it was sent.
-        votes: Whether the nodes' votes are waited for.
+        votes: Whether the client waits for the nodes' votes.
         request: The command as the client's transport has it.
     """
 
@@ -70,13 +70,13 @@ class Executed(NamedTuple):
         at: When, in seconds of true time.
         node: The node's index.
         client: The name of the client that had sent it.
-        script: Which script.
+        script: The script's name.
         keys: The script's KEYS.
         args: The script's ARGV.
         reply: What it returned, or a `hiredis.ReplyError`.
-        stray: It came over a connection that the client had given up, so perhaps after what was sent later.
-        number: The command's number among those of the client; 0 if it is none of a client of ours.
-        request: The command as the client's transport has it; None if it is none of a client of ours.
+        stray: It came over a connection that the client had given up, so perhaps after later commands.
+        number: The command's number among those of the client; 0 if no redsync client sent it.
+        request: The command as the client's transport has it; None if no redsync client sent it.
     """
 
     at: float
@@ -97,7 +97,7 @@ class Executed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A node in trouble refused to execute a script, so nothing has changed there; attributes as for `Executed`."""
+    """A node in trouble refused to execute a script, so nothing changed there; attributes as for `Executed`."""
 
     at: float
     node: int
@@ -134,16 +134,16 @@ class Answered(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A reply was handed to whoever is taken for the one that asked. Not in the trace: it is for checkers.
+    """A client handed a reply to the request that it takes for the one answered. Not in the trace: it is for checkers.
 
     Attributes:
         at: When, in seconds of true time.
         client: The client's name.
         node: The node's index.
-        request: The request that it was handed to.
-        heard: The reply.
-        words: What the node had replied to; nothing if it has replied to nothing that was not handed out before.
-        said: What the node had replied to that.
+        request: The request that got the reply.
+        heard: The reply, as the client read it.
+        words: The request that the node had answered; empty if all its replies were handed out before.
+        said: The node's reply to that request.
     """
 
     at: float
@@ -176,7 +176,7 @@ class Decided(NamedTuple):
 
     @classmethod
     def of(cls, at: float, client: str, number: int, tally: Tally) -> Decided:
-        """Return what a tally says at that instant; votes that come later do not change it."""
+        """Return what a tally says at that instant; later votes do not change it."""
         return cls(at, client, number, tally.verdict.value, tuple(tally.choices), tuple(tally.replies))
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ class Connected(NamedTuple):
         at: When, in seconds of true time.
         client: The client's name.
         node: The node's index.
-        unfit: For how many seconds the node takes part in no new grant; infinity if that is not known yet.
+        unfit: For how many seconds the node takes no part in new grants; infinity if that is not known yet.
     """
 
     at: float
@@ -241,14 +241,14 @@ class Told(NamedTuple):
 
 
 class Did(NamedTuple):
-    """A program did something, as it says itself.
+    """A program did something, by its own report.
 
     Attributes:
         at: When, in seconds of true time.
         machine: The machine on which it runs.
-        who: Which of its tasks, and the owner if that matters.
+        who: The task, and the owner if that matters.
         what: A verb: "acquired", "timed out", "released", "lost", ...
-        about: What more there is to know, by name.
+        about: Further details, by name.
     """
 
     at: float
@@ -267,8 +267,8 @@ class Faulted(NamedTuple):
 
     Attributes:
         at: When, in seconds of true time.
-        kind: Which kind of fault, one or two words.
-        text: The whole story.
+        kind: The kind of fault, in one word or a few.
+        text: The whole description.
     """
 
     at: float
@@ -277,12 +277,12 @@ class Faulted(NamedTuple):
 
     @property
     def who(self) -> str:
-        """The node or machine that the story begins with."""
+        """The node or machine that the description begins with."""
         return self.text.partition(" ")[0]
 
     @property
     def loses_memory(self) -> bool:
-        """Whether a node has forgotten something that it has executed."""
+        """Whether a node has forgotten commands that it had executed."""
         return self.kind in {"node flush", "node restart empty", "node restart older"}
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Workers that use count-down latches: they set them, count them down, look at them and wait for them.
 
-What is left at the end is counted down by finishers, so that nobody waits for ever. Checkers are told what an owner of
-the fault harness writes down of latches, each time with the name of the `client`. What it `found` they call `looked`;
-who waits also tells the `owner` as nodes store it; and if the client was closed meanwhile, a call is `closed`.
+At the end finishers count down what is left, so that nobody waits for ever. Checkers are told what an owner of the
+fault harness writes down about latches, each time with the name of the `client`. An owner's `found` is the checkers'
+`looked`; a waiter also tells its `owner` as nodes store it; and a call whose client was closed meanwhile is `closed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LatchWorker"]
 
 _PATIENT = 20
-"""How often a finisher is told that nobody can know whether the latch is set, before it sets it."""
+"""How many times a finisher is told that nobody can know whether the latch is set, before it sets it."""
 
 
 class LatchWorker(Worker):
@@ -47,7 +47,7 @@ class LatchWorker(Worker):
         return [self._set, self._count_down, self._wait, self._ways.look]
 
     async def finish(self, names: Iterable[str], working: Sequence[asyncio.Task[None]]) -> None:
-        """Count down what is left when all is over, until the other workers have ended."""
+        """Count down what is left at the end, until the other workers have ended."""
         while not all(task.done() for task in working):
             await asyncio.sleep(0.3)
             for name in names if self._workload.over else ():
@@ -71,7 +71,7 @@ class LatchWorker(Worker):
         await self._ways.wait(name, timeout)
 
     async def _visit(self, name: str) -> None:
-        """Do something with a client that is new, and close that, perhaps in the middle of it."""
+        """Do something with a new client, and close that client, perhaps in the middle of it."""
         client = self._workload.client(self._machine, self._workload.lease)
         visitor = LatchWorker(self._workload, self._machine, client, f"{self._who}'s visitor")
         visit = asyncio.get_running_loop().create_task(visitor._try(self._luck.choice(visitor._some), name))

@@ -1,7 +1,7 @@
-"""Letters: what a client's own transport sends, seen at the client's side, for the trace and the checkers.
+"""Letters: the commands that a client's own transport sends, recorded at the client's side for trace and checkers.
 
-The transport runs as it is. Here its parts are watched: what the outbox sends, what the links note before it is sent,
-and to whom the transport hands each reply.
+The transport runs unchanged. This module observes its parts: what the outbox sends, what the links record before they
+send it, and to which request the transport hands each reply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["MAKER", "Letter", "WatchedMaintenance", "WatchedTransport", "connection_of"]
 
 MAKER: Final[ContextVar[SimulatedRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
-"""Whose connections are made in this context."""
+"""The driver whose connections are made in this context."""
 
 
 class Letter(NamedTuple):
@@ -40,8 +40,8 @@ class Letter(NamedTuple):
 
     Attributes:
         request: The request, as the transport has it.
-        number: Its number among those of the client; 0 for what the transport sends of its own.
-        script: Which script.
+        number: Its number among those of the client; 0 for commands of the transport itself.
+        script: The script's name.
         keys: The script's KEYS.
         args: The script's ARGV.
     """
@@ -62,13 +62,13 @@ class Letter(NamedTuple):
 
 
 class _Noted(deque[Request]):
-    """What is pending on a link; all that ever was is noted.
+    """The requests pending on a link; it records all that ever were.
 
     Attributes:
-        letters: All of it, as it was sent.
-        fresh: What came last; cleared by whoever looks at it.
-        settled: What was taken away, likewise.
-        heard: The replies that have come, likewise.
+        letters: All commands, as they were sent.
+        fresh: The latest requests; the reader clears it.
+        settled: The requests taken away; the reader clears it.
+        heard: The replies that have come; the reader clears it.
         connection: The virtual connection.
     """
 
@@ -82,7 +82,7 @@ class _Noted(deque[Request]):
         self.heard: list[Any] = []
 
     def hear(self, gets: Callable[[], Any]) -> Callable[[], Any]:
-        """Return what gets a reply and notes it."""
+        """Return a function that gets a reply and records it."""
         note = self.heard.append
 
         def get() -> Any:
@@ -113,7 +113,7 @@ class _Noted(deque[Request]):
 
 
 class _WatchedOutbox(Outbox):
-    """Tells of what it sends."""
+    """Reports what it sends."""
 
     runner: SimulatedRunner
 
@@ -138,7 +138,7 @@ class _WatchedOutbox(Outbox):
 
 
 class WatchedTransport(AioTransport):
-    """Tells to whom it hands what."""
+    """Reports to which request it hands each reply."""
 
     _OUTBOX = _WatchedOutbox
     runner: SimulatedRunner
@@ -150,7 +150,7 @@ class WatchedTransport(AioTransport):
         self._outbox.runner = runner
 
     def install(self, link: AioLink) -> None:
-        """Take a new link into use, and note all that is sent over it."""
+        """Take a new link into use, and record everything that is sent over it."""
         runner, connection = self.runner, connection_of(link)
         connection.client = runner.name
         noted = link.pending = _Noted(connection, runner.letters)  # type: ignore[misc]  # nothing is pending yet
@@ -192,7 +192,7 @@ def connection_of(link: Link) -> Connection:
 
 
 class WatchedMaintenance(AioMaintenance):
-    """Tells of connections."""
+    """Reports new and lost connections."""
 
     _TRANSPORT = WatchedTransport
 
@@ -207,7 +207,7 @@ class WatchedMaintenance(AioMaintenance):
         super()._on_broken(node, reason)
 
     async def _connect(self, node: Node) -> None:
-        # This is a task of its own, and so is its context.
+        # Connecting is a task of its own, with its own context.
         MAKER.set(self._runner)
         await super()._connect(node)
         if not node.connected:

@@ -1,8 +1,8 @@
 """The event loop of a simulation: asyncio code runs in it as it is, in virtual time.
 
-Time jumps to the next timer or packet; between two of them none passes. Each callback belongs to a machine, found in
-its context. Within a machine callbacks run in asyncio's order; between machines the seed decides who goes next. The
-callbacks of a paused machine wait, those of a crashed one never run.
+Time jumps to the next timer or packet, and no time passes while callbacks run. Each callback belongs to the machine
+that its context names. Within a machine callbacks run in asyncio's order; between machines the seed decides which goes
+next. The callbacks of a paused machine wait, those of a crashed one never run.
 
 Loop time on a machine is that machine's clock. Tasks and futures are hashed by number, so that sets of them, which
 asyncio itself uses, have the same order in every run.
@@ -31,7 +31,7 @@ _HOST: Final[contextvars.ContextVar[Host]] = contextvars.ContextVar("redsync_sim
 
 
 _LAST_ROUNDS = 10_000
-"""How many callbacks may still run when everything is being cancelled."""
+"""The number of callbacks that may still run while everything is being cancelled."""
 
 
 class NoRealIOError(RedsyncError, RuntimeError):
@@ -61,11 +61,11 @@ class Host:
     Attributes:
         name: What the trace calls it.
         clock: Its clock.
-        context: The context of all that it runs.
-        ready: What it runs next.
-        paused: It stands still: whatever is due waits.
+        context: The context of its callbacks.
+        ready: The callbacks that it runs next.
+        paused: It stands still: callbacks that are due wait.
         crashed: It never runs anything again.
-        stepped: A protocol made a step since this was last set to False.
+        stepped: Whether a protocol made a step since this was last set to False.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -79,18 +79,18 @@ class Host:
 
 
 _CIRCLES = 200_000
-"""Steps at one instant that no program needs: it would go on for ever, and no time would pass."""
+"""More steps at one instant than any program needs: the program loops for ever, and no time passes."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Runs the callbacks of all machines of one simulation.
 
     Attributes:
-        world: The host of what belongs to no machine.
-        current: Whose callback is running.
+        world: The host of callbacks that belong to no machine.
+        current: The host whose callback is running.
         on_step: Called after each callback in which a protocol made a step, with its host.
         on_error: Called with what asyncio reports of errors that nobody awaits.
-        on_connect: Connects a machine to a host and port, for a protocol's factory; as `create_connection`.
+        on_connect: Connects a machine to a host and port, given a protocol's factory; like `create_connection`.
     """
 
     def __init__(self, timeline: Timeline, luck: Callable[[], float]) -> None:
@@ -108,7 +108,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Running.
 
     def advance(self, until: float) -> bool:
-        """Run until `stop` is called or the instant has come; False if nothing at all is left to happen before."""
+        """Run until `stop` is called or the instant has come; return False if nothing is left to happen before it."""
         timeline, busy, luck = self._timeline, self._busy, self._luck
         entries = timeline.entries
         steps = 0
@@ -147,7 +147,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._busy.remove(host)
         if not handle._cancelled:
             self.current = host
-            # What `Handle._run` does, without another call for each callback.
+            # As `Handle._run`, but without one more call for each callback.
             try:
                 handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
             except (SystemExit, KeyboardInterrupt):
@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._enqueue(host, timer)
 
     def _deliver(self, host: Host, action: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Let a host receive something: at once if it has nothing else to do."""
+        """Deliver something to a host: at once if it has nothing else to do."""
         if host.crashed:
             return
         if host.paused or host.ready:
@@ -200,7 +200,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._busy.append(host)
 
     def crash(self, host: Host) -> None:
-        """Let a host never run anything again."""
+        """Stop a host permanently."""
         host.crashed = True
         host.ready.clear()
         host.timers.clear()
@@ -208,7 +208,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._busy.remove(host)
 
     def retime(self, host: Host) -> None:
-        """Reckon anew when a host's timers are due, after its clock was changed."""
+        """Recompute when a host's timers are due, after its clock was changed."""
         self._timeline.replace(
             (max(host.clock.instant(entry[3].when()), self._timeline.now), *entry[1:])
             if entry[2] is host and entry[4] is None
@@ -217,7 +217,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
 
     def drain(self) -> None:
-        """Cancel all tasks and let them end, whatever has become of their hosts; what does not end is forgotten."""
+        """Cancel all tasks and let them end, even on paused or crashed hosts; tasks that do not end are forgotten."""
         self._timeline.entries.clear()
         for task in asyncio.all_tasks(self):
             assert isinstance(task, _Task), "this loop makes no others"
@@ -239,13 +239,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # What asyncio asks of a loop.
 
     def time(self) -> float:
-        """Return what the clock of the running machine shows."""
+        """Return the time on the running machine's clock."""
         return self.current.clock.now()
 
     def call_soon(  # type: ignore[override]  # the arguments' types are not followed through
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback as soon as its machine has run what was there before."""
+        """Run a callback after those that its machine already has to run."""
         if context is None:
             context = contextvars.copy_context()
         handle = asyncio.Handle(callback, args, self, context)
@@ -275,7 +275,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Take note of a cancelled timer: it is passed over when it is due."""
+        """Record a cancelled timer: it is skipped when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a new future."""
@@ -291,25 +291,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[T]:
-        """Return a new task; without a name it gets one that is the same in every run."""
+        """Return a new task; the default name is the same in every run."""
         number = next(self._numbers)
         title = f"task-{number}" if name is None else str(name)
         host = _HOST.get(self.world) if context is None else context.get(_HOST, self.world)
         return _Task(number, host, coro, loop=self, name=title, context=context, **options)
 
     def stop(self) -> None:
-        """Let `advance` return after the present callback."""
+        """Make `advance` return after the present callback."""
         self._stopping = True
 
     def is_running(self) -> bool:
-        """Whether it runs now."""
+        """Whether the loop runs now."""
         return self._running
 
     def is_closed(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether the loop is closed."""
         return self._closed
 
-    # False, at no cost, for each handle asks. What asyncio adds in debug mode is about real time.
+    # `bool()` is False and cheap, which matters because each handle asks. Debug mode only adds checks of real time.
     get_debug = bool
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -323,7 +323,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Connect the running machine to a node.
 
         Raises:
-            NoRealIOError: It was asked for TLS, a socket of one's own or the like.
+            NoRealIOError: The caller asked for TLS, passed its own socket, or the like.
         """
         if self.on_connect is None or any(value is not None for value in options.values()):
             raise NoRealIOError("loop.create_connection() connects a machine to a node by its name, without options")

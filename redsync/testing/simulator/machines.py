@@ -1,6 +1,7 @@
-"""Machines: where programs run, with a clock of their own, as many clients as they like, and faults.
+"""Machines: where programs run, each machine with its own clock, any number of clients, and faults.
 
-What `start` was given runs here. Its tasks may start others; all of them stop when the machine pauses or crashes.
+A machine runs what `start` was given. These tasks may start others; all of them stop when the machine pauses or
+crashes.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Machine(Host):
 
     Attributes:
         sim: The simulation.
-        random: A source of luck for the programs here, by the seed.
-        tasks: What was started here.
+        random: A source of random numbers for the programs here, by the seed.
+        tasks: The programs that were started here.
         runners: The drivers of the clients made here; `runner.session.holds` is what a client believes to hold.
     """
 
@@ -48,7 +49,7 @@ class Machine(Host):
         from redsync.testing.simulator.client import SimulatedClient
 
         client = SimulatedClient(self, **self.sim.client_options | options)
-        # Kept: when a forgotten client is collected is nothing that a seed decides.
+        # Kept, because the seed does not decide when the garbage collector finds a forgotten client.
         self.clients.append(client)
         return client
 
@@ -61,7 +62,7 @@ class Machine(Host):
         return task
 
     def tell(self, who: str, what: str, **about: Any) -> None:
-        """Put what a program did into the trace, and before the checkers."""
+        """Record what a program did in the trace, and show it to the checkers."""
         self.sim.saw(Did(self.sim.now, self, who, what, about))
 
     # Faults.
@@ -79,7 +80,7 @@ class Machine(Host):
             self.sim.loop.resume(self)
 
     def crash(self, *, dark: bool = False) -> None:
-        """End all programs at once and for good; `dark` if nobody closes their connections either."""
+        """End all programs at once and permanently; with `dark` nobody closes their connections either."""
         if self.crashed:
             return
         self._note("crash", "crashes and is dark" if dark else "crashes")
@@ -95,7 +96,7 @@ class Machine(Host):
         self.sim.look_at_rates()
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump; one that jumps back breaks what all promises rest on."""
+        """Let the clock jump; a jump back breaks what all promises rest on."""
         self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         self.sim.loop.retime(self)

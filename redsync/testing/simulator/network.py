@@ -1,4 +1,4 @@
-"""The virtual network: what lies between machines and nodes, and what is wrong with it; its `connections` are apart."""
+"""The virtual network: the paths between machines and nodes, and their faults. See `connections` for connections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Path:
         spread: Seconds that a packet may take in addition; most take much less.
         delay: Seconds that a packet may take in addition to that, while the path is slow.
         blocked: Nothing gets through.
-        loss: How likely it is that a packet is lost.
-        tears: How likely it is that a connection ends in the middle of what is sent.
+        loss: The probability that a packet is lost.
+        tears: The probability that a connection ends in the middle of what is sent.
     """
 
     __slots__ = ("blocked", "delay", "loss", "shortest", "spread", "tears")
@@ -43,7 +43,7 @@ class Path:
 
 
 class Route:
-    """What lies between a machine and a node, in both directions; all their connections go this way."""
+    """The two paths between a machine and a node, one in each direction; all their connections use them."""
 
     def __init__(self, there: Path, back: Path) -> None:
         self.there: Final = there
@@ -60,13 +60,13 @@ class Network:
     """All routes and connections.
 
     Attributes:
-        timeline: What happens when.
+        timeline: The timeline of the simulation.
         luck: Returns a random number in [0, 1), by the seed.
-        wire: Likewise, for what happens to bytes: apart, so that all else is as without it.
-        retransmits: Whether what a partition held waits for its sender's next try; else it goes on at once.
-        kept: How likely it is that a machine goes on sending what a client has given up.
-        split: How likely it is that what is sent at once arrives in two pieces.
-        room: How many bytes of a connection a machine keeps until they have arrived; a client keeps what is more.
+        wire: Likewise, for what happens to bytes. A source of its own, so that everything else is as without it.
+        retransmits: Whether messages that a partition held wait for their sender's next try; else they go on at once.
+        kept: The probability that a machine goes on sending what a client has given up.
+        split: The probability that bytes sent at once arrive in two pieces.
+        room: How many bytes of a connection a machine keeps until they have arrived; the client keeps the rest.
     """
 
     def __init__(self, timeline: Timeline, luck: Callable[[], float], wire: Callable[[], float]) -> None:
@@ -79,7 +79,7 @@ class Network:
         self._routes: Final[dict[tuple[Host, End], Route]] = {}
 
     def route(self, machine: Host, node: End) -> Route:
-        """Return what lies between a machine and a node; how far they are apart is decided at the first look."""
+        """Return the route between a machine and a node; the first call decides their distance."""
         route = self._routes.get((machine, node))
         if route is None:
             shortest = 0.0001 + 0.002 * self.luck() ** 2
@@ -93,18 +93,18 @@ class Network:
         return any(route.troubled for route in self._routes.values())
 
     def dial(self, machine: Host, caller: End, node: End) -> Connection:
-        """Return a new connection; whether anybody is there shows when something is sent."""
+        """Return a new connection; the first message shows whether anybody answers."""
         return Connection(self, self.route(machine, node), machine=machine, caller=caller, node=node)
 
     def leave(self, machine: Host, *, dark: bool) -> None:
-        """Let the connections of a machine go, as it has crashed; the nodes are told, unless it is dark."""
+        """End the connections of a crashed machine; the nodes are told, unless it is `dark`."""
         for (host, _), route in self._routes.items():
             for connection in list(route.connections) if host is machine else ():
                 if not dark and not connection.given_up:
                     connection.hang_up()
 
     def heal(self, route: Route) -> None:
-        """Let all be well again between a machine and a node."""
+        """End all troubles between a machine and a node."""
         route.there.mend()
         route.back.mend()
         for connection in list(route.connections):

@@ -4,12 +4,12 @@ A checker is one small module with one class. To add one: derive from `Checker`,
 wants to be shown (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
 broken, or from `finish` when the run is over, and add it to the lists below.
 
-Some helpers are for several of them: `rounds` knows what was asked and what came of it, `kept` what nodes keep,
-`queues` who waits for a fair lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch,
-`vacancy` what is free, `calm` since when all is well.
+Several checkers share helpers: `rounds` knows what was asked and what came of it, `kept` what nodes keep, `queues` who
+waits for a fair lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch, `vacancy` what
+is free, `calm` since when all is well.
 
-It may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes to
-hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
+A checker may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes
+to hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 """
 
 from itertools import chain
@@ -82,12 +82,12 @@ _LIKE: Final[dict[str, tuple[type[Checker], ...]]] = {
     "latch": _LATCHES,
 }
 _MORE: Final[dict[str, tuple[type[Checker], ...]]] = {"fair": (Turns, Fairness), "fenced": (Tokens,)}
-"""For what a kind promises besides."""
+"""Checkers of what a kind promises beyond what kinds like it promise."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: (*_LIKE[kind.like], *_MORE.get(word, ())) for word, kind in KINDS.items() if kind.like in _LIKE
 }
-"""Those that have something to see when programs contend for one kind of thing alone."""
+"""The checkers that have something to see when programs contend for one kind of thing only."""
 
 ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys(chain.from_iterable(OF_KIND.values())))
-"""The checkers of every simulation that is not told otherwise."""
+"""The checkers of a simulation by default."""

@@ -2,19 +2,20 @@
 
 After every script about a read-write lock:
 
-* a node that keeps a claim of somebody who writes keeps none of anybody else;
-* who has a new claim to read came before all writers that have a place in the queue there, or writes as well. When it
-  came is what the node was told: its now less the time already waited; who takes no place comes last, but one who had
-  a writer's place there comes as that. So readers can't starve a writer, however many there are;
-* to whom the lock was handed over to write came before all who have a place there and keep it. A writer that asks and
-  finds nobody there may be quicker than those who wait, as with every lock that is not fair.
+* a node that keeps a writer's claim keeps no other owner's claim;
+* an owner with a new claim to read came before all writers that have a place in the queue there, or writes as well. It
+  came when the node was told: the node's now less the time already waited. An owner that takes no place comes last; one
+  that had a writer's place there keeps that writer's rank. So readers can't starve a writer, however many there are;
+* a writer to whom the lock was handed over came before all owners that have a place there and keep it. A writer that
+  asks and finds nobody there may be quicker than the waiters, as with every lock that is not fair.
 
-It holds for each node by itself, at every instant, until its clock jumps: one that is set back over the end of a claim
-that nobody has swept has it back. Two claims that exclude each other at one node break no promise yet: `exclusion`
-tells of those that do. But the promise rests on this: two quorums share a node.
+It holds for each node by itself, at every instant, until its clock jumps: a node whose clock is set back to before the
+end of an expired claim has that claim back, if nobody has swept it. Two claims that exclude each other at one node
+break no promise to users yet: `exclusion` reports holds that do. But that promise rests on this one, because two
+quorums share a node.
 
-Not seen: places that a node has lost, for it keeps the books itself; claims that are new to this node only, because
-their owners renew them or re-enter.
+Not seen: places that a node has lost, since the check reads the node's own records; claims that are new to this node
+only, because their owners renew them or re-enter.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
 _FORCE = "read_write_lock_force_release"
 _WITH_PLACE = 8
 _SHIFT = 1 << 52
-"""Is taken from the arrivals of writers, so that they come before readers in the queue."""
+"""Subtracted from the arrivals of writers, so that they come before readers in the queue."""
 
 
 _Rank: TypeAlias = tuple[float, int, bytes]
@@ -54,7 +55,7 @@ class _Place(NamedTuple):
 
     @property
     def rank(self) -> _Rank:
-        """By what those who wait are ordered: of two who came at once, who writes comes first."""
+        """The order of waiters: of two that came at the same instant, the writer comes first."""
         return self.came, int(self.mode == _READ), self.owner
 
 
@@ -66,7 +67,7 @@ class _Book(NamedTuple):
 
 
 class Admission(Checker):
-    """Nodes let in whom they may."""
+    """Nodes admit only readers and writers that they may admit."""
 
     name = "admission"
     watches = (Executed, Faulted)
@@ -98,7 +99,7 @@ class Admission(Checker):
         return found[0] if found and self.sim.nodes[happening.node].name not in self._jumped else None
 
     def _turn(self, executed: Executed, key: bytes) -> Iterator[str]:
-        """Turn a page of the node's book, and look at it."""
+        """Read anew what the node has written down of a lock, and compare it with the last reading."""
         node = executed.node
         before, after = self._books.get((node, key), _Book({}, frozenset())), self._read(node, key)
         self._books[node, key] = after
@@ -131,7 +132,7 @@ class Admission(Checker):
         return _Book(claims, frozenset(places))
 
     def _rank(self, executed: Executed, before: _Book, owner: bytes, mode: bytes) -> _Rank:
-        """Return as whom an owner was let in."""
+        """Return the rank with which an owner was admitted."""
         place = next((place for place in before.places if place.owner == owner), None)
         if parse(executed.script)[1] != "acquire" or owner_in(bytes(executed.args[0])) != owner:
             return _LAST if place is None else place.rank
@@ -141,7 +142,7 @@ class Admission(Checker):
         if len(executed.args) >= _WITH_PLACE:
             came = now_ms(self.sim.nodes[executed.node]) - int(executed.args[5])
             asked = _Place(owner, _READ, came).rank
-        # Who writes on other nodes has had its turn, and perhaps its place here yet.
+        # An owner that writes on other nodes has had its turn, and may still have its place here.
         return min(asked, place.rank) if place is not None and place.mode == _WRITE else asked
 
     def _describe(self, node: int, key: bytes, *words: str | tuple[bytes, bytes]) -> str:

@@ -12,7 +12,7 @@ __all__ = ["Calm"]
 
 
 class Calm:
-    """Whether faults are in effect, and when the last one ended. Its simulation does `stir` it at every `Faulted`."""
+    """Whether faults are in effect, and when the last one ended. The simulation calls `stir` at every `Faulted`."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -21,7 +21,7 @@ class Calm:
         self._looked: tuple[float, float] | None = None
 
     def stir(self) -> None:
-        """Take note that a fault begins or ends; called before a clock jumps."""
+        """Record that a fault begins or ends; called before a clock jumps."""
         clocks = [node.clock for node in self._sim.nodes] + [machine.clock for machine in self._sim.machines]
         for clock in clocks:
             self._latest[clock] = max(self._latest.get(clock, 0.0), clock.now())
@@ -29,7 +29,7 @@ class Calm:
         self._looked = None
 
     def lag(self, clock: Clock) -> float:
-        """Return by how many seconds a clock is behind what it has shown: what ends by it ends later by that."""
+        """Return how many seconds a clock is behind the latest time it has shown; what ends by it is that late."""
         return max(self._latest.get(clock, 0.0) - clock.now(), 0.0)
 
     def lasted(self) -> float:
@@ -40,7 +40,7 @@ class Calm:
         """
         sim = self._sim
         if self._looked is not None and self._looked[0] == sim.now:
-            return self._looked[1]  # Several checkers look at one instant.
+            return self._looked[1]  # Several checkers ask at the same instant.
         machines = [machine for machine in sim.machines if not machine.crashed]
         if (
             sim.network.troubled
@@ -54,5 +54,5 @@ class Calm:
         return lasted
 
     def _caught_up(self) -> list[float]:
-        """Return when each clock shows, or has shown again, what it had shown; nobody may look while it is behind."""
+        """Return when each clock is back at the latest time it had shown, even if nobody looked while it was behind."""
         return [clock.instant(latest) for clock, latest in self._latest.items()]

@@ -38,7 +38,7 @@ class Checker:
         """Look at how it ended; return complaints."""
         return ()
 
-    # For those that look at clients.
+    # For checkers that look at clients.
 
     def runner(self, client: str) -> SimulatedRunner:
         """Return the driver of the client with that name."""
@@ -60,5 +60,5 @@ def describe(key: bytes, claim: bytes, mode: bytes = b"") -> str:
 
 
 def whose(state: HoldState) -> tuple[bytes, bytes, bytes]:
-    """Return what tells a hold from all others, as `Claim.whose` does: key, claim, mode."""
+    """Return what distinguishes a hold from all others, like `Claim.whose`: key, claim, mode."""
     return state.keys.lock, state.claim, state.kind.mode

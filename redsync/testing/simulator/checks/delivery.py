@@ -3,19 +3,18 @@
 A command that a node is owed (see `Broadcast.owed_to`), a release above all, is settled there when
 
 * the node has executed it, or a later one about the same claim;
-* it is pointless: its `owed_until` is over;
+* it is pointless, because its `owed_until` has passed;
 * the node has lost its memory since, or the client was closed, or its machine has crashed.
 
 Until then
 
 * the client keeps it: in the outbox, as sent and not answered, as refused and to be sent again, or for the node's next
-  connection. This holds at every instant, so a command that is lost is found long before its claim expires by itself;
-* when all has been well for as long as the client has owed it, that is for no longer than `bound`: ten seconds by a
-  clock that may be slow, after which a silent connection is given up, and the pauses between two tries to connect. The
-  time begins anew with each delayed packet that arrives over its connection: a reply now and then keeps it from being
-  silent.
+  connection. This holds at every instant, so a lost command is found long before its claim expires by itself;
+* the client owes it for no longer than `bound` while all is well: 10 s by a clock that may be slow, after which the
+  client gives up a silent connection, and the pauses between two tries to connect. The time begins anew with each
+  delayed packet that arrives over the connection, because a reply now and then keeps it from being silent.
 
-Strays count: what arrives over a connection that was given up has arrived.
+A command that arrives over a connection which the client gave up counts as arrived.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _UNDELAYED = 0.1
-"""Seconds for which a packet is under way at most where nothing delays it."""
+"""The longest time in seconds that a packet is under way where nothing delays it."""
 
 _PAUSES = 5.0
 """Seconds for some tries to connect, each with its pause, and to send again what was refused."""
 
 
 class Delivery(Checker):
-    """Nothing that a node is owed is lost on its way."""
+    """No command that a node is owed is lost on its way."""
 
     name = "delivery"
     watches = (Sent, Executed, Faulted, Stepped)
@@ -69,7 +68,7 @@ class Delivery(Checker):
         return _SILENCE / min(machine.clock.rate for machine in self.sim.machines) + _PAUSES
 
     def see(self, happening: Sent | Executed | Faulted | Stepped) -> str | None:
-        """Take note of what is owed and what arrives, and look now and then."""
+        """Record what is owed and what arrives, and look now and then."""
         match happening:
             case Sent(request=Request() as request):
                 for node in self.sim.nodes if request.effect.owed_to else ():
@@ -91,7 +90,7 @@ class Delivery(Checker):
         return None
 
     def finish(self) -> Iterable[str]:
-        """Look for what is owed and was lost, or is late."""
+        """Look for owed commands that were lost or are late."""
         if any(self._owed.values()):
             for machine in self.sim.machines:
                 for runner in machine.runners if not machine.crashed else ():
@@ -121,7 +120,7 @@ class Delivery(Checker):
                     yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
-        """Return when the last delayed packet arrives, of those that looks have seen on the connection in use."""
+        """Return when the latest delayed packet arrives that a look has seen on the connection in use."""
         link = runner.transport.links[whose[1]] if runner.transport is not None else None
         if link is not None:
             connection = connection_of(link)

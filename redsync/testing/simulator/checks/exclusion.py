@@ -1,9 +1,9 @@
 """Exclusion: at no instant do two owners believe to hold the same key, or a semaphore's same slot.
 
-Only live machines count; who only reads may do so beside others who only read.
+Only live machines count. Owners that only read may do so beside others that only read.
 
-Who believes is asked by its own clock, and compared in true time: beliefs change only when a protocol makes a step, or
-a clock jumps, and both are looked at when they have happened.
+Each owner's belief is judged by its machine's own clock, and beliefs are compared in true time. They change only when a
+protocol makes a step or a clock jumps, and the checker looks after each of these.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Exclusion(Checker):
         self._believers: dict[_Thing, dict[HoldState, Machine]] = {}
 
     def see(self, happening: Stepped) -> str | None:
-        """Look at all that the owners on the machine believe to hold."""
+        """Look at everything that the owners on the machine believe to hold."""
         machine = happening.machine
         for runner in machine.runners:
             if len(runner.session.holds):
@@ -80,6 +80,6 @@ def _slots(state: HoldState) -> tuple[int, ...]:
 
 
 def _exclude(one: HoldState, other: HoldState) -> bool:
-    """Whether two must not be believed at once: who writes may read too, and any number may read."""
+    """Whether two holds must not be believed at once: a writer may read too, and any number of owners may read."""
     modes = one.kind.mode, other.kind.mode
     return not (all(modes) and (modes == (b"r:", b"r:") or one.owner is other.owner))

@@ -2,14 +2,14 @@
 
 Whenever a node has executed something about a lock, each claim that it keeps there ends no later than the latest of
 
-* the instants at which it executed an ask or a renewal of that owner, each with the lease that was asked for added,
-* those at which it executed an ask of it for a place in the queue, with the time for which to keep that: for so long
-  the lock may have been handed over.
+* the instants at which it executed an acquire request or a renewal of that owner, plus the lease that was asked for,
+* the instants at which it executed that owner's request for a place in the queue, plus the time for which to keep the
+  place: the lock may have been handed over for that long.
 
-So one who died is gone a lease after its last command, also where others go on renewing theirs. It holds at every
-instant, by the node's own clock, wherever that goes. A semaphore's permits are claims like any other.
+So the claim of a dead owner is gone one lease after its last command, even where others go on renewing theirs. It holds
+at every instant, by the node's own clock, whichever way that jumps. A semaphore's permits are claims like any other.
 
-Not seen: claims of owners that this run knows nothing of.
+Not seen: claims of owners unknown to this run.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Expiry"]
 
 _WITH_PLACE = 8
-"""So many arguments at least has an ask that takes a place."""
+"""The least number of arguments of an acquire request that takes a place."""
 
 _ROUNDING = 1
-"""Milliseconds: a key is there in its last one too."""
+"""Milliseconds: a key still exists in its last one."""
 
 
 class Expiry(Checker):
-    """No claim outlives what was asked for it."""
+    """No claim outlives the lease that was asked for it."""
 
     name = "expiry"
     watches = (Executed,)
@@ -44,7 +44,7 @@ class Expiry(Checker):
         self._allowed: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
 
     def see(self, happening: Executed) -> str | None:
-        """Look at the claims on what a script was about."""
+        """Look at the claims on the keys of a script."""
         node, (noun, verb) = happening.node, parse(happening.script)
         if not noun:
             return None

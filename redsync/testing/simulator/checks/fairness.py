@@ -1,20 +1,20 @@
-"""Fairness: first come, first served. Whoever had finished queueing before another asked is served before it.
+"""Fairness: first come, first served. An owner that had finished queueing before another one asked is served before it.
 
-For each owner X who waits for a fair lock, and each Y that wins it:
+For each owner X that waits for a fair lock, and each Y that wins it:
 
-* X *had finished queueing* when a quorum of nodes had executed an ask of X with its ticket;
-* Y's attempt *began* when it sent its first ask;
+* X *had finished queueing* when a quorum of nodes had executed an acquire request of X with its ticket;
+* Y's attempt *began* when Y sent its first acquire request;
 * if X had finished before Y's attempt began, and each node of one and the same quorum has had to keep X's place at all
   times from then until now (see `queues`), then Y must not win.
 
-It must hold at every instant, whatever faults there are, and no clock has to be right for it: Y draws its ticket after
-it began, from a quorum of nodes. That shares a node with X's quorum, where X's place tells X's ticket: Y's is higher.
-And no node of X's quorum grants to Y while X's place there comes first. So nothing is excused but what ends places: X
-was silent for 3 s, as a node counts them; a node lost its memory, or had no connection to X's client when it was to
-wake X. If so many of its places have ended that no quorum is left of those that it had, Y may overtake X.
+It must hold at every instant, whatever faults there are, and no clock has to be right for it. Y draws its ticket after
+its attempt began, from a quorum of nodes. That quorum shares a node with X's, where X's place shows X's ticket, so Y's
+ticket is higher. And no node of X's quorum grants to Y while X's place there comes first. So only what ends places is
+an excuse: X was silent for 3 s by a node's clock; a node lost its memory; a node had no connection to X's client when
+it was to wake X. If so many of X's places have ended that fewer than a quorum of them are left, Y may overtake X.
 
-Not seen: who has not finished queueing; that it is served at all, of which `liveness` tells; owners of whom a node
-executed something behind time, over a connection that their client had given up.
+Not seen: owners that have not finished queueing; whether an owner is served at all, which `liveness` judges; owners of
+which a node executed a command late, over a connection that their client had given up.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Fairness"]
 
 
 class _Attempt:
-    """One that asks for a lock.
+    """One owner's attempt to acquire a lock.
 
     Attributes:
         key: Which lock.
-        owner: For whom.
+        owner: The owner that asks.
         began: When, and with which command.
-        seniors: The places of those who had finished queueing then, by owner.
+        seniors: By owner, the places of owners that had finished queueing by then.
     """
 
     def __init__(self, key: bytes, owner: bytes, began: str, seniors: dict[bytes, list[Place]]) -> None:
@@ -54,7 +54,7 @@ class _Attempt:
 
 
 class Fairness(Checker):
-    """Nobody is overtaken by who came later."""
+    """No waiter is overtaken by one that came later."""
 
     name = "fairness"
     watches = (Sent, Executed, Stepped, Faulted)
@@ -68,7 +68,7 @@ class Fairness(Checker):
         self._strays: Final[dict[bytes, None]] = {}
 
     def see(self, happening: Sent | Executed | Stepped | Faulted) -> str | None:
-        """Take note of who asks when, and look at who wins."""
+        """Record who asks when, and look at who wins."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -98,13 +98,13 @@ class Fairness(Checker):
 
     def _begin(self, key: bytes, owner: bytes, began: str) -> _Attempt:
         queued = self._queues.by_owner(key)
-        # Where it has a place of an earlier attempt, it may go first.
+        # On a node where it has a place from an earlier attempt it may go first.
         known = [place.node for place in queued.pop(owner, ())]
         seniors = {senior: [place for place in places if place.node not in known] for senior, places in queued.items()}
         return _Attempt(key, owner, began, {who: at for who, at in seniors.items() if len(at) >= self._quorum})
 
     def _winners(self, machine: Machine) -> Iterator[_Attempt]:
-        """Return the attempts that have won since the last look, by a round of votes or because it was handed over."""
+        """Return the attempts that have won since the last look, by a round of votes or by a hand-over."""
         before = self._held.get(machine, ())
         now = [state for runner in machine.runners for state in runner.session.holds]
         self._held[machine] = now
@@ -116,7 +116,7 @@ class Fairness(Checker):
     def _look_at(self, attempt: _Attempt) -> str | None:
         if attempt.owner in self._strays:
             return None
-        # Ends what has expired meanwhile.
+        # This also ends places that have expired meanwhile.
         self._queues.by_owner(attempt.key)
         for senior, places in attempt.seniors.items():
             kept = [place for place in places if not place.over]

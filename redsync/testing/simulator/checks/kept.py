@@ -1,4 +1,4 @@
-"""What a node keeps of claims, whatever kind they are of, and of places in queues. For several checkers."""
+"""What a node keeps: claims of all kinds, and places in queues. For several checkers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Kept", "kept_claims", "kept_places", "now_ms"]
 
 _UNITS = 1024
-"""Each hold of a read-write lock beyond the first is so small a part of the score."""
+"""Each hold of a read-write lock beyond the first adds one 1024th to the score."""
 
 
 class Kept(NamedTuple):
@@ -23,8 +23,9 @@ class Kept(NamedTuple):
     Attributes:
         id: What the node stores it as.
         mode: As that of `Claim`.
-        holds: Its hold count; 1 for what does not count.
-        until_ms: The first millisecond of the node's clock at which it is no longer kept; infinity if there is none.
+        holds: Its hold count; 1 for claims without a count.
+        until_ms: The first millisecond of the node's clock at which the claim is no longer kept; infinity if it never
+            expires.
     """
 
     id: bytes
@@ -44,7 +45,7 @@ def now_ms(node: VirtualNode) -> int:
 
 
 def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
-    """Return the claims that a node keeps at a key, those that have expired left out."""
+    """Return the claims that a node keeps at a key, without those that have expired."""
     found = node.store.look(key)
     if found is None:
         return []
@@ -53,14 +54,14 @@ def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
     if isinstance(value, SortedSet):
         claims = [_read(member, score) for member, score in value.items()]
         return [claim for claim in claims if claim.until_ms > now]
-    # A lock is a hash of claims, a mutex the claim itself. A key is there in its last millisecond too.
+    # A lock is a hash of claims, a mutex the claim itself. A key still exists in its last millisecond.
     until_ms = math.inf if entry.expires == NEVER else entry.expires + 1
     counts = value.items() if isinstance(value, Hash) else [(value, b"1")]
     return [Kept(claim, b"", int(count), until_ms) for claim, count in counts]
 
 
 def kept_places(node: VirtualNode, queue: bytes, places: bytes) -> list[bytes]:
-    """Return the owners that have a place in a queue, at these keys, which has not ended."""
+    """Return the owners that have a place, not yet ended, in the queue at these keys."""
     kept = node.store.peek(places)
     if kept is None or not isinstance(kept[0], Hash) or node.store.peek(queue) is None:
         return []

@@ -3,16 +3,18 @@
 Programs tell of what they do (`Machine.tell` with "asks", and with what came of it: see the journal of the fault
 harness). What counts is true time, over all machines, whatever faults there are:
 
-* who has waited and looked once, and is told that the latch is open, had so many *distinct* count-downs begun before,
-  of the setting that it found, or that one was deleted, or opened and set anew. No loss of memory excuses it: it tells
-  the nodes what it knows. Who has not looked before is judged by all settings that it may find (see `latches`);
-* how much is left, as it is told, lies between what may be left and what can be, again of a setting that may be found;
-* what one was told stays true: who looks or waits later is told of no more that is left; so a latch that was open, or
-  of which so much has been counted down as it was set to, is found to be open;
-* a latch is set anew only if it is open, once its setter was told that it is set.
+* when a waiter that has looked once is told that the latch is open, then either as many *distinct* count-downs as the
+  setting asked for had begun before, of the setting that the waiter found, or that setting was deleted, or opened and
+  set anew. No loss of memory is an excuse, because the waiter tells the nodes what it knows. A waiter that has not
+  looked before is judged by all settings that it may find (see `latches`);
+* how much is left, as a program is told, lies between the least and the most that can be left, again of a setting that
+  may be found;
+* what a program was told stays true: a program that looks or waits later is never told that more is left. So a latch
+  that was open, or that was counted down by as much as it was set to, is found to be open;
+* once the setter of a latch was told that it is set, it is set anew only if it is open.
 
 Not seen: programs that do not tell what they do; which of two settings is found while they replace each other; how long
-it takes until waiters hear of it, of which `latch opens` tells.
+it takes until waiters learn of it, which `latch opens` judges.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ __all__ = ["LatchNeverEarly"]
 
 
 class LatchNeverEarly(Checker):
-    """What is told of latches is true."""
+    """What programs are told of latches is true."""
 
     name = "latch never early"
     watches = (Did, Sent, Executed, Decided, Faulted)
@@ -41,7 +43,7 @@ class LatchNeverEarly(Checker):
         self._latches: Final = Latches(sim)
 
     def see(self, happening: Did | Sent | Executed | Decided | Faulted) -> str | None:
-        """Take note of what happens, and look at what is told."""
+        """Record what happens, and judge what programs are told."""
         if not isinstance(happening, Did):
             anew = self._latches.note(happening)
             return None if anew is None else self._judge_set(anew)

@@ -1,11 +1,11 @@
-"""Latch opens: once all was counted down that a latch was set to, and faults are over, all who wait hear of it.
+"""Latch opens: once a latch is counted down to zero and faults are over, all its waiters are told.
 
-Programs tell of what they do, see `latch_early`. When so many count-downs have succeeded as the latch was set to, each
-waiter of a running machine is told within `bound` of that, of its own call, and of the last fault (see `calm`): in the
-1.5 seconds after which it looks again, by a slow clock, and a few rounds; after faults also in the time that it takes
-to connect, and to give up a connection that has become silent.
+Programs report what they do, see `latch_early`. When as many count-downs have succeeded as the latch was set to, each
+waiter on a running machine is told within `bound` of the latest of three instants: that one, the begin of its own call,
+and the end of the last fault (see `calm`). The bound is the 1.5 s after which a waiter looks again, by a slow clock,
+and a few rounds; after faults also the time to connect, and to give up a connection that has become silent.
 
-Where nobody has been told of a fault waiters are woken: then it is `_WOKEN` seconds.
+In a run without any fault waiters are woken, so the bound is `_WOKEN` seconds.
 
 Not seen: latches of which a majority of nodes has forgotten what was counted down; they may open late.
 """
@@ -28,7 +28,7 @@ _EVERY = 0.1
 """Seconds between two looks."""
 
 _WOKEN = 0.3
-"""Seconds within which a waiter is told if nothing has gone wrong: less than it sleeps if nobody wakes it."""
+"""Seconds within which a waiter is told if nothing has gone wrong: less than a waiter sleeps that nobody wakes."""
 
 _CONNECTED = 5.0
 """Seconds to connect and to look again."""
@@ -57,7 +57,7 @@ class LatchOpens(Checker):
         return _CONNECTED + _SILENCE / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
 
     def see(self, happening: Stepped | Did | Sent | Executed | Decided | Faulted) -> str | None:
-        """Take note of what happens, and look now and then."""
+        """Record what happens, and look now and then."""
         match happening:
             case Did():
                 self._latches.note_did(happening)

@@ -1,17 +1,18 @@
-"""What may be told of a latch: kept by what programs say and by what nodes have heard. For several checkers.
+"""What programs may be told of a latch, worked out from what programs say and nodes have learned. For several checkers.
 
-Each setting is a *generation*. It begins when the first command is sent that tells a node of it, and it is
-*established* once a quorum of nodes has heard of it, or when it is *confirmed*: when the program that has set it was
-told so. From then on no earlier one is told to anybody who asks.
+Each setting is a *generation*. It begins when a client sends the first command that tells a node of it. It is
+*established* once a quorum of nodes has learned of it, or when it is *confirmed*: when the program that has set it was
+told so. From then on no program that asks is told of an earlier one.
 
-Of what a client has counted down in a generation there is a most and a least. Each of its calls counts once, and one
-that failed is repeated by the client's next. So at *most* counts all that was begun while the generation was there,
-less what was repeated; at *least* all that has succeeded since it was established, and all that somebody was told of,
-unless a majority of nodes forgot.
+What a client has counted down in a generation has an upper and a lower bound. Each of its calls counts once, and the
+client's next call repeats one that failed. So *most* counts everything that was begun while the generation was there,
+less what was repeated; *least* counts everything that has succeeded since the generation was established, and
+everything that a program was told of, unless a majority of nodes forgot.
 
-When the last node forgets what it has heard of the established one, or when no round has succeeded for as long as nodes
-keep a latch, it is *void*: then who comes new may find that it was never set. A command that was under way for so long
-may even bring back what its client knew, which can be less than was known later.
+When the last node forgets what it has learned of the established generation, or when no round has succeeded for as long
+as nodes keep a latch, the generation is *void*: a client that looks for the first time may then find that the latch was
+never set. A command that was under way for that long may even bring back what its client knew, which can be less than
+was known later.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ EXCHANGE: Final = "latch_exchange"
 _ASKED = ("set", "delete", "count down", "look", "wait")
 
 _KEPT_AT_LEAST = 0.98
-"""Of the time for which nodes are to keep a latch: clocks may be as wrong as they may be, and rounds take a moment."""
+"""The part of the time to keep a latch for which nodes surely keep it: clocks may drift, and rounds take a moment."""
 
 
 class Generation:
@@ -45,12 +46,13 @@ class Generation:
     Attributes:
         number: Its number.
         size: How much is to be counted down; 0 if it deletes the latch.
-        client: Whose command told of it first.
-        began: When.
+        client: The client whose command told of it first.
+        began: When that command was sent.
         turn: How many calls had begun or ended by then.
-        established: Since when everybody finds it who asks; infinity if it is not so, or all have forgotten it.
-        confirmed: When its program was told that it has set it; infinity if it was not.
-        void: It may have been forgotten, and no quorum of nodes has heard of it again since.
+        established: Since when every program that asks finds it; infinity before that, or if all nodes have
+            forgotten it.
+        confirmed: When its program was told that it has set it; infinity if it was not told.
+        void: It may have been forgotten, and no quorum of nodes has learned of it again since.
         forgotten: Until when what was counted down may have been forgotten by all nodes.
     """
 
@@ -75,7 +77,7 @@ class Call:
         owner: Who waits, as nodes store it.
         began: When.
         ended: When; infinity while it has not.
-        awaited: The generation that it found when it looked first, 0 if none was set; None before that.
+        awaited: The generation that it found when it first looked, 0 if none was set; None before that.
     """
 
     def __init__(self, did: Did) -> None:
@@ -95,7 +97,7 @@ class PastOfLatch:
     Attributes:
         generations: Its generations, by number.
         calls: The calls that have not ended, by machine and program.
-        nodes: The generation that each node has heard of, 0 for none.
+        nodes: The generation that each node has learned of, 0 for none.
     """
 
     def __init__(self, quorum: int, nodes: int) -> None:
@@ -116,13 +118,13 @@ class PastOfLatch:
     # What happens.
 
     def begin(self, did: Did) -> None:
-        """Take note of a call."""
+        """Record a call."""
         call = self.calls[did.machine.name, did.who] = Call(did)
         if call.how == "count down":
             self._turns.append(("begins", call))
 
     def end(self, did: Did) -> Call | None:
-        """Take note of what came of a call; return the call."""
+        """Record the outcome of a call; return the call."""
         call = self.calls.pop((did.machine.name, did.who), None)
         if call is not None:
             call.ended = did.at
@@ -140,7 +142,7 @@ class PastOfLatch:
         return call
 
     def tell(self, sent: Sent) -> bool:
-        """Take note of a command; return whether a generation begins with it."""
+        """Record a command; return whether a generation begins with it."""
         number, size = int(sent.args[5]), int(sent.args[6])
         begins = number > 0 and number not in self.generations
         if begins:
@@ -148,7 +150,7 @@ class PastOfLatch:
         return begins
 
     def hear(self, node: int, number: int, now: float) -> None:
-        """Take note of what a node has heard of."""
+        """Record what a node has learned."""
         self.nodes[node] = number
         for generation in self.generations.values():
             if generation.established > now and sum(known >= generation.number for known in self.nodes) >= self._quorum:
@@ -156,14 +158,14 @@ class PastOfLatch:
             generation.void &= self.nodes.count(generation.number) < self._quorum
 
     def forget(self, node: int, now: float) -> None:
-        """Take note that a node has lost its memory."""
+        """Record that a node has lost its memory."""
         self.nodes[node], self._forgot[node] = 0, now
         highest = max((each.number for each in self.generations.values() if each.established <= now), default=0)
         if max(self.nodes) < highest:
             self._void(now)
 
     def use(self, sent_at: float, keep: float) -> None:
-        """Take note of a round that has succeeded."""
+        """Record a round that has succeeded."""
         if sent_at > self._used + keep * _KEPT_AT_LEAST:
             self._void(sent_at)
         self._used = sent_at
@@ -175,7 +177,7 @@ class PastOfLatch:
     # What may be told.
 
     def possible(self, since: float) -> Iterator[Generation | None]:
-        """Return the generations that a call which began then may find; None if it may find that none was set."""
+        """Return the generations that a call begun then may find; None among them if it may find that none was set."""
         newest = max((each.number for each in self.generations.values() if each.established <= since), default=0)
         if not newest:
             yield None
@@ -195,7 +197,7 @@ class PastOfLatch:
         return max(counted, *told, 0)
 
     def _is_known(self, call: Call, since: float, until: float) -> bool:
-        """Whether what came of a call in that time has been known to nodes since."""
+        """Whether nodes have known the outcome of a call in that time ever since."""
         forgot = sum(forgot >= call.began for forgot in self._forgot)
         return since <= call.began and call.ended <= until and forgot < self._quorum
 
@@ -204,7 +206,7 @@ class PastOfLatch:
         return self.most(generation, turn) >= generation.size
 
     def replaced(self) -> Iterable[tuple[Generation, Generation]]:
-        """Return which generations were confirmed and then set anew, although they can't have been open."""
+        """Return each confirmed generation that was set anew although it can't have been open, with its successor."""
         for number, generation in self.generations.items():
             later = [each for each in self.generations.values() if each.number > number]
             if generation.confirmed < math.inf and not generation.void:
@@ -214,7 +216,7 @@ class PastOfLatch:
 
 
 class Latches:
-    """All latches. Shown everything that happens, in order."""
+    """All latches. It is shown everything that happens, in order."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -229,7 +231,7 @@ class Latches:
         return self.pasts[name]
 
     def note(self, happening: Sent | Executed | Decided | Faulted) -> PastOfLatch | None:
-        """Take note of all but what programs do; return what has happened to a latch that is set anew now."""
+        """Record all but what programs do; return the past of a latch that is set anew now."""
         match happening:
             case Sent() if happening.script == EXCHANGE:
                 self._rounds[happening.client, happening.number] = happening
@@ -251,7 +253,7 @@ class Latches:
         return None
 
     def note_did(self, did: Did) -> tuple[PastOfLatch, Call] | None:
-        """Take note of what a program does; return the call that has ended, and what has happened to its latch."""
+        """Record what a program does; return the call that has ended, and the past of its latch."""
         if "name" not in did.about:
             return None
         if did.what == "asks":

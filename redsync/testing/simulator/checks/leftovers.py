@@ -1,19 +1,20 @@
-"""Leftovers: what a client's transport makes for a while is gone when the while is over.
+"""Leftovers: a client's transport removes everything temporary once it is no longer needed.
 
 A client is *settled* at instants when its machine has nothing to run. At every such instant
 
 * each connection that the client has made and not given up is in use, or being made;
 * the client waits for replies only while something is under way, or the node has yet to answer;
-* nothing is in its outbox, and what a node refused to execute is about to be sent again;
-* each alarm that is set, each bell and each round has somebody who sleeps, on a future that is not done;
-* no task that has ended is remembered.
+* its outbox is empty, and every command that a node refused to execute is about to be sent again;
+* for each alarm that is set, each bell and each round, a task sleeps on a future that is not done;
+* it remembers no task that has ended.
 
-While no protocol runs for it, it has no mailbox, no bell, nobody in its retry queue and its crowds, and nobody sleeps
-but for its own rounds. At the end of a run it has one timer for its alarms and one for its maintenance at most.
+While none of its protocols runs, a client has no mailbox and no bell, its retry queue and its crowds are empty, and
+only its own rounds have sleepers. At the end of a run it has at most one timer for its alarms and one for its
+maintenance.
 
 A client that was closed has no link, no task, no timer and no sleeper.
 
-Not seen: what a crashed or paused machine has, and connections that programs make by themselves.
+Not seen: what is left on a crashed or paused machine, and connections that programs make by themselves.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Leftovers(Checker):
                 yield f"{len(open_ones)} connections to {node.name} open that are not in use"
 
     def _replies(self, link: Link) -> Iterator[str]:
-        """Look whether a reply is waited for that will never come, as nothing is under way."""
+        """Look for replies that the client waits for in vain, because nothing is under way."""
         connection, node = connection_of(link), self.sim.nodes[link.index]
         under_way = connection.there.size or connection.back.size or connection.waits_for_room
         if link.pending and connection.open and node.state == "up" and not under_way:
@@ -152,7 +153,7 @@ def _tasks(runner: SimulatedRunner) -> Iterator[str]:
 
 
 def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
-    """Look at what only protocols make, when none runs."""
+    """While no protocol runs, look for entries that only protocols make."""
     wakeups, crowds = transport.wakeups, runner.session.crowds
     asleep = sum(not isinstance(sleeper, Request) for sleeper in transport._asleep)
     retries = len(wakeups._retries._waiting) + len(wakeups._retries._going)

@@ -1,8 +1,8 @@
-"""Which limits of a semaphore are in force: kept by what nodes have written down. For several checkers.
+"""Which limits of a semaphore are in force, worked out from what nodes have written down. For several checkers.
 
-A limit is *possible* at an instant if a quorum of nodes knows no newer one: only then can a permit be granted under it,
-for each vote of a grant says that its node knew none when it voted. So of a resize that reached a minority both limits
-are possible. The limit that programs bring along is possible until a quorum has another.
+A limit is *possible* at an instant if a quorum of nodes knows no newer one. Only then can a permit be granted under it,
+because each vote of a grant says that its node knew no newer one when it voted. So after a resize that reached only a
+minority, both limits are possible. The limit that programs pass is possible until a quorum has another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Limit(NamedTuple):
 
 
 class Limits:
-    """The limits of all semaphores. `note` every `Executed`, `look` when nodes may have lost their memory."""
+    """The limits of all semaphores. Call `note` for every `Executed`, `look` when nodes may have lost their memory."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -41,7 +41,7 @@ class Limits:
         self._largest: Final[dict[bytes, list[tuple[float, int]]]] = {}
 
     def note(self, executed: Executed) -> None:
-        """Take note of what a node has executed, if it concerns limits."""
+        """Record what a node has executed, if it concerns limits."""
         # A renewal has the keys of several semaphores.
         for i in range(0, len(executed.keys) if parse(executed.script)[0] == PERMIT else 0, _KEYS):
             key = executed.keys[i]
@@ -54,19 +54,19 @@ class Limits:
                 self._judge(key)
 
     def look(self) -> None:
-        """Look at all nodes."""
+        """Read the limits on all nodes."""
         for key, known in self._known.items():
             known[:] = [self._read(key, node) for node in range(len(known))]
             self._judge(key)
 
     def largest(self, key: bytes, since: float) -> int:
-        """Return the largest limit that has been possible at an instant since then."""
+        """Return the largest limit that has been possible at any instant since `since`."""
         history = self._largest.get(key, [(0.0, 0)])
         latest = next((i for i in range(len(history) - 1, -1, -1) if history[i][0] <= since), 0)
         return max(permits for _, permits in history[latest:])
 
     def smallest(self, key: bytes) -> int | None:
-        """Return the smallest limit that a node knows; None if it is no semaphore, or nobody knows one."""
+        """Return the smallest limit that any node knows; None for the key of no semaphore, or if no node knows one."""
         known = [limit.permits for limit in self._known.get(key, ()) if limit is not None and not limit.per_us]
         return min(known, default=None)
 

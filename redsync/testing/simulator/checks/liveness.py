@@ -1,30 +1,29 @@
-"""Liveness: once faults are over, whoever waits for a lock or a permit gets it, or is told that its time is up.
+"""Liveness: once faults are over, a waiter for a lock or a permit gets it, or is told that its time is up.
 
 While all is well (see `calm`), for each lock that somebody on a running machine waits for:
 
-* it is not free (see `vacancy`) for longer than `bound`: within that somebody wins it. The bound is the longest lease
-  that anybody asked for, or the time for which a place in a queue that dead waiters may head is kept, if that is
-  longer: after it all that faults have left on nodes has expired, however many heads were dead. Add two restart guards,
-  for a node that forgot is noticed only when it is asked, and five seconds to connect and to look again. Where a fault
-  may have left a connection silent, of whose end nobody tells, also the ten seconds by the slowest clock until it is
-  given up;
-* who waits for its release asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
-* where programs tell of what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with what came
-  of it), it comes at most `_OVER` after the timeout.
+* it is not free (see `vacancy`) for longer than `bound`: within that time a waiter wins it. The bound begins with the
+  longest lease that anybody asked for, or the time for which nodes keep a place in a queue that dead waiters may head,
+  if that is longer: after it everything that faults have left on nodes has expired, however many heads were dead. Add
+  two restart guards, because a node that forgot is noticed only when it is asked, and 5 s to connect and to look again.
+  Where a fault may have left a connection silent without anybody learning of its end, add the 10 s by the slowest clock
+  until the client gives it up;
+* a waiter asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
+* where programs report what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with the
+  outcome), the outcome comes at most `_OVER` after the timeout;
+* an owner that asks for a fair lock, a permit or a success has a place in the queue within the same bound, unless it
+  has what it asks for by then.
 
-* whoever asks for a fair lock, a permit or a success has a place in the queue within the same bound, if it does not
-  have it by then.
+A rate limiter is always free, so it takes no longer than the bound from one success to the next. A waiter that wants to
+write is served within the bound after the readers that read when it queued, and the writers that came between, have
+stopped, however many readers come later.
 
-A rate limiter is always free, so from one success to the next it takes no longer than that. Somebody who waits to
-write is served within the bound after those who read when it queued have stopped, and writers that came between, of
-however many readers that come later.
+So with n waiters that hold the lock for h seconds each, the last one is served within bound + n * h: newcomers may
+barge, but each winner is one of the waiters, takes its turn and leaves. No bound is promised for a single waiter among
+endlessly many newcomers. But newcomers to a fair lock come after it (see `fairness`): a waiter with n waiters before it
+is served when they have held the lock, and it has been free n times, each only for a moment, as nobody is dead.
 
-So with n waiters that hold it for h seconds each, the last one is served within bound + n * h: newcomers may barge, but
-whoever wins is one of those who ask, and each winner takes its turn and leaves. No bound is promised for a single
-waiter among endlessly many newcomers. But those of a fair lock come after it (see `fairness`): who has n waiters before
-it is served when they have held the lock and it has been free n times for no longer than a moment, as nobody is dead.
-
-Not seen: who waits while the lock is held for ever; who has waited for longer than the run lasts.
+Not seen: waiters for a lock that is held for ever; waiters that wait beyond the end of the run.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ _EVERY = 0.1
 """Seconds between two looks."""
 
 _PAUSE = 1.5
-"""Seconds for which a waiter without a place sleeps at most."""
+"""The longest time in seconds that a waiter without a place sleeps."""
 
 _ROUND = 1.0
-"""Seconds for which a waiter may be late: a slow clock, and a round."""
+"""How many seconds a waiter may be late: a slow clock, and a round."""
 
 _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _OVER = 0.5
-"""Seconds that a timeout may be exceeded by: a last round of votes, on the way there and back."""
+"""By how many seconds a timeout may be exceeded: a last round of votes, on the way there and back."""
 
 _WITHOUT_PLACE = 4
-"""So many arguments has an ask that takes no place."""
+"""The number of arguments of an acquire request that takes no place."""
 
 _FOR: Final = {b"": "", MODES["read_lock"]: " to read", MODES["write_lock"]: " to write"}
 
@@ -92,7 +91,7 @@ class Liveness(Checker):
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Did | Faulted) -> str | None:
-        """Take note of who asks and who wins, and look now and then."""
+        """Record who asks and who wins, and look now and then."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -116,7 +115,7 @@ class Liveness(Checker):
         return None
 
     def finish(self) -> Iterable[str]:
-        """Look for waiters that nobody serves."""
+        """Look for waiters that are not served."""
         calm = self.sim.calm.lasted()
         yield from self._look_at_waiters(calm)
         yield from self._look_at_locks(calm)
@@ -148,7 +147,7 @@ class Liveness(Checker):
             self._newcomers.pop(who, None)
         elif ticket is not None and kept_ms:
             since, last = self._newcomers.get(who, (sent.at, sent.at))
-            # Who has not asked for so long had given up, and begins anew.
+            # An owner that has not asked for that long had given up, and begins anew.
             self._newcomers[who] = (since if sent.at <= last + self._poll else sent.at), sent.at
 
     @property

@@ -1,19 +1,19 @@
-"""Loss told in time: whoever's hold ends without its release is told so, once, by the instant at which it ends.
+"""Loss told in time: when a hold ends without its release, its owner is told so once, by the instant of the end.
 
 For each hold of a running machine:
 
-* when `valid_until` comes, or a quorum has become impossible before, `HoldLost` is announced (log, `on_lost`, the
-  cancelled body, listeners) at `valid_until` at the latest, by the machine's clock, or when the watchdog is back from
-  the rounds of votes that it is waiting for at that instant: one that renews and one that fills up;
+* when `valid_until` comes, or a quorum becomes impossible before that, the client announces `HoldLost` (log, `on_lost`,
+  the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the rounds
+  of votes that it is waiting for at that instant, one that renews and one that fills up;
 * on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
 * never twice, and never of a hold that was released;
-* a hold that has ended is never valid again: neither is its loss taken back, nor is it lengthened too late.
+* a hold that has ended is never valid again: its loss is never taken back, and it is never lengthened too late.
 
-The bound is those two rounds' timeouts, `rounds`, and no time at all beyond: a simulated machine needs none to act. A
-client that renews more than 200 holds, or locks and mutexes, waits for more rounds than that: raise `rounds` for it.
+The bound is the timeouts of those two rounds, `rounds`, and no time beyond: a simulated machine needs none to act. A
+client that renews more than 200 holds, or locks and mutexes, waits for more rounds: raise `rounds` for it.
 
-Not seen: what a callback or a cancelled body makes of it; a hold that is acquired and ends within one step; programs on
-machines that have crashed, for there is nobody to tell.
+Not seen: how a callback or a cancelled body reacts; a hold that is acquired and ends within one step; programs on
+machines that have crashed, because there is nobody to tell.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LossTold"]
 
 _EVERY = 0.05
-"""Seconds between two looks at the machines that do nothing."""
+"""Seconds between two looks at idle machines."""
 
 _ROUNDING = 0.000_01
 
@@ -54,7 +54,7 @@ class LossTold(Checker):
         self._looked = 0.0
 
     def see(self, happening: Stepped | Told | Faulted) -> str | None:
-        """Look at what is told, and at what is not."""
+        """Look at losses that are announced, and at those that are not."""
         if isinstance(happening, Told):
             return self._see_told(happening)
         if isinstance(happening, Faulted):

@@ -1,16 +1,17 @@
 """Order: on each node, the commands of one owner are executed in the order in which the client sent them.
 
 A command may be sent again: because its connection was lost, because the node had forgotten its script, or because the
-node refused to execute it. It must not come behind what depends on it. So when a node executes a command, it has not
-executed a later one
+node refused to execute it. It must not be executed after a later command that depends on it. So when a node executes a
+command, it has not yet executed a later one
 
 * about the same claim (see `Request.claim`): a release behind the next acquire of that claim would end it;
 * of the same owner about the same key, unless the node is owed the earlier one: that one is about another claim then;
-* of anybody, if the command is for several owners and not owed (a renewal): it would revive what was released.
+* of any owner, if the command is for several owners and not owed (a renewal): it would revive what was released.
 
-What counts as executed before: whatever the node executed over the present connection, and whatever it executed over
-former ones and the client had the reply to. What it executed over a lost connection without the client's knowledge is
-sent again, and then comes twice. Excused are strays, which arrive over a connection that the client has given up.
+These count as executed before: all commands that the node executed over the present connection, and those that it
+executed over former ones if the client got the reply. A command that it executed over a lost connection without the
+client's knowledge is sent again, and so executed twice. Commands that arrive over a connection which the client has
+given up are excused.
 
 It holds at every instant, whatever faults there are.
 """
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Order"]
 
 _Latest: TypeAlias = dict[Hashable, Request]
-"""The latest command that was executed, by what it was about."""
+"""The latest command that was executed about each thing: a claim, or an owner with a key."""
 
 _ANYTHING: Final = "anything"
 
@@ -44,9 +45,9 @@ class _Executed:
     """What a node has executed for a client.
 
     Attributes:
-        known: What the client had the reply to.
-        all: That, and whatever came over the present connection.
-        here: Whatever came over the present connection.
+        known: Commands that the client got the reply to.
+        all: Those, and all that came over the present connection.
+        here: All that came over the present connection.
     """
 
     def __init__(self) -> None:
@@ -55,13 +56,13 @@ class _Executed:
         self.here: Final[set[Request]] = set()
 
     def begin(self) -> None:
-        """Take note of a new connection."""
+        """Record a new connection."""
         self.all = copy(self.known)
         self.here.clear()
 
 
 class Order(Checker):
-    """No command overtakes another one of its owner."""
+    """No command overtakes another one of the same owner."""
 
     name = "order"
     watches = (Connected, Executed, Handed)
@@ -113,7 +114,7 @@ class Order(Checker):
         return abouts
 
     def _overtaker(self, request: Request, latest: _Latest, *, owed: bool) -> Request | None:
-        """Return what was executed already and must not have been, if anything."""
+        """Return the command that was executed already and must not have been; None if there is none."""
         abouts = self._concerns(request)
         if owed:
             abouts = abouts[:1]

@@ -1,10 +1,10 @@
 """The permit bound: at no instant do live machines believe to have more permits of a semaphore than there are.
 
-How many there are is the limit of the newest version under which any of the believed permits was granted: a shrink
-takes nothing away from those who have something, but nobody gets more before the new limit is kept. That holds at every
-instant and with whatever faults, even where nodes forget limits; see `docs/semaphores.md`.
+The number of permits is the newest limit, by version, under which any of the believed permits was granted: a shrink
+takes nothing away from holders, but nobody gets more until the new limit is kept. That holds at every instant, whatever
+faults there are, even where nodes forget limits; see `docs/semaphores.md`.
 
-That no two believe in the same slot is `exclusion`.
+That no two owners believe to have the same slot is the business of `exclusion`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PermitBound(Checker):
         self._held: Final[dict[HoldState, tuple[Machine, _Limit]]] = {}
 
     def see(self, happening: Stepped | Sent) -> str | None:
-        """Take note of who asks under which limit, and count what is believed."""
+        """Record who asks under which limit, and count the permits that are believed."""
         if isinstance(happening, Stepped):
             self._take_up(happening.machine)
             return self._count()
@@ -54,7 +54,7 @@ class PermitBound(Checker):
         for runner in machine.runners:
             for state in runner.session.holds:
                 if isinstance(state, PermitState) and state not in self._held:
-                    # Votes count that were asked for last.
+                    # The votes that count are those of the latest acquire request.
                     self._held[state] = machine, self._asked[state.claim]
 
     def _count(self) -> str | None:

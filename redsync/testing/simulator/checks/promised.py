@@ -1,10 +1,10 @@
-"""When there is room again: whoever waits for as long as `retry_after` told it, and then tries once, succeeds.
+"""When there is room again: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
 
-Unless others came meanwhile: nodes were asked for the same limiter since it began to wonder. It must hold while all is
-well (see `calm`), for a node that could not be asked may keep more than the others. Programs tell of what they do
-(`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with what came of it).
+The exception is that others came meanwhile: nodes were asked about the same limiter since the program began to ask. The
+promise must hold while all is well (see `calm`), because a node that could not be asked may keep more than the others.
+Programs report what they do (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with the outcome).
 
-Not seen: who was told while others wait; that it was told more than was necessary.
+Not seen: programs that were told while others wait; times that are longer than necessary.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Promised"]
 
 _SETTLED = 2.0
-"""Seconds for which all must have been well before: until every client is connected again."""
+"""Seconds for which all must have been well before that: until every client is connected again."""
 
 
 class Promised(Checker):
-    """What is told of the time until there is room is true."""
+    """What `retry_after` says of the time until there is room is true."""
 
     name = "retry_after"
     watches = (Did, Executed)
@@ -37,7 +37,7 @@ class Promised(Checker):
         self._told: Final[dict[tuple[str, str], tuple[float, float]]] = {}
 
     def see(self, happening: Did | Executed) -> str | None:
-        """Take note of who was told and of who asks, and look at what came of it."""
+        """Record who was told and who asks, and look at the outcome."""
         match happening:
             case Did():
                 return self._see_did(happening)

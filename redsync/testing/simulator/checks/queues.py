@@ -1,15 +1,15 @@
-"""Who must be in the queues of fair locks: kept by what nodes executed, not by what they keep. For several checkers.
+"""Who must be in the queues of fair locks, judged by what nodes executed, not by what they keep. For several checkers.
 
-A node that executes an ask with a ticket has to keep the asker's *place*, whatever it answers, until
+A node that executes an acquire request with a ticket has to keep the owner's *place*, whatever it answers, until
 
 * the owner leaves (it releases its last hold, or gives up),
-* it was silent for as long as it had asked for, by the node's clock, wherever that goes: a clock that jumps ahead ends
-  places, one that jumps back lengthens them,
-* a release, or somebody who gives up, finds it while no connection of its client listens at the node,
+* the owner was silent for as long as it had asked its place to be kept, by the node's clock, whichever way that jumps:
+  a clock that jumps ahead ends places, one that jumps back lengthens them,
+* a release, or an owner that gives up, finds the place while no connection of its client is subscribed at the node,
 * the node loses its memory, or the lock is taken away from the owner by force,
-* it refuses to write while the attempt is undone.
+* the node refuses to write while the attempt is rolled back.
 
-A place that goes on is the same object all the while. One with another ticket is another place.
+A place that is renewed stays the same object. One with another ticket is another place.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
 _FOREIGN = 0
 
 DRAWN: Final = b"+"
-"""In the place of a ticket, one that the node draws."""
+"""Stands for a ticket that the node is to draw."""
 
 
 def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int | bytes | None:
     """Return the ticket with which a command asks for a fair lock; None if it does not ask.
 
-    It is 0 for one that asks for no place yet, "+" for one that the node draws.
+    It is 0 for a request that asks for no place yet, "+" for a ticket that the node draws.
     """
     return args[5] if script == _ACQUIRE and len(keys) > 1 else None
 
@@ -60,8 +60,8 @@ class Place:
         node: The node's index.
         owner: The owner, as queues have it.
         ticket: Its ticket.
-        channel: Where it is woken.
-        number: That of the claim with which it was taken last.
+        channel: The channel on which its client is woken.
+        number: The number of the claim with which it was last taken or renewed.
         until_ms: Until when it lasts unless it is renewed, by the node's clock.
         over: It has ended.
     """
@@ -79,12 +79,12 @@ class Place:
 
     @property
     def rank(self) -> tuple[int, bytes]:
-        """By what waiters are ordered: their tickets; those with equal ones by their names."""
+        """The order of waiters: by ticket, and by name where tickets are equal."""
         return self.ticket, self.owner
 
 
 class Queues:
-    """The places that nodes must keep at this instant. Shown every `Executed` and `Faulted`, in order."""
+    """The places that nodes must keep at this instant. It is shown every `Executed` and `Faulted`, in order."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -92,7 +92,7 @@ class Queues:
         self._names: Final[dict[bytes, bytes]] = {}
 
     def places(self, node: int, key: bytes) -> list[Place]:
-        """Return the places that a node must keep for a lock, those that end at this very instant left out."""
+        """Return the places that a node must keep for a lock, without those that end at this very instant."""
         kept = self._places.get((node, key), {})
         now_ms = math.floor(self._sim.nodes[node].clock.now() * 1000) + 1
         for place in [place for place in kept.values() if place.until_ms <= now_ms]:
@@ -108,19 +108,19 @@ class Queues:
         return found
 
     def ticket(self, node: int, key: bytes, owner: bytes) -> int | None:
-        """Return the ticket that a node has for an owner, if it has one, whether it must or not."""
+        """Return the ticket that a node keeps for an owner, whether it must or not; None if it keeps none."""
         found = self._sim.nodes[node].store.peek(self._names[key]) if key in self._names else None
         score = found[0].get(owner) if found is not None and isinstance(found[0], SortedSet) else None
         return None if score is None else int(score)
 
     def note(self, executed: Executed) -> None:
-        """Take note of what a node has executed."""
+        """Record what a node has executed."""
         node, script, keys, args = executed.node, executed.script, executed.keys, executed.args
         ticket = asked_ticket(script, keys, args)
         if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
             return
         if isinstance(executed.reply, hiredis.ReplyError) and not str(executed.reply).startswith("FORGETFUL"):
-            # It was not executed; one that forgot too much takes places all the same.
+            # It was not executed. But a node that answers FORGETFUL has taken the place all the same.
             return
         self.places(node, keys[0])
         if ticket is not None or script in (_RELEASE, _ABANDON):
@@ -140,7 +140,7 @@ class Queues:
                     self._end(kept, place)
 
     def _is_unwritten(self, executed: Executed) -> bool:
-        """Whether a node that refuses to write has ended a place, as it could not change it."""
+        """Whether a rollback ended a place because the node, which refuses to write, could not change it."""
         script, node = executed.script, self._sim.nodes[executed.node]
         return script == _ABANDON and node.store.refusal is not None
 
@@ -149,10 +149,10 @@ class Queues:
         args: tuple[Any, ...] = executed.args
         (owner, number), (keep_ms, ticket, channel, _mark) = _parts(args[0]), args[4:]
         if owner in kept and kept[owner].number > number:
-            # A command that comes late, of an earlier attempt.
+            # A late command of an earlier attempt.
             return
         if ticket == DRAWN:
-            # Which it drew is its business, as long as it keeps to it.
+            # The node may draw any ticket, as long as it keeps that one.
             ticket = self.ticket(node, executed.keys[0], owner) or 0
         place = kept.get(owner)
         if place is None or place.ticket != ticket:
@@ -163,7 +163,7 @@ class Queues:
         place.until_ms = math.floor(self._sim.nodes[node].clock.now() * 1000) + keep_ms
 
     def forget(self, faulted: Faulted) -> None:
-        """Take note of nodes that lose their memory."""
+        """Record nodes that lose their memory."""
         if faulted.loses_memory:
             name = faulted.who
             for (node, _), kept in self._places.items():

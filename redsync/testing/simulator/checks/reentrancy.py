@@ -1,18 +1,19 @@
 """Re-entrancy: a lock is held as often as it was acquired and not yet released, and the nodes have been told so.
 
-* Counts are set: a node that was told a count and had or made the claim keeps exactly that count. So, when all commands
-  of an owner have arrived, each node keeps what the owner's last command said.
-* What the commands say is right: a release carries what remains, a renewal what there is, a re-entry one acquisition
-  more at least. The count 0 travels only when the last acquisition is given back; no release of an inner one frees it.
-* A re-entry wins only with a quorum of nodes that *had* the claim, and is not even tried by whoever has been told that
-  it lost the lock: it never wins back what was lost meanwhile.
-* A node that has the claim refuses it to nobody who re-enters, whoever waits; nor the read lock to who writes.
-* Where programs tell of what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, perhaps `mode`,
+* Counts are set: a node that gets a count, and has or makes the claim, keeps exactly that count. So when all commands
+  of an owner have arrived, each node keeps the count of the owner's last command.
+* The counts in commands are right: a release carries what remains, a renewal the present count, a re-entry at least one
+  more than that. A count of 0 is sent only when the last acquisition is given back; no release of an inner one frees
+  the lock.
+* A re-entry wins only with a quorum of nodes that *had* the claim, and an owner that has been told of its loss does not
+  even try: re-entry never wins back what was lost meanwhile.
+* A node that has the claim never refuses a re-entry, whoever waits; nor does it refuse the read lock to its writer.
+* Where programs report what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, perhaps `mode`,
   and "released"), the count is that of their own acquisitions.
 
 It holds at every instant, for locks; a mutex is not re-entrant.
 
-Not seen: that a program releases as often as it acquires, if it does not tell.
+Not seen: whether a program releases as often as it acquires, if it does not report that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _WRITE: Final = b"w:"
 
 
 class Reentrancy(Checker):
-    """The hold count is right: with the owner, in its commands, on the nodes."""
+    """The hold count is right: in the owner's client, in its commands, on the nodes."""
 
     name = "re-entrancy"
     watches = (Executed, Sent, Decided, Stepped, Did)
@@ -86,7 +87,7 @@ class Reentrancy(Checker):
         if kept is not None and kept.holds == claim.holds:
             return None
         if not executed.script.endswith("_acquire") and kept is not None and node.store.refusal is not None:
-            # A node that can't write keeps the count as it was, until the next one is set.
+            # A node that can't write keeps the old count until the next one is set.
             return None
         return (
             f"{node.name} was told by {executed.script} that {describe(*claim.whose)} counts {claim.holds}, "
@@ -96,7 +97,7 @@ class Reentrancy(Checker):
     def _look_at_refusal(self, executed: Executed, claim: Claim) -> str | None:
         node = self.sim.nodes[executed.node]
         for kept in kept_claims(node, claim.key):
-            # Who reads must not write; but who writes may read.
+            # A reader must not write, but a writer may read.
             if kept[:2] == claim.whose[1:] or (kept.owner == claim.owner and kept.mode == _WRITE):
                 return f"{node.name} refused {describe(*claim.whose)}, who has it there already"
         return None
@@ -149,6 +150,6 @@ class Reentrancy(Checker):
         elif did.what == "released" and said.get(mode):
             said[mode] -= 1
         elif did.what in {"asks", "lost", "cancelled", "leaves"}:
-            # Whatever ended it, what follows begins anew.
+            # However the earlier holds ended, the next acquisition counts from the beginning.
             said.clear()
         return None

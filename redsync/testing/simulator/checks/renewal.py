@@ -1,16 +1,16 @@
 """Renewals never resurrect: what was released or lost stays so, and what lapsed is not won back.
 
-* A renewal is sent for claims only whose holds are live at that instant: not released, not lost. As each connection
-  keeps the order, no claim is then created on any node by a command that was sent after the end of its hold. That of a
-  permit names those slots that have not been given back.
-* A hold is lengthened only by a round in which a quorum of nodes said that they *had* the claim, be it a renewal or a
-  re-entry; nodes that were healed by it do not count. It is believed for no longer than from the instant before that
-  round was sent, for the lease that the round asked for, less the allowance for drift.
+* A client sends renewals only for claims whose holds are live at that instant: not released, not lost. As each
+  connection keeps the order, no command that was sent after the end of a hold creates its claim on any node. The
+  renewal of a permit names only those slots that have not been given back.
+* A hold is lengthened only by a round, be it a renewal or a re-entry, in which a quorum of nodes said that they *had*
+  the claim; nodes that the round healed do not count. The hold is believed at most for the lease that the round asked
+  for, less the allowance for drift, counted from the instant before the round was sent.
 
 Both hold at every instant, whatever faults there are.
 
-Not seen: a driver that sends one renewal twice. What is left by an old renewal that comes over a connection which was
-given up is judged by `zombies`.
+Not seen: a driver that sends one renewal twice. `zombies` judges what an old renewal leaves that comes over a
+connection which was given up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROUNDING = 0.001_01
 
 
 class Renewal(Checker):
-    """No renewal for what has ended, and no belief without a quorum that had the claim."""
+    """No renewal for a hold that has ended, and no belief without a quorum that had the claim."""
 
     name = "renewal"
     watches = (Sent, Decided, Stepped)
@@ -46,7 +46,7 @@ class Renewal(Checker):
         self._believed: Final[dict[HoldState, float]] = {}
 
     def see(self, happening: Sent | Decided | Stepped) -> str | None:
-        """Look at what is renewed, and at what is believed for longer."""
+        """Look at which claims are renewed, and which holds are believed for longer."""
         if isinstance(happening, Sent):
             return self._see_sent(happening)
         if isinstance(happening, Decided):

@@ -3,12 +3,12 @@
 Requests and replies of a connection are paired by counting alone. Once the count slips by one, every later reply goes
 to the wrong request: a refusal counts as a grant. So each time a client hands out a reply,
 
-* the request it hands it to is, byte for byte, the next one that the node has replied to over that connection;
-* the reply is what the node replied to that.
+* the request that gets it is, byte for byte, the next one that the node has replied to over that connection;
+* the reply is what the node replied to that request.
 
 It holds at every instant, whatever faults there are: a connection breaks, but never loses or repeats part of a stream.
 
-Not seen: what is said before a connection is in use, and pushes.
+Not seen: what is sent before a connection is in use, and pushes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SHOWN = 120
 
 
 class Replies(Checker):
-    """Nobody gets the reply to another request."""
+    """No request gets the reply to another one."""
 
     name = "replies"
     watches = (Handed,)
 
     def see(self, happening: Handed) -> str | None:
-        """Compare what was asked with what was answered."""
+        """Compare the request with the one that the reply answers."""
         asked, words = happening.request.data, happening.words
         if words and words == _words_in(asked) and _same(happening.said, happening.heard):
             return None
@@ -48,7 +48,7 @@ class Replies(Checker):
 
 @functools.lru_cache(maxsize=64)
 def _words_in(data: bytes) -> list[bytes] | None:
-    """Return the words of a command that several nodes answer; None unless the bytes are just these."""
+    """Return the words of a command; None unless the bytes are exactly one. Cached, because several nodes answer it."""
     reader = hiredis.Reader()
     reader.feed(data)
     words: list[bytes] = reader.gets()
@@ -56,7 +56,7 @@ def _words_in(data: bytes) -> list[bytes] | None:
 
 
 def _same(said: Any, heard: Any) -> bool:
-    """Whether a client's reader can have made this of what a node said."""
+    """Whether a client's reader can have parsed `heard` from what a node said."""
     if isinstance(said, list):
         pairs = zip(said, heard, strict=True) if isinstance(heard, list) and len(said) == len(heard) else None
         return pairs is not None and all(_same(*pair) for pair in pairs)

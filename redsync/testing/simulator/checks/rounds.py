@@ -1,4 +1,4 @@
-"""What was asked in the rounds that a client waits for: for checkers that compare it with what came of it."""
+"""What each round that a client waits for asked, for checkers that compare it with the outcome."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MODES: Final = {"read_lock": b"r:", "write_lock": b"w:"}
 """The kinds of claim that share the keys of one read-write lock, and how nodes tell them apart."""
 
 REENTRANT: Final = ("lock", "fair_lock", "fenced_lock", *MODES)
-"""The kinds of claim that count."""
+"""The kinds of claim with a hold count."""
 
 PERMIT: Final = "semaphore"
-"""The kind of claim of a semaphore's permits; those of a rate limiter are of the same kind."""
+"""The kind of claim of a semaphore's permits, and of a rate limiter's."""
 
 
 @functools.cache
 def parse(script: str) -> tuple[str, str]:
-    """Return of which kind of claim a script is, and what it does with it; two empty texts for any other."""
+    """Return a script's kind of claim, and what it does with one; two empty texts for a script without claims."""
     for noun in (*REENTRANT, "mutex", PERMIT):
         if script.startswith(f"{noun}_"):
             return noun, script.removeprefix(f"{noun}_")
@@ -30,20 +30,20 @@ def parse(script: str) -> tuple[str, str]:
 
 
 def owner_in(claim: bytes) -> bytes:
-    """Return whose claim it is: `<owner>:<number>`, as queues have the owner."""
+    """Return the owner of a claim `<owner>:<number>`, as queues store it."""
     return claim.rpartition(b":")[0]
 
 
 class Claim(NamedTuple):
-    """What a command says of one claim.
+    """What a command says about one claim.
 
     Attributes:
         key: The lock's key.
         id: What nodes store it as.
         holds: The hold count that it carries; of a permit, how many slots.
-        lease: For how many seconds nodes shall keep it; 0.0 if the command says nothing of that.
-        slots: Of a permit that is renewed, its slots.
-        mode: Which of the claims that an owner may have at that key: to read, or to write; empty if there is but one.
+        lease: For how many seconds nodes shall keep it; 0.0 if the command does not say.
+        slots: The slots of a permit that is renewed.
+        mode: Whether the claim is to read or to write; empty if an owner can have only one claim at that key.
     """
 
     key: bytes
@@ -60,7 +60,7 @@ class Claim(NamedTuple):
 
     @property
     def whose(self) -> tuple[bytes, bytes, bytes]:
-        """What tells it from all other claims."""
+        """What distinguishes it from all other claims."""
         return self.key, self.id, self.mode
 
 
@@ -68,7 +68,7 @@ _latest: tuple[object, list[Claim]] = None, []
 
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> list[Claim]:
-    """Return the claims that a command makes, lengthens or gives back; none for one that does none of that."""
+    """Return the claims that a command makes, lengthens or gives back, if any."""
     global _latest  # noqa: PLW0603  (many checkers ask for the same, one after the other)
     if _latest[0] is not args or not args:
         _latest = args, list(_read_claims(script, keys, args))
@@ -95,12 +95,12 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
 
 
 def is_granted(reply: Any) -> bool:
-    """Whether a node has granted what a permit asked for."""
+    """Whether a node's reply grants slots for a permit."""
     return isinstance(reply, bytes) or (isinstance(reply, list) and isinstance(reply[0], bytes))
 
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
-    """Return what a node says of the claim of that index in a command."""
+    """Return a node's answer about the claim with that index in a command."""
     if reply.__class__ is list:
         if verb == "renew":
             return reply[i]
@@ -110,12 +110,12 @@ def code_of(reply: Any, verb: str, i: int = 0) -> Any:
 
 
 class Outcome(NamedTuple):
-    """One claim of a round that is over.
+    """The outcome for one claim of a round that is over.
 
     Attributes:
-        sent_at: When it was asked for, by the machine's clock.
+        sent_at: When the round was sent, by the machine's clock.
         verb: The script's name without its noun.
-        claim: What was asked.
+        claim: The claim, as asked for.
         new: How many nodes made the claim.
         existing: How many nodes had it already.
     """
@@ -131,7 +131,7 @@ _counted: tuple[object, list[tuple[Claim, int, int]]] = None, []
 
 
 def _counts(sent: Sent, verb: str, decided: Decided) -> list[tuple[Claim, int, int]]:
-    """Return each claim of a round, and how many nodes made it, or had it already."""
+    """Return each claim of a round, how many nodes made it, and how many had it already."""
     global _counted  # noqa: PLW0603  (as above)
     if _counted[0] is not decided:
         counts = []
@@ -143,18 +143,18 @@ def _counts(sent: Sent, verb: str, decided: Decided) -> list[tuple[Claim, int, i
 
 
 class Rounds:
-    """The rounds about claims that are still open, and what came of the others."""
+    """The open rounds about claims; `decide` returns the outcome of one that ends."""
 
     def __init__(self) -> None:
         self._open: Final[dict[tuple[str, int], tuple[float, Sent]]] = {}
 
     def ask(self, sent: Sent, sent_at: float) -> None:
-        """Take note of a command; `sent_at` by the clock of the machine that sent it."""
+        """Record a command; `sent_at` by the clock of the machine that sent it."""
         if sent.votes:
             self._open[sent.client, sent.number] = sent_at, sent
 
     def decide(self, decided: Decided) -> list[Outcome]:
-        """Return what came of a round, for each claim in it."""
+        """Return the outcome of a round, for each claim in it."""
         asked = self._open.pop((decided.client, decided.number), None)
         if asked is None:
             return []
@@ -163,7 +163,7 @@ class Rounds:
         return [Outcome(sent_at, verb, *counted) for counted in _counts(sent, verb, decided)]
 
     def asks(self, client: str, key: bytes, claim: bytes, since: float) -> bool:
-        """Whether a client waits for a vote about a claim that it asked for at `since` or later."""
+        """Whether a client still waits for votes about a claim that it asked for at `since` or later."""
         return any(
             sent_at >= since
             and any(asked.whose[:2] == (key, claim) for asked in claims(sent.script, sent.keys, sent.args))

@@ -1,13 +1,14 @@
-"""Slots: the books that a node keeps of a semaphore or a rate limiter agree with each other, after every script.
+"""Slots: a node's records of a semaphore or a rate limiter agree with each other, after every script.
 
-* A slot is marked as taken if and only if a permit has it there, and no two permits have the same.
+* A slot is marked as taken if and only if a permit has it on that node, and no two permits have the same slot.
 * Each permit with slots has an expiry, and each with an expiry has slots.
-* The three keys that say so end at the same instant: a bit map that outlived its permits would block slots for ever.
-* No slot is granted that is beyond the limit under which it was asked for.
+* The three keys of these records expire at the same instant: a bit map that outlived its permits would block slots for
+  ever.
+* No slot is granted beyond the limit under which it was asked for.
 
-It holds at every instant, for each node by itself, until its clock jumps. One that is set back over the end of the keys
-has back those that nobody has touched in between, and not the others. So slots may be blocked there that nobody has,
-until the last permit is gone; that is not looked at.
+It holds at every instant, for each node by itself, until its clock jumps. When a clock is set back to before the end of
+the keys, the node has back those keys that no command has touched in between, and not the others. So slots that nobody
+has may be blocked there until the last permit is gone; the checker ignores that.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Slots"]
 
 _RENEWED = 6
-"""So many keys of each semaphore are in a renewal: claim, slots, taken, queue, places, limit."""
+"""The number of keys of each semaphore in a renewal: claim, slots, taken, queue, places, limit."""
 
 
 class Slots(Checker):
-    """What a node has written down of slots agrees."""
+    """A node's records of slots agree."""
 
     name = "slots"
     watches = (Executed, Faulted)
@@ -41,7 +42,7 @@ class Slots(Checker):
         self._jumped: Final[dict[str, None]] = {}
 
     def see(self, happening: Executed | Faulted) -> str | None:
-        """Look at what a script has left behind."""
+        """Look at the records after a script."""
         if isinstance(happening, Executed):
             return None if self._node(happening) in self._jumped else self._see_executed(happening)
         if happening.kind == "node jump":

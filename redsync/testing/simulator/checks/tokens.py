@@ -1,10 +1,10 @@
 """Tokens: the fencing token of each hold is higher than those of all holds of that key before it.
 
-A hold counts from the step in which its protocol takes it up: its owner knows nothing of it before, and steps come one
-after the other, whatever clocks say. It keeps its token, however often it is re-entered and renewed.
+A hold counts from the step in which its protocol records it: its owner does not know of it before that, and steps come
+one after the other, whatever clocks say. It keeps its token, however often it is re-entered and renewed.
 
-A node that forgot its token begins with its clock, or above what the asker knows of. If its clock is behind what was
-handed out already, nothing is promised for that key any more.
+A node that forgot its token begins with its clock, or above the highest token that the asking client knows of. If its
+clock is behind a token that was already handed out, nothing is promised for that key any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tokens(Checker):
         self._kept: set[tuple[int, bytes]] = set()
 
     def see(self, happening: Executed | Faulted | Stepped) -> str | None:
-        """Look at a node that begins anew, and at the holds that a machine has taken up."""
+        """Look at a node that begins anew, and at new holds on a machine."""
         if isinstance(happening, Faulted):
             self._note_losses()
             return None

@@ -1,11 +1,11 @@
 """Turns: each node grants a fair lock to the head of its queue only, and all nodes order their queues alike.
 
-Whenever a node makes a new claim on a fair lock, because it is asked for one or because it hands the lock over, nobody
-else whose place it has to keep (see `queues`) comes first: has a lower ticket than the one who is granted, or an equal
-one and the lesser name. Who has no place comes last.
+Whenever a node makes a new claim on a fair lock, because a client asks or because the node hands the lock over, no
+other owner whose place it has to keep (see `queues`) comes first: none has a lower ticket than the owner that is
+granted, or an equal ticket and the lesser name. An owner without a place comes last.
 
 It holds at every instant, whatever faults there are. `fairness` rests on it, and so does the agreement of nodes: if
-they ordered equal tickets each in its own way, waiters could be granted a minority each, time and again.
+each node ordered equal tickets in its own way, each of several waiters could get a minority, time and again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HANDING = ("lock_release", "lock_abandon", "lock_force_release")
 
 
 class Turns(Checker):
-    """No node passes over who comes first."""
+    """No node passes over the first in its queue."""
 
     name = "turns"
     watches = (Executed, Faulted)
@@ -39,11 +39,11 @@ class Turns(Checker):
         self._holders: Final[dict[tuple[int, bytes], bytes | None]] = {}
 
     def see(self, happening: Executed | Faulted) -> str | None:
-        """Look at whom a node grants."""
+        """Look at which owner a node grants the lock to."""
         if isinstance(happening, Faulted):
             self._queues.forget(happening)
             if happening.kind == "node restart older":
-                # Who held the lock then has it again.
+                # The owner that held the lock at the time of that data has it again.
                 for node, key in self._holders:
                     if self.sim.nodes[node].name == happening.who:
                         self._holders[node, key] = self._holder(node, key)
@@ -72,7 +72,7 @@ class Turns(Checker):
 
     @staticmethod
     def _stays(executed: Executed) -> bool:
-        """Whether it gave back one hold of several."""
+        """Whether the command gave back one acquisition of several."""
         return executed.script == "lock_release" and executed.args[1] != 0
 
     def _holder(self, node: int, key: bytes) -> bytes | None:
@@ -80,14 +80,14 @@ class Turns(Checker):
         return next(iter(found[0]), None) if found is not None and isinstance(found[0], Hash) else None
 
     def _has_kept(self, node: int, key: bytes, owner: bytes, first: Place) -> bool:
-        """Whether it is the turn of one whose place the node was free to drop, and did not."""
+        """Whether an owner comes first whose place the node was free to drop, and did not."""
         ticket = self._queues.ticket(node, key, owner)
         return ticket is not None and (ticket, owner) < first.rank
 
     def _judge(self, node: int, key: bytes, claim: bytes) -> str | None:
         owner = owner_in(claim)
         places = self._queues.places(node, key)
-        # Asked without a ticket it may still have a place, of an attempt that it was called off from.
+        # An owner that asks without a ticket may still have a place from an earlier, cancelled attempt.
         ours = [place for place in places if place.owner == owner]
         first = min(places, key=lambda place: place.rank, default=None)
         if first is None or first in ours or (not ours and self._has_kept(node, key, owner, first)):

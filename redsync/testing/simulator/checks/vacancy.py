@@ -1,12 +1,12 @@
-"""Whether what somebody waits for is free for it: for the checker of liveness.
+"""Whether a lock or permit is free for those that wait for it: for the checker of liveness.
 
 * A lock is free while nobody believes to hold it.
-* A semaphore is free while so many permits are not believed by anybody as the one of its waiters wants who wants the
-  most: less would not have to be granted to anybody, for who comes first may be that one. A rate limiter is always
-  free, as what was taken runs out.
-* A read-write lock is free for who wants to read while nobody writes or waits to; and for who wants to write while
-  nobody writes, and nobody reads but those who *overtook*: they asked when it had a place on a quorum of nodes, has had
-  one ever since, and did not write themselves. So a stream of readers does not keep it from being free.
+* A semaphore is free while as many permits are free, believed by nobody, as the most that any of its waiters wants.
+  With fewer, no waiter has to be served, because the first one may be the one that wants the most. A rate limiter is
+  always free, because what was taken runs out.
+* A read-write lock is free for a reader while nobody writes or waits to write. It is free for a writer while nobody
+  writes, and all readers *overtook* it: they asked when the writer had a place on a quorum of nodes, it has had one
+  ever since, and they did not write themselves. So a stream of readers does not keep the lock from being free.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
 
 
 class Vacancy:
-    """What is free for whom. Tell it of who asks and leaves, scripts and faults; let it `look` now and then."""
+    """What is free for whom. Tell it who asks and leaves, and of scripts and faults; call `look` now and then."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -47,29 +47,29 @@ class Vacancy:
         self._queued_at: Final[dict[Whose, float]] = {}
 
     def note_asked(self, claim: Claim, sent: Sent, checker: Checker) -> None:
-        """Take note of who asks for what."""
+        """Record who asks for what."""
         self._wants[claim.owner] = claim.holds
         if claim.mode and len(sent.keys) > 1:
             self._queues[claim.key] = sent.keys[1], sent.keys[2]
             holds = checker.runner(sent.client).session.holds
             writes = any(_whose(state) == (claim.key, claim.owner, _WRITE) for state in holds)
-            # Who writes does not queue to read.
+            # A writer does not queue to read.
             self._asked_at.setdefault((claim.key, claim.owner, claim.mode), -math.inf if writes else sent.at)
 
     def note_left(self, claim: Claim) -> None:
-        """Take note of who gives up, or gives back."""
+        """Record who gives up, or gives back."""
         self._asked_at.pop((claim.key, claim.owner, claim.mode), None)
 
     def note_executed(self, executed: Executed) -> None:
-        """Take note of what a node has executed."""
+        """Record what a node has executed."""
         self._limits.note(executed)
 
     def note_faulted(self) -> None:
-        """Take note that nodes may have lost their memory."""
+        """Record that nodes may have lost their memory."""
         self._limits.look()
 
     def look(self, awaited: Iterable[Whose]) -> None:
-        """Look at all nodes, now that these claims are waited for."""
+        """Look at all nodes, while owners wait for these claims."""
         queued = [whose for whose in awaited if whose[2] == _WRITE and self._has_places(whose)]
         before = dict(self._queued_at)
         self._queued_at.clear()
@@ -82,7 +82,7 @@ class Vacancy:
         )
 
     def is_taken(self, key: bytes, mode: bytes, awaited: Iterable[Whose]) -> bool:
-        """Whether it is not free for who waits for it in that mode."""
+        """Whether the key is not free for those that wait for it in that mode."""
         waiters = [(owner, mode) for awaited_key, owner, mode in awaited if awaited_key == key]
         if mode == _READ:
             writers = any(mode == _WRITE for _, mode in waiters)

@@ -2,10 +2,10 @@
 
 A success counts at the instant of true time at which the acquire returned to its program, as programs tell
 (`Machine.tell` with "acquired", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
-that are exactly `per` apart are in one. No tolerance is given for clocks, since nodes allow for those that are as wrong
-as `drift_factor` says.
+that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are as
+wrong as `drift_factor` says.
 
-Also those successes count of which nobody heard any more, because the machine crashed in the next instant.
+A success counts even if the machine crashed in the next instant, so that nobody learned of it.
 """
 
 from __future__ import annotations

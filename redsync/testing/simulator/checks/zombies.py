@@ -4,26 +4,26 @@ Whenever a node has answered all that a live client has sent it over a connectio
 is not about to send again what the node refused to execute:
 
 * each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
-  still being counted, or to one that waits and has a place there, so that the lock may have been handed over to it (who
-  waits for a read-write lock has no place any more by then);
+  still being counted, or to an acquire that waits and has a place there, so that the lock may have been handed over to
+  it (a waiter for a read-write lock has lost its place by then);
 * each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
-* each place of a latch there that has not expired belongs to one who waits for it;
-* each permit of a semaphore there that has not expired has no slots that it has not; those that a node gave besides,
-  when the permit was won, may stay until they have been exchanged, which a lease without faults is enough for;
-* each permit of a rate limiter there belongs to a success: to an acquire that was won and not undone;
+* each place of a latch there that has not expired belongs to a waiter of that latch;
+* each permit of a semaphore there that has not expired keeps only slots that its hold has. Slots that a node gave
+  besides, when the permit was won, may stay until they have been exchanged; a lease without faults is enough for that;
+* each permit of a rate limiter there belongs to a success: to an acquire that was won and not rolled back;
 * at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for. The keys of
-  a semaphore last for twice that, its permits have times of their own.
+  a semaphore last for twice that; its permits have times of their own.
 
-What is on its way to a node, and what the client owes to one that it can't reach, is not yet answered; so no more time
-is given for it to become quiet than `_SETTLED`, in which a client that has only begun to connect may hold back what it
-sends. What a crashed client leaves is judged by the last point alone.
+Commands on their way to a node, and commands that the client owes to a node it can't reach, are not yet answered. So
+the only extra time is `_SETTLED`, in which a client that has just begun to connect may hold back what it sends. The
+last point alone judges what a crashed client leaves.
 
-Excused is what strays leave: commands that a node executed after the client had given up the connection that carried
-them, so perhaps later than their undoing. They expire, which the last point watches.
+One thing is excused: what commands leave that a node executed after the client had given up the connection that carried
+them, so perhaps later than their rollback. It expires, which the last point watches.
 
-Not seen: other slots than those of the success that a node keeps for a rate limiter's; nodes to which a client has no
-connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, and
-nodes that came back with data of before, for as long as a claim or a place may last.
+Not seen: slots that a node keeps for a rate limiter's permit beyond those of the success; nodes to which a client has
+no connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, and
+nodes that came back with older data, for as long as a claim or a place may last.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ if TYPE_CHECKING:
 __all__ = ["Zombies"]
 
 _EVERY = 0.1
-"""Seconds between two looks; what is left is left for long."""
+"""Seconds between two looks; anything left over stays for long."""
 
 _SETTLED = 0.3
-"""Seconds for which something must have been left over."""
+"""Seconds for which something must have been left over before it counts."""
 
 _RETRY = 1.0
-"""Seconds within which what a node refused to execute is sent again."""
+"""Seconds within which the client sends again what a node refused to execute."""
 
 _PLACE = 3.0
 """Seconds for which a place is kept."""
 
 _OF_LIMITER = 13
-"""So many arguments has the acquire of a rate limiter, one more than that of a semaphore."""
+"""The number of arguments of a rate limiter's acquire request, one more than of a semaphore's."""
 
 _PLACE_OF_LATCH: Final = {EXCHANGE: 1, "latch_leave": 0}
-"""Which argument of the scripts is a place of a latch, or empty."""
+"""The index of the argument that is a place of a latch, or empty, by script."""
 
 _UNDECIDED = 1.0
 """Seconds for which a round may be open: one that was interrupted never ends."""
 
 
 class Zombies(Checker):
-    """What nodes keep is what owners have, or ask for."""
+    """Nodes keep only what owners have, or ask for."""
 
     name = "zombies"
     watches = (Stepped, Sent, Decided, Executed, Faulted)
@@ -94,7 +94,7 @@ class Zombies(Checker):
         self._disturbed = -math.inf
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
-        """Take note of what is asked, and look at the nodes now and then."""
+        """Record what is asked for, and look at the nodes now and then."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -104,7 +104,7 @@ class Zombies(Checker):
                 self._note_executed(happening)
             case Faulted():
                 if happening.kind == "machine resume":
-                    # Rounds are counted late there.
+                    # That machine counts its votes late.
                     self._disturbed = happening.at
                 if happening.kind in {"machine jump", "node jump", "node restart older"}:
                     self._jumped[happening.who] = happening.at
@@ -130,7 +130,7 @@ class Zombies(Checker):
         yield from self._look_at_expiries()
 
     def _look_at_clients(self) -> Iterator[tuple[str, float]]:
-        """Return what is left, each with the seconds for which it may be."""
+        """Return what is left over, each with the seconds for which it may be."""
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
@@ -207,7 +207,7 @@ class Zombies(Checker):
             if isinstance(state, PermitState):
                 yield from self._look_at_slots(node.index, key, state)
             return
-        # Who is handed a read-write lock loses its place with that.
+        # A waiter that is handed a read-write lock loses its place with that.
         handed = runner.listens(claim.owner + b" " + key) and (has_place or claim.mode)
         spent = (key, claim.id) in self._spent
         if not handed and not spent and not self._may_be_won(runner, key, claim.id):
@@ -241,7 +241,7 @@ class Zombies(Checker):
             yield f"{self.sim.nodes[index].name} keeps for a permit {what}", self._longest
 
     def _is_confused(self, name: str) -> bool:
-        """Whether a clock has jumped, or old data came back: a node keeps what its client takes for gone."""
+        """Whether a clock has jumped, or old data came back, so that a node may keep what its client takes for gone."""
         return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
 
     def _may_be_won(self, runner: SimulatedRunner, key: bytes, claim: bytes) -> bool:
@@ -263,7 +263,7 @@ class Zombies(Checker):
 
 
 def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Return whose claims or places a command was about, as a key, an owner or its claim, and a mode."""
+    """Return what claims or places a command was about: each as a key, an owner or its claim, and a mode."""
     for claim in claims(executed.script, executed.keys, executed.args):
         for whose in (claim.id, claim.owner):
             yield claim.key, whose, claim.mode
