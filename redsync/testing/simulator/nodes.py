@@ -1,10 +1,11 @@
 """Virtual nodes: servers that execute the shipped scripts, crash, hang, forget, and have clocks of their own.
 
 A hung node takes what it is sent and executes it when it goes on: in order for each connection, in any order between
-them. A node in trouble answers by errors: whatever it is asked, or only where a script writes, as real ones do.
-A node that is down refuses connections; one that is dark does not even do that. It comes back as another process, with
-its data, without, or with data of before: from a snapshot, or an append-only file that lost its end. Keys expire by its
-clock, also while it is down.
+them. A node in trouble answers by errors: either everything, or only scripts that write, as real ones do.
+
+A node that is down refuses connections; one that is dark does not even do that. It comes back as another process: with
+its data, without, or with older data from a snapshot or an append-only file that lost its end. Keys expire by its
+clock, even while it is down.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ __all__ = ["VirtualNode"]
 _EPOCH = 1_700_000_000.0
 
 _LATEST = 30
-"""How many of the latest states are kept, one for each command."""
+"""The number of latest states that a node keeps, one for each command."""
 
 _SNAPSHOT_EVERY = 0.2
-"""Seconds between two states of longer ago."""
+"""Seconds between two kept states that are older."""
 
 
 class VirtualNode:
@@ -52,9 +53,9 @@ class VirtualNode:
         clock: Its clock, in seconds since 1970.
         store: What it remembers.
         state: "up", "hung", "down" or "dark".
-        trouble: The error by which it answers everything; None if it does not.
+        trouble: The error with which it answers everything; None if it does not.
         ends_former: Whether clients may end the connections that they gave up.
-        ignores: It accepts new connections and reads nothing of what comes over them, ever.
+        ignores: It accepts new connections and never reads what comes over them.
         scripts: The scripts that its present process knows, by digest.
         run_id: The identity of its present process.
     """
@@ -82,7 +83,7 @@ class VirtualNode:
         self._sessions: Final[dict[Connection, Session]] = {}
         self._numbers: Final = itertools.count(1)
         self._backlog: Final[list[tuple[Connection, bytes | Mark]]] = []
-        # States with their instants: the latest, and some of longer ago.
+        # States with their instants: the latest, and some older ones.
         self._latest: Final[deque[tuple[float, dict[bytes, Entry]]]] = deque(maxlen=_LATEST)
         self._snapshots: Final[list[tuple[float, dict[bytes, Entry]]]] = []
         self._crashed_at = 0.0
@@ -97,7 +98,7 @@ class VirtualNode:
 
     @property
     def is_well(self) -> bool:
-        """Whether it executes whatever it is sent."""
+        """Whether it executes everything that it is sent."""
         return self.state == "up" and self.trouble is None and self.store.refusal is None
 
     # Serving.
@@ -109,7 +110,7 @@ class VirtualNode:
         elif message is CONNECT:
             self._accept(connection)
         elif self.state == "hung":
-            # Its kernel accepts connections, and takes what comes.
+            # Its kernel accepts connections, and buffers what comes.
             self._backlog.append((connection, message))
         elif isinstance(message, bytes):
             session = self._sessions.get(connection)
@@ -131,7 +132,7 @@ class VirtualNode:
     # For sessions.
 
     def load(self, source: bytes) -> Script:
-        """Take a script, or what is to be executed in its place."""
+        """Store a script, or the one that replaces it; return that script."""
         script = _script_of(source)
         self.scripts[script.sha] = self._replaced.get(script.name, script)
         return script
@@ -158,7 +159,7 @@ class VirtualNode:
         return reply
 
     def note_refused(self, session: Session, sent: Letter | None, reply: Any) -> None:
-        """Take note of a script that was refused without a look at it."""
+        """Record a script that was refused without looking at it."""
         if sent is not None:
             client, script = session.connection.client, sent.script
             self._sim.saw(Refused(self._sim.now, self.index, client, script, sent.keys, sent.args, reply))
@@ -174,39 +175,39 @@ class VirtualNode:
         return 0
 
     def end(self, connection: Connection) -> None:
-        """End a connection, with all that is under way on it."""
+        """End a connection; everything under way on it is lost."""
         self._drop(connection)
         connection.reset()
 
     def describe(self) -> bytes:
-        """Return what the server tells of itself."""
+        """Return the server's description of itself, as INFO does."""
         # A server subtracts whole seconds.
         uptime = int(self.clock.now()) - int(self._started_at)
         told = {"redis_version": "7.4.0", "run_id": self.run_id, "uptime_in_seconds": uptime}
         return "".join(["# Server\r\n", *(f"{name}:{value}\r\n" for name, value in told.items())]).encode()
 
     def listen(self, channel: bytes, session: Session) -> None:
-        """Let a session get the messages of a channel."""
+        """Subscribe a session to a channel."""
         self._channels.setdefault(channel, {})[session] = None
 
     def unlisten(self, channel: bytes, session: Session) -> None:
-        """Let a session get the messages of a channel no more."""
+        """Unsubscribe a session from a channel."""
         self._channels.get(channel, {}).pop(session, None)
 
     def _refuses(self, reply: Any) -> bool:
-        """Whether a reply is an error of a node in trouble, and not what the script itself says."""
+        """Whether a reply is an error of a node in trouble, and not of the script itself."""
         troubled = self.store.refusal is not None
         return troubled and reply.__class__ is hiredis.ReplyError and not str(reply).startswith("FORGETFUL")
 
     def _remember_state(self, now: float) -> None:
-        """Keep what there is now for a restart with older data."""
+        """Keep the present state, for a restart with older data."""
         state = now, self.store.copy()
         if not self._snapshots or now - self._snapshots[-1][0] >= _SNAPSHOT_EVERY:
             self._snapshots.append(state)
         self._latest.append(state)
 
     def listeners(self, channel: bytes) -> int:
-        """Return how many connections listen to a channel, as far as this node has noticed."""
+        """Return how many connections subscribe to a channel, as far as this node knows."""
         return len(self._channels.get(channel, ()))
 
     def _publish(self, channel: bytes, message: bytes) -> int:
@@ -224,7 +225,7 @@ class VirtualNode:
             self.state = "hung"
 
     def resume(self) -> None:
-        """Go on after `hang`, and execute what has come meanwhile."""
+        """Go on after `hang`: first execute what has come meanwhile."""
         if self.state != "hung":
             return
         self._note("resume", f"goes on, with {len(self._backlog)} messages to read")
@@ -240,7 +241,7 @@ class VirtualNode:
                 del waiting[connection]
 
     def crash(self, *, dark: bool = False) -> None:
-        """End the process; `dark` if the whole machine is gone, so that nobody even says so."""
+        """End the process; `dark` if the whole machine is gone, so that connections are not even refused."""
         if self.state in ("down", "dark"):
             return
         self._note("crash", "crashes and is dark" if dark else "crashes")
@@ -258,7 +259,7 @@ class VirtualNode:
 
         Args:
             forget: All data is gone.
-            lost: Of the last so many seconds before the crash nothing is left; what there was before is.
+            lost: How many seconds of data before the crash are gone; older data is left.
         """
         if self.state not in ("down", "dark"):
             return
@@ -279,8 +280,8 @@ class VirtualNode:
     def refuse(self, code: str) -> None:
         """Answer by errors from now on.
 
-        "BUSY" and "LOADING" to everything, as far as servers do; "MOVED" and "CLUSTERDOWN" to whatever has keys; any
-        other code to scripts that write.
+        "BUSY" and "LOADING" answer everything, as far as on real servers; "MOVED" and "CLUSTERDOWN" answer commands
+        with keys; any other code answers scripts that write.
         """
         self._note("refuse", f"answers {code}")
         everything = code in {"BUSY", "LOADING", "MOVED", "CLUSTERDOWN"}
@@ -289,7 +290,7 @@ class VirtualNode:
         self.store.refusal = None if everything else Refusal(text)
 
     def ignore(self) -> None:
-        """Accept connections and answer nothing that comes over them, as a proxy before a server that is gone."""
+        """Accept connections and answer nothing that comes over them, like a proxy whose server is gone."""
         self._note("ignore", "answers no new connections")
         self.ignores = True
 
@@ -310,7 +311,7 @@ class VirtualNode:
     def _go_back(self, instant: float) -> None:
         states = [(at, state) for at, state in [*self._snapshots, *self._latest] if at <= instant]
         self.store.load(max(states, key=lambda item: item[0])[1] if states else {})
-        # What was after that has never been.
+        # Later states never happened.
         self._snapshots[:] = [(at, state) for at, state in self._snapshots if at <= instant]
         self._latest.clear()
 
@@ -320,7 +321,7 @@ class VirtualNode:
         self.store.flush()
 
     def forget_scripts(self) -> None:
-        """Forget all scripts, as by SCRIPT FLUSH: what comes by their digests is answered by NOSCRIPT."""
+        """Forget all scripts, as by SCRIPT FLUSH: calls by their digests are answered by NOSCRIPT."""
         self._note("scripts", "forgets all scripts")
         self.scripts.clear()
 
@@ -331,7 +332,7 @@ class VirtualNode:
         self._sim.look_at_rates()
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump; one that jumps ahead breaks what all promises rest on, for it ends claims early."""
+        """Let the clock jump; a jump ahead breaks what all promises rest on, because it ends claims early."""
         self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         if seconds > 0:
@@ -343,6 +344,6 @@ class VirtualNode:
 
 @functools.cache
 def _script_of(source: bytes) -> Script:
-    """Return a script by its source: one of those that are shipped, or somebody's own."""
+    """Return the script with that source, shipped or not."""
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     return next((script for script in Script.shipped() if script.sha == sha), Script("script", source, sha))

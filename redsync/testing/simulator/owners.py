@@ -1,4 +1,4 @@
-"""Owners of the fault harness on virtual machines: what they write down is told to the checkers, see `Did`."""
+"""Owners of the fault harness on virtual machines: the checkers are told what they write down, see `Did`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["world_of"]
 
 
 def world_of(machine: Machine, client: SimulatedClient, note: Callable[..., None]) -> World:
-    """Return the world of an owner on a machine; its instants are those of true time."""
+    """Return the world of an owner on a machine; its instants are of true time."""
 
     def now() -> int:
         return nanoseconds(machine.sim.now)

@@ -1,6 +1,6 @@
-"""The driver of a simulated client: the one for asyncio as it is, with what happens in it told to the simulation.
+"""The driver of a simulated client: the driver for asyncio, unchanged, which reports to the simulation what it does.
 
-Clock, chance and identity are the machine's. Nothing is done in another way than on real machines.
+Clock, random numbers and identity come from the machine. All else is as on real machines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SimulatedRunner(AioRunner):
         sim: The simulation.
         machine: Where the client lives.
         name: What the trace calls the client: its machine's name, numbered from the second client on.
-        letters: What it has sent.
+        letters: The commands that it has sent.
         numbers: The numbers of the rounds under way, by their tallies.
     """
 
@@ -83,17 +83,17 @@ class SimulatedRunner(AioRunner):
 
     @property
     def transport(self) -> WatchedTransport | None:
-        """What it sends and receives by; None before its first use."""
+        """The client's transport; None before its first use."""
         transport = self._maintenance.transport if self._maintenance is not None else None
         assert transport is None or isinstance(transport, WatchedTransport), "its maintenance makes no other"
         return transport
 
     def listens(self, key: bytes) -> bool:
-        """Whether somebody waits, or is about to, for nodes' wake-ups for that key."""
+        """Whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
         return self.transport is not None and key in self.transport.wakeups._mailboxes
 
     def new_owner(self) -> Owner:
-        """Return an owner that nobody has been before, by a number that earlier simulations do not change."""
+        """Return a new owner, with a number that does not depend on earlier simulations."""
         return Owner.of(self.client_id, next(self._serials))
 
     def _hear(self, event: Event) -> None:
@@ -137,5 +137,5 @@ class SimulatedRunner(AioRunner):
         return tally
 
     def dispose(self) -> None:
-        """Let protocols that still run come to their end without any effect: the simulation is over."""
+        """End protocols that still run without performing their effects: the simulation is over."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""One run by seed: workers that contend while all kinds of faults happen, then quiet, then a last look."""
+"""One run by seed: workers contend while all kinds of faults happen, then in calm, then the checkers look once more."""
 
 from __future__ import annotations
 
@@ -19,42 +19,44 @@ from redsync.testing.simulator.workload import Workload
 __all__ = ["Outcome", "how_to_replay", "simulate"]
 
 _FAULTS_UNTIL = 9.0
-"""Seconds of faults, at the longest."""
+"""Seconds of faults, at most."""
 
 _CALM = 3.0
-"""Seconds of work after the last fault, at the longest."""
+"""Seconds of work after the last fault, at most."""
 
 _FIRST = 1000
-"""The first seeds, of which tests take a few, are all alike; most of the others, of campaigns, make shorter runs."""
+"""Seeds below this, of which tests take a few, make runs of one shape; of later ones, for campaigns, most are
+shorter.
+"""
 
 _REUSING = 0.5
-"""In how many of the other runs each worker is one owner all the time."""
+"""The share of the other runs in which each worker is one owner all the time."""
 
 _LONG = 0.04
-"""How many of the other runs are long."""
+"""The share of the other runs that are long."""
 
 _BEYOND = 0.1
-"""How many of the runs have clocks that are too wrong for any promise but those about liveness."""
+"""The share of runs whose clocks are too wrong for any promise but liveness."""
 
 _REWINDING = 0.4
-"""In how many of the runs nodes come back again and again with data from just before something that they gave."""
+"""The share of runs in which nodes come back again and again with data from just before a grant."""
 
 _WIRE = 0.5
-"""In how many of the runs there are faults of the wire as well."""
+"""The share of runs with faults of the wire as well."""
 
 _SETTING = 5.0
-"""Seconds of the lease under which a latch is set: faults of some runs last longer than that."""
+"""The lease, in seconds, under which a latch is set; in some runs faults last longer."""
 
 
 @dataclass
 class Outcome:
-    """What came of one run, or of many.
+    """The outcome of one run, or of many.
 
     Attributes:
         runs: How many runs.
         seconds: How much virtual time has passed.
         acquisitions: How often something was acquired.
-        losses: How often its holder was told that it was lost.
+        losses: How often a holder was told of a loss.
         faults: How many faults there were, by kind.
         trace: The trace as text; empty for many runs.
     """
@@ -76,20 +78,20 @@ class Outcome:
 
 
 class _Shape(NamedTuple):
-    """What the seed decides of a run besides what happens in it; all times in seconds.
+    """The parameters of a run that the seed decides; all times in seconds.
 
     Attributes:
         lease: The usual lease, and the restart guard.
-        node_timeout: As a client's.
+        node_timeout: The clients' `node_timeout`.
         until: When the last fault ends.
-        calm: For how long workers go on after that.
+        calm: How long workers go on after that.
         every: The mean pause between two faults.
         lasting: How long a fault lasts at most.
-        beyond: Whether clocks are too wrong for any promise but those about liveness.
+        beyond: Whether clocks are too wrong for any promise but liveness.
         pace: How many times longer than usual workers pause, hold and wait.
         reuses: Whether each worker is one owner all the time.
         long: Whether faults outlast connections.
-        rewinding: The mean pause between two times at which nodes come back with data of just before; None: never.
+        rewinding: The mean pause between two times at which nodes come back with slightly older data; None for never.
     """
 
     lease: float
@@ -147,13 +149,13 @@ def simulate(
     traced: bool = False,
     long: bool = False,
 ) -> Outcome:
-    """Make one run; the seed decides also how many nodes and machines there are, and how long leases last.
+    """Make one run; the seed also decides the number of nodes and machines, and how long leases last.
 
     Args:
         seed: The seed.
-        kind: What is contended for.
+        kind: The kind of synchronizer that workers contend for.
         scripts: As for `Simulation`.
-        checkers: Which checkers look on; by default those that have something to see then.
+        checkers: The checkers to use; by default those for that kind.
         traced: Whether to return the trace as text.
         long: Whether the run is one of the long ones, whatever the seed says: some minutes, with faults that outlast
             connections.
@@ -167,7 +169,7 @@ def simulate(
     shape = _Shape.of(sim, kind, long=long)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
-    # What was given up must do no harm where it is neither reset nor ended, too.
+    # A connection that was given up must do no harm even where it is neither reset nor ended.
     remains = sim.luck("remains")
     sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
     ends_former = remains.random() < 0.6
@@ -191,7 +193,7 @@ def simulate(
         workload.start()
         nemesis.start()
         sim.run()
-        # What nobody gives back expires now.
+        # Claims that nobody gives back expire now.
         sim.run(until=sim.now + 2 * shape.lease)
     kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
     text = sim.trace.text() if traced else ""
@@ -199,7 +201,7 @@ def simulate(
 
 
 def how_to_replay(seed: int, kind: str, *, long: bool = False) -> str:
-    """Return the command that makes a run again and prints its trace."""
+    """Return the command that repeats a run and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
     return f"python -m redsync.testing.simulator --seed {seed}{options}"
 
@@ -210,7 +212,7 @@ def _nodes(seed: int) -> int:
 
 @contextmanager
 def _no_logs() -> Iterator[None]:
-    """Log nothing: all that is lost here is meant to be, and the trace tells of it."""
+    """Disable logging: losses are intended here, and the trace has them."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

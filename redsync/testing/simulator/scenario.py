@@ -84,11 +84,11 @@ _LAST_LINES = 40
 
 
 class ScenarioError(RedsyncError, AssertionError):
-    """A scenario can't be read, or went otherwise than it expects; str() begins with file and line."""
+    """A scenario can't be read, or does not go as it expects; str() begins with file and line."""
 
 
 def _form(pattern: str) -> re.Pattern[str]:
-    """Return a statement's pattern from one in which capital words stand for what varies."""
+    """Return a statement's pattern, made from a form in which capital words stand for the variable parts."""
     for word, expression in {
         "NODES": r"(?P<nodes>\d+( \d+)*)",
         "NODE": r"node (?P<nodes>\d+)",
@@ -132,7 +132,7 @@ class _Statement(NamedTuple):
 
 
 class Scenario:
-    """One story, made of its text; `name` is what errors call it.
+    """One story, made from its text; errors call it `name`.
 
     Raises:
         ScenarioError: It can't be understood.
@@ -186,7 +186,7 @@ class Scenario:
         return ScenarioError(f"{self.name}:{number}: {problem}")
 
     def run(self) -> Simulation:
-        """Let it happen; return the simulation, which is over then, with its trace.
+        """Run the story; return the finished simulation, with its trace.
 
         Raises:
             ScenarioError: An expectation was not met.

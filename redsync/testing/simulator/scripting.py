@@ -1,9 +1,9 @@
 """The shipped Lua scripts, executed in process on virtual nodes.
 
-fakeredis could do it too, but it makes a new Lua runtime for every call and reads the system's clock: a re-entry of a
-lock costs 151 us there and 6 us here, which for a hundred thousand simulated runs is a night instead of minutes. So one
-Lua runtime serves the whole process, a script is compiled once, and as little as possible crosses the border between
-Lua and Python: whole replies, no tables. For the same reason it is for one thread.
+fakeredis could do it too, but it makes a new Lua runtime for every call and reads the system's clock. A re-entry of a
+lock costs 151 us there and 6 us here: for a hundred thousand simulated runs, a night instead of minutes. So one Lua
+runtime serves the whole process, each script is compiled once, and as little as possible crosses the border between
+Lua and Python: whole replies, no tables. For the same reason only one thread may use it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Interpreter:
             self._store = None
 
     def _invoke(self, name: bytes, *words: Any) -> Any:
-        """Execute a command; the reply in the form that `answer` in sandbox.lua expects."""
+        """Execute a command; return the reply in the form that `answer` in sandbox.lua expects."""
         command = COMMANDS.get(name) or find_command(name)
         try:
             for word in words:

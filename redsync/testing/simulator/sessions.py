@@ -1,7 +1,7 @@
 """Sessions: one connection as a virtual node sees it. It speaks RESP 2 and 3, as servers do.
 
-What has come is read command by command, and all that these are answered goes out together. A push goes out in its
-place among the replies.
+A session reads what has come command by command, and sends all replies together. A push keeps its place among the
+replies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _DURING: Final = {
     "BUSY": frozenset({b"AUTH", b"HELLO", b"RESET"}),
     "LOADING": frozenset({b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE"}),
 }
-"""What nodes execute although they answer everything else by that error."""
+"""By error, the commands that nodes execute although they answer everything else by that error."""
 
 _UNKEYED: Final = frozenset(
     {b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"SCRIPT"}
 )
-"""What has no keys, so that no other node may be the one to ask (MOVED, CLUSTERDOWN)."""
+"""Commands without keys, which no other node could have to answer (MOVED, CLUSTERDOWN)."""
 
 _NOT_KNOWN: Final = hiredis.ReplyError("NOSCRIPT No matching script. Please use EVAL.")
 
@@ -42,8 +42,8 @@ class Session:
     Attributes:
         connection: The connection.
         number: Its number on this node.
-        channels: What it listens to.
-        executed: How many commands it has executed since the client has it in use.
+        channels: The channels that it subscribes to.
+        executed: How many commands it has executed since the client took the connection into use.
     """
 
     __slots__ = ("_feed", "_gets", "_ignored", "_node", "_out", "_resp", "channels", "connection", "executed", "number")
@@ -99,7 +99,7 @@ class Session:
         log = self.connection.requests
         sent = None
         if log is not None:
-            # The client is done with the handshake; each command is one that it has noted before it sent it.
+            # The handshake is over: the client recorded each command before it sent it.
             self.executed += 1
             sent = log[self.executed - 1] if self.executed <= len(log) else None
         if trouble is not None and name not in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
@@ -129,7 +129,7 @@ class Session:
         except TypeError:
             return hiredis.ReplyError(f"ERR wrong number of arguments for '{name.decode(errors='replace').lower()}'")
 
-    # What scripts do not call.
+    # Commands that scripts do not call.
 
     def _hello(self, version: bytes = b"", *_options: bytes) -> Any:
         if version and version not in {b"2", b"3"}:

@@ -13,7 +13,8 @@ def test_two_workers_exclude_each_other():
 ```
 
 A run is a function of its seed: the same programs and faults with the same seed give the same trace, byte for byte.
-After each step the checkers look; what they find is raised as `SimulationError`, with the trace and how to replay it.
+After each step the checkers look; what they find is raised as `SimulationError`, with the trace and the way to replay
+the run.
 
 Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose`, `tear` here; `pause`, `resume`, `crash`, `drift`, `jump`
 of a `Machine`; `hang`, `resume`, `crash`, `restart`, `refuse`, `ignore`, `recover`, `flush`, `forget_scripts`, `kick`,
@@ -53,7 +54,7 @@ __all__ = ["Simulation", "SimulationError"]
 _LAST_LINES = 60
 
 _UNTRACED: Final = {Stepped, Handed}
-"""What only checkers see."""
+"""Happenings that only checkers see."""
 
 
 class SimulationError(RedsyncError, AssertionError):
@@ -74,25 +75,25 @@ class SimulationError(RedsyncError, AssertionError):
 
 
 class Simulation(Troubles):
-    """One run. Used with `with`, which looks at the end once more, unless there was an error.
+    """One run. Use it with `with`: at the end the checkers look once more, unless there was an error.
 
     Args:
         seed: Decides everything that is left to chance.
         nodes: How many nodes there are.
-        scripts: Sources that replace shipped scripts on all nodes, by name, to see what would happen.
-        checkers: Which checkers look on.
+        scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
+        checkers: The checkers to use.
         patience: After how many virtual seconds `run` gives up programs that do not end.
         replay: How to replay this run, for the error.
-        **client_options: Options of all clients, unless they are made with others.
+        **client_options: Default options of all clients.
 
     Attributes:
         seed: As given.
         machines: The machines, in the order in which they were made.
         runners: The drivers of all clients, by the clients' names.
         nodes: The nodes.
-        addresses: Which node can be reached where.
-        network: What lies between them.
-        trace: All that has happened.
+        addresses: Which node can be reached at which address.
+        network: The network between machines and nodes.
+        trace: Everything that has happened.
         calm: Since when all is well.
         waived: The promises that no longer hold, because a fault broke what they rest on, and why.
     """
@@ -116,7 +117,7 @@ class Simulation(Troubles):
         self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}
         self.random: Final = self.luck("simulation")
-        # What is abstract raises NoRealIOError.
+        # Abstract methods raise NoRealIOError.
         self.loop: Final = VirtualLoop(self.timeline, self.luck("scheduler").random)  # type: ignore[abstract]
         self.loop.on_step = self._look_at_step
         self.loop.on_error = self._report
@@ -140,7 +141,7 @@ class Simulation(Troubles):
                 self._watching.setdefault(kind, []).append((checker.name, checker.see))
 
     def luck(self, purpose: str) -> random.Random:
-        """Return a source of luck by the seed, apart from those for all other purposes."""
+        """Return a source of random numbers by the seed, independent of those for all other purposes."""
         return random.Random(f"{self.seed} {purpose}")
 
     @property
@@ -158,7 +159,7 @@ class Simulation(Troubles):
     # Running.
 
     def run(self, until: float | None = None) -> None:
-        """Run until that instant of true time; by default until all programs on live machines have ended.
+        """Run until that instant of true time, by default until all programs on live machines have ended.
 
         Raises:
             SimulationError: A promise was broken, or the programs do not end.
@@ -168,13 +169,13 @@ class Simulation(Troubles):
         self._waits = until is None
         alive = bool(self._pending) or not self._waits
         collects = gc.isenabled()
-        # What is collected when is nothing that a seed decides, and finalizers are code too.
+        # The seed does not decide what is collected when, and finalizers are code too.
         gc.disable()
         try:
             if alive:
                 alive = self.loop.advance(self.now + self._patience if until is None else until)
                 if until is not None and not alive:
-                    # Nothing is left to happen; time passes all the same.
+                    # Nothing is left to happen, but time passes.
                     self.timeline.now = max(self.now, until)
                 if self._waits and self._pending and self._failed is None and not self._complaints:
                     self.complain("progress", self._describe_stuck(alive))
@@ -199,7 +200,7 @@ class Simulation(Troubles):
         self._raise_complaints()
 
     def close(self) -> None:
-        """End all that still runs; nothing that happens from here on is looked at."""
+        """End everything that still runs; checkers ignore what happens from here on."""
         if self._over:
             return
         self._over = True
@@ -240,12 +241,12 @@ class Simulation(Troubles):
         return transport, await transport.open(factory)
 
     def begun(self, machine: Machine, task: asyncio.Task[Any]) -> None:
-        """Take note of a program that was started."""
+        """Record a program that was started."""
         self._pending[task] = machine
         task.add_done_callback(self._end, context=self.loop.world.context)
 
     def ended(self, machine: Machine) -> None:
-        """Take note of a machine whose programs will never end."""
+        """Record a machine whose programs will never end."""
         for task in machine.tasks:
             self._pending.pop(task, None)
         self._stop_if_done()
@@ -262,10 +263,10 @@ class Simulation(Troubles):
         if self._waits and not self._pending:
             self.loop.stop()
 
-    # Seeing.
+    # Observing.
 
     def saw(self, happening: Happening) -> None:
-        """Take note of something that has happened, and let the checkers look."""
+        """Record a happening, and let the checkers look."""
         if self._over:
             return
         kind = happening.__class__
@@ -279,17 +280,17 @@ class Simulation(Troubles):
                 self.complain(promise, complaint)
 
     def complain(self, promise: str, text: str) -> None:
-        """Stop because a promise was broken; unless it was waived."""
+        """Stop the run because a promise was broken, unless the promise was waived."""
         if promise not in self.waived and not self._over:
             self._complaints.append(f"{promise}: {text}")
             self.loop.stop()
 
     def waive(self, promise: str, reason: str) -> None:
-        """Let a promise not be looked at from now on, because a fault broke what it rests on."""
+        """Stop checking a promise from now on, because a fault broke what it rests on."""
         self.waived.setdefault(promise, reason)
 
     def waive_clocks(self, reason: str) -> None:
-        """Let no promise be looked at from now on that rests on clocks, because one is too wrong."""
+        """Stop checking all promises that rest on clocks from now on, because one clock is too wrong."""
         for checker in self._checkers:
             if checker.rests_on_clocks:
                 self.waive(checker.name, reason)
@@ -317,6 +318,6 @@ class Simulation(Troubles):
 
 
 def _replace(name: str, source: str) -> Script:
-    # Whoever replaces what is not there has mistyped the name.
+    # A name without a shipped script is a typing error; this raises.
     Script.load(name)
     return Script(name, source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())

@@ -1,8 +1,8 @@
-"""Sockets of virtual machines: what an event loop gives to whoever connects, over the virtual network.
+"""Sockets of virtual machines: the asyncio transports that an event loop returns, over the virtual network.
 
-`VirtualTransport` does what asyncio's transports do, for asyncio's streams and whatever takes their place: bytes that
-the machine does not take wait here, and the protocol is told to pause; what has come waits while reading is paused; the
-protocol is told of the end once.
+`VirtualTransport` does what asyncio's transports do, for asyncio's streams and their replacements. Bytes that the
+machine does not take wait in the transport, and the protocol is told to pause. Bytes that have come wait while reading
+is paused. The protocol is told once of the end.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _HIGH, _LOW = 64 << 10, 16 << 10
 
 
 class VirtualSocket:
-    """What is asked of a transport's socket: its options.
+    """A transport's socket, which has only options.
 
     Attributes:
         family: As of any other TCP socket.
-        resets: Closing it resets the connection.
+        resets: Whether closing it resets the connection.
     """
 
     family: Final = socket.AF_INET
     resets = False
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
-        """Set an option; most make no difference here."""
+        """Set an option; most have no effect here."""
         if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and isinstance(value, bytes):
             self.resets = struct.unpack("ii", value) == (1, 0)
 
@@ -78,7 +78,7 @@ class VirtualTransport(asyncio.Transport):
         self._protocol.connection_made(self)
         return self._protocol  # type: ignore[no-any-return]
 
-    # The network's side.
+    # For the network.
 
     def receive(self, _connection: Connection, message: bytes | Mark) -> None:
         """Take what has come."""
@@ -113,7 +113,7 @@ class VirtualTransport(asyncio.Transport):
     # What asyncio asks of a transport.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, or keep for later what the machine does not take now."""
+        """Send data; keep for later what the machine does not take now."""
         if self._closing or not data:
             return
         connection = self.connection
@@ -150,7 +150,7 @@ class VirtualTransport(asyncio.Transport):
                 self._leave()
 
     def abort(self) -> None:
-        """Close at once; what was not taken by the machine is lost."""
+        """Close at once; bytes that the machine has not taken are lost."""
         self._closing = True
         self._unsent.clear()
         if not self._ended:
@@ -164,7 +164,7 @@ class VirtualTransport(asyncio.Transport):
         self._end(None)
 
     def vanish(self) -> None:
-        """Tell nobody anything any more: the simulation is over."""
+        """Tell nobody anything from now on: the simulation is over."""
         self._closing = self._ended = True
 
     def is_closing(self) -> bool:
@@ -172,15 +172,15 @@ class VirtualTransport(asyncio.Transport):
         return self._closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Let another protocol be told."""
+        """Replace the protocol."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return who is told."""
+        """Return the protocol."""
         return self._protocol  # type: ignore[no-any-return]
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the socket; nothing else is known."""
+        """Return the socket; all other names have their default."""
         return self._socket if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -193,15 +193,15 @@ class VirtualTransport(asyncio.Transport):
         return len(self._unsent)
 
     def pause_reading(self) -> None:
-        """Keep what comes."""
+        """Keep what comes, until `resume_reading`."""
         self._unread = [] if self._unread is None else self._unread
 
     def resume_reading(self) -> None:
-        """Hand on what has come, and what comes."""
+        """Hand what has come, and what comes, to the protocol."""
         unread, self._unread = self._unread or [], None
         for message in unread:
             self.receive(self.connection, message)
 
     def is_reading(self) -> bool:
-        """Whether what comes is handed on."""
+        """Whether the protocol gets what comes."""
         return self._unread is None and not self._closing

@@ -143,7 +143,7 @@ def _range(
 
 
 def _between(store: Store, key: bytes, lowest: bytes, highest: bytes) -> list[tuple[bytes, float]]:
-    """Return the members whose scores lie between two ends; an end that opens with `(` is left out."""
+    """Return the members whose scores lie between two ends; an end that begins with `(` is excluded."""
     low, high = (parse_score(end.removeprefix(b"("), "ERR min or max is not a float") for end in (lowest, highest))
     above, below = lowest.startswith(b"("), highest.startswith(b"(")
     members = store.find_sorted_set(key)

@@ -1,4 +1,4 @@
-"""The stage of a scenario: its clients, which do one thing after the other, and what can happen to them."""
+"""The stage of a scenario: its clients, each doing one thing after the other, and the faults that hit them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Actor:
     Attributes:
         machine: The machine.
         client: The client.
-        said: What came of what it did, in order.
-        busy: It is doing something.
+        said: The outcomes of what it did, in order.
+        busy: Whether it is doing something.
     """
 
     def __init__(self, sim: Simulation, name: str, kind: str) -> None:
@@ -40,14 +40,14 @@ class Actor:
         self._orders: Final[asyncio.Queue[tuple[Callable[..., Awaitable[None]], str, dict[str, Any]]]] = asyncio.Queue()
         self._task: Final = self.machine.start(self._work(), name=name)
 
-    # What it is asked to do.
+    # Requests to the actor.
 
     def acquire(self, lock: str, **how: Any) -> None:
-        """Acquire a lock, when all that was asked before is done; options as for `AsyncLock.acquire`."""
+        """Acquire a lock, once all earlier requests are done; options as for `AsyncLock.acquire`."""
         self._orders.put_nowait((self._acquire, lock, how))
 
     def read(self, lock: str, **how: Any) -> None:
-        """Acquire a read lock likewise; what is done next with that name is done with it."""
+        """Acquire a read lock likewise; later requests for that name use it."""
         self._orders.put_nowait((self._read, lock, how))
 
     def release(self, lock: str) -> None:
@@ -59,7 +59,7 @@ class Actor:
         self._orders.put_nowait((self._extend, lock, {}))
 
     def give_up(self) -> None:
-        """Leave off what it is doing."""
+        """Cancel what it is doing."""
         if self.busy:
             self._gives_up = True
             self._task.cancel()
@@ -70,7 +70,7 @@ class Actor:
         states = list(self.client.runner.session.holds)
         return not self.machine.crashed and any(state.name == lock and state.valid(now) for state in states)
 
-    # Doing it.
+    # Performing them.
 
     async def _work(self) -> None:
         while True:
@@ -127,7 +127,7 @@ class UnmetError(Exception):
 
 
 class Stage:
-    """A scenario that is running, with locks of one kind: one method for each kind of statement."""
+    """A running scenario, with locks of one kind: one method for each kind of statement."""
 
     def __init__(self, sim: Simulation, clients: list[str], kind: str) -> None:
         self.sim: Final = sim
@@ -189,7 +189,7 @@ class Stage:
         self._actors[who].machine.jump(float(seconds))
 
     def restart_node_older(self, nodes: str, seconds: str) -> None:
-        """Let a node come back with data of before."""
+        """Let a node come back with older data."""
         self.sim.nodes[int(nodes) - 1].restart(lost=float(seconds))
 
     def jump_node(self, nodes: str, seconds: str) -> None:
@@ -213,7 +213,7 @@ class Stage:
         self.sim.slow(self._actors[who].machine, *_indices(nodes), seconds=float(seconds))
 
     def lose(self, who: str, what: str, nodes: str) -> None:
-        """Let all requests, or all replies, be lost, or cut short."""
+        """Let all requests, or all replies, be lost or cut short."""
         there, back = (1.0, 0.0) if what.endswith("requests to") else (0.0, 1.0)
         lose = self.sim.tear if what.startswith("ends") else self.sim.lose
         lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
@@ -223,25 +223,25 @@ class Stage:
         self.sim.heal()
 
     def expect_holds(self, holder: str, lock: str) -> None:
-        """Look who believes to hold a lock."""
+        """Expect who believes to hold a lock."""
         holders = [name for name, actor in self._actors.items() if actor.holds(lock)]
         if holders != [name for name in [holder] if name != "nobody"]:
             raise UnmetError(f"{' and '.join(holders) or 'nobody'} does")
 
     def expect_waits(self, who: str) -> None:
-        """Look whether a client is at work."""
+        """Expect a client to be at work."""
         if not self._actors[who].busy:
             raise UnmetError(f"{who} has said {', '.join(self._actors[who].said) or 'nothing'}")
 
     def expect_said(self, who: str, said: str) -> None:
-        """Look at the last things that a client said."""
+        """Expect the last things that a client said."""
         wanted = [words.strip() for words in said.split(",")]
         found = self._actors[who].said
         if found[-len(wanted) :] != wanted:
             raise UnmetError(f"{who} has said {', '.join(found) or 'nothing'}")
 
     def expect_kept(self, lock: str, owners: str) -> None:
-        """Look whose claims the nodes keep."""
+        """Expect whose claims the nodes keep."""
         found = []
         for node in self.sim.nodes:
             entry = node.store.peek(f"redsync:{lock}".encode())

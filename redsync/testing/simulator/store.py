@@ -1,7 +1,7 @@
 """What one virtual node remembers, and its execution of commands.
 
-The node has no clock of its own: it is handed in, so that a simulation decides what time it is there, and no two nodes
-need agree. Keys expire in whole milliseconds, lazily: one that is due is removed when somebody looks for it.
+The clock is an argument, so a simulation decides the node's time, and no two nodes need agree. Keys expire in whole
+milliseconds, lazily: a key that is due is removed when a command looks for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"
 COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
 
 _GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd zincrby".split())
-"""Commands that nodes without memory refuse."""
+"""Commands that nodes refuse when they are out of memory."""
 
 _WRITING = _GROWING | frozenset(
     b"del persist pexpire expire pexpireat hdel zrem zremrangebyscore zremrangebyrank zpopmin".split()
 )
-"""Commands that nodes refuse that can't write."""
+"""Commands that nodes refuse when they can't write."""
 
 
 class UnknownCommandError(RedsyncError, LookupError):
@@ -56,14 +56,14 @@ def find_command(name: bytes) -> Command:
 
 
 def nobody_listens(_channel: bytes, _message: bytes) -> int:
-    """Publish to nobody."""
+    """Publish without subscribers; return 0."""
     return 0
 
 
 class Refusal:
     """Why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
 
-    Commands that need no memory are executed without any, and so is all that a script does once it has written.
+    A node out of memory still executes commands that need no memory, and all that a script does once it has written.
 
     Args:
         text: The error.
@@ -81,7 +81,7 @@ class Refusal:
         self._written = False
 
     def look_at(self, name: bytes) -> None:
-        """Return if a script may execute a command.
+        """Check that a script may execute a command.
 
         Raises:
             CommandError: It may not.
@@ -101,7 +101,7 @@ class Store:
 
     Args:
         clock: The node's time, in seconds since the epoch.
-        publish: Gets channel and message of each PUBLISH; returns how many subscribers got it.
+        publish: Called with channel and message of each PUBLISH; returns how many subscribers got it.
 
     Attributes:
         publish: As given.
@@ -123,7 +123,7 @@ class Store:
         self.read_clock()
 
     def read_clock(self) -> None:
-        """Let the node's present be what its clock says."""
+        """Set the node's present to the time on its clock."""
         self.now_us = round(self._clock() * 1_000_000)
         self.now_ms = self.now_us // 1000
 
@@ -138,7 +138,7 @@ class Store:
         return find_command(name)(self, *words)
 
     def peek(self, key: bytes) -> tuple[Value, int | None] | None:
-        """Return what a key stands for now, and for how many ms yet, None for ever; not even what is due is removed."""
+        """Return a key's value, and for how many more ms it lasts (None: for ever), without removing anything."""
         found = self.look(key)
         if found is None:
             return None
@@ -146,7 +146,7 @@ class Store:
         return entry.value, None if entry.expires == NEVER else entry.expires - now_ms
 
     def look(self, key: bytes) -> tuple[Entry, int] | None:
-        """Return what a key stands for now, and the ms of the node's clock that this is; None if it is not there."""
+        """Return a key's entry, and the present in ms by the node's clock; None if the key is not there."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -154,11 +154,11 @@ class Store:
         return None if entry.expires < now_ms else (entry, now_ms)
 
     def flush(self) -> None:
-        """Forget everything, as FLUSHALL and a restart without data do."""
+        """Forget everything, as by FLUSHALL or a restart without data."""
         self._entries.clear()
 
     def snapshot(self) -> dict[bytes, tuple[Value, int | None]]:
-        """Return a copy of all that is there now: the values, and for how many ms each is kept, None for ever."""
+        """Return a copy of all keys: each with its value, and for how many ms it is kept (None: for ever)."""
         self.read_clock()
         return {
             key: (
@@ -170,19 +170,19 @@ class Store:
         }
 
     def copy(self) -> dict[bytes, Entry]:
-        """Return what `load` takes: all that is there now. Nothing is copied before it is looked up again."""
+        """Return the present state for `load`. An entry is copied only when it is looked up again."""
         self._era += 1
         return dict(self._entries)
 
     def load(self, entries: dict[bytes, Entry]) -> None:
-        """Let all be as it was when that copy was made; what was due meanwhile expires."""
+        """Restore the state of a copy; keys that were due meanwhile expire."""
         self._era += 1
         self._entries = dict(entries)
 
     # For the commands.
 
     def find(self, key: bytes) -> Entry | None:
-        """Return what a key stands for, None if it is not there (any more)."""
+        """Return a key's entry, None if it is not there or has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -221,7 +221,7 @@ class Store:
         return entry.value
 
     def put(self, key: bytes, value: Value, expires: int = NEVER) -> None:
-        """Replace what a key stands for, and its expiry."""
+        """Replace a key's value and its expiry."""
         self._entries[key] = Entry(value, expires, self._era)
 
     def remove(self, key: bytes) -> bool:

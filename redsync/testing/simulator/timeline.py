@@ -1,7 +1,8 @@
 """Virtual time: what happens next, and clocks that need not agree on what time it is.
 
-True time is seconds since the simulation began. Only the simulation knows it: programs and nodes read clocks of their
-own. What is due at one instant happens in the order in which it was asked for, so a run has one order only.
+True time is in seconds since the simulation began. Only the simulation knows it: programs and nodes read clocks of
+their own. Entries that are due at one instant happen in the order in which they were scheduled, so a run has one order
+only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Clock", "Entry", "Timeline"]
 _push = heapq.heappush
 
 Entry: TypeAlias = tuple[float, int, Any, Any, tuple[Any, ...] | None]
-"""True instant, running number, whom it concerns, and what to do: a function and its arguments, or a timer and None."""
+"""True instant, running number, host, and what to do: a function and its arguments, or a timer and None."""
 
 
 class Timeline:
@@ -25,7 +26,7 @@ class Timeline:
 
     Attributes:
         now: The present instant of true time, in seconds.
-        entries: A heap of what is to come.
+        entries: A heap of future entries.
     """
 
     __slots__ = ("_number", "entries", "now")
@@ -36,16 +37,16 @@ class Timeline:
         self._number: Final = itertools.count()
 
     def schedule(self, when: float, concerned: Any, action: Any, args: tuple[Any, ...] | None = ()) -> None:
-        """Let something happen at an instant, or at once if that is over."""
+        """Schedule an action at an instant, or at once if the instant has passed."""
         when = max(when, self.now)
         _push(self.entries, (when, next(self._number), concerned, action, args))
 
     def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
-        """Let something happen that concerns no machine, some seconds from now."""
+        """Schedule an action that concerns no machine, some seconds from now."""
         self.schedule(self.now + seconds, None, action, args)
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Put other entries in the place of all."""
+        """Replace all entries."""
         self.entries[:] = entries
         heapq.heapify(self.entries)
 
@@ -66,17 +67,17 @@ class Clock:
         self.rate = rate
 
     def now(self) -> float:
-        """Return what it shows, in seconds."""
+        """Return the time that it shows, in seconds."""
         return self._local + (self._timeline.now - self._true) * self.rate
 
     def instant(self, local: float) -> float:
-        """Return the first instant of true time at which it shows that or more, if it goes on as it does."""
+        """Return the first instant of true time at which it shows `local` or more, at its present rate."""
         true = self._true + (local - self._local) / self.rate
         while self._local + (true - self._true) * self.rate < local:
             true = math.nextafter(true, math.inf)
         return true
 
     def change(self, *, rate: float | None = None, jump: float = 0.0) -> None:
-        """Let it go on at another rate, or from another time."""
+        """Make it go on at another rate, or from another time."""
         self._local, self._true = self.now() + jump, self._timeline.now
         self.rate = self.rate if rate is None else rate

@@ -1,4 +1,4 @@
-"""The trace: all that has happened in a run, readable, and the same to the byte for the same seed."""
+"""The trace: everything that has happened in a run, readable, and byte for byte the same for the same seed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Trace:
     """What has happened so far, in order.
 
     Attributes:
-        happenings: All of it.
-        add: Adds something that has happened.
-        names: The clients' names by their UUIDs.
-        processes: The names of server processes by what birth records call them.
+        happenings: All happenings.
+        add: Adds a happening.
+        names: The clients' names, by UUID.
+        processes: The names of server processes, by their identity in birth records.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Trace:
         self.processes[process.decode()] = f"{node}.{count + 1}"
 
     def lines(self, last: int | None = None) -> Iterator[str]:
-        """Return one line per happening; only of the last ones if a number is given."""
+        """Return one line per happening; `last`: of the last ones only."""
         for happening in self.happenings if last is None else self.happenings[-last:]:
             yield f"{happening.at:11.6f}  {self.named(str(happening))}"
 
     def named(self, text: str) -> str:
-        """Return a text with the names of clients and server processes in the place of their identities."""
+        """Return a text in which names replace the identities of clients and server processes."""
         text = _CLIENT_ID.sub(lambda match: self.names.get(match[0], match[0]), text)
         return _PROCESS.sub(lambda match: self.processes.get(match[0], match[0]), text)
 

@@ -1,4 +1,4 @@
-"""Troubles of the network, as methods of a simulation: what comes between its machines and nodes."""
+"""Faults of the network between machines and nodes, as methods of a simulation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Troubles"]
 
 
 class Troubles:
-    """The part of a simulation that lets faults of the network happen.
+    """The part of a simulation that causes faults of the network.
 
     Attributes:
         machines: The machines.
         nodes: The nodes.
-        addresses: Which node can be reached where.
-        network: What lies between them.
+        addresses: Which node can be reached at which address.
+        network: The network between machines and nodes.
     """
 
     machines: list[Machine]
@@ -38,7 +38,7 @@ class Troubles:
 
     @abstractmethod
     def saw(self, happening: Happening) -> None:
-        """Take note of something that has happened."""
+        """Record a happening."""
 
     def partition(self, machine: Machine, *nodes: int) -> None:
         """Let nothing through between a machine and nodes (indices; all if none is given)."""
@@ -67,7 +67,7 @@ class Troubles:
             route.there.delay = route.back.delay = seconds
 
     def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
-        """Let packets be lost with that likelihood; each ends its connection."""
+        """Let packets be lost with that probability; each lost packet ends its connection."""
         for node, route in self._routes(machine, nodes):
             self._note(
                 "loss", f"{there:.0%} of requests, {back:.0%} of replies are lost {machine.name} <-> {node.name}"
@@ -75,7 +75,7 @@ class Troubles:
             route.there.loss, route.back.loss = there, back
 
     def tear(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
-        """Let connections end with that likelihood in the middle of what is sent: a part of it arrives."""
+        """Let connections end, with that probability, in the middle of what is sent: a part of it arrives."""
         for node, route in self._routes(machine, nodes):
             self._note(
                 "tear", f"{there:.0%} of requests, {back:.0%} of replies are cut short {machine.name} <-> {node.name}"
@@ -83,7 +83,7 @@ class Troubles:
             route.there.tears, route.back.tears = there, back
 
     def swap(self, one: int, other: int) -> None:
-        """Let two nodes be reached where the other was, as by names or services that move; their connections end."""
+        """Swap the addresses of two nodes, as when names or services move; their connections end."""
         first, second = self.nodes[one], self.nodes[other]
         self._note("swap", f"{first.name} and {second.name} change places")
         self.addresses[first.name], self.addresses[second.name] = second, first
@@ -93,7 +93,7 @@ class Troubles:
                     connection.reset()
 
     def narrow(self, room: int) -> None:
-        """Let machines keep no more bytes of a connection than that until they arrive; clients keep the rest."""
+        """Limit how many bytes of a connection a machine keeps until they arrive; clients keep the rest."""
         if self.network.room != room:
             self._note("room", f"machines keep {room} bytes of a connection")
             self.network.room = room

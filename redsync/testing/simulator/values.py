@@ -1,4 +1,4 @@
-"""What a virtual node keeps and answers with, and how it reads numbers.
+"""The values that a virtual node keeps and answers with, and how it reads numbers.
 
 Everything is bytes, as on the wire. Numbers are read as strictly as Redis reads them: no spaces, no sign `+`, no
 leading zeros, 64 bits.
@@ -27,15 +27,15 @@ __all__ = [
 ]
 
 NEVER = 1 << 63
-"""The instant at which a key without an expiry expires; later than any that 64 bits can name."""
+"""The expiry of a key without one: later than any instant that 64 bits can name."""
 
 
 class CommandError(Exception):
-    """A command that the node refuses: str() is the text of the error reply, with its code."""
+    """The node refuses a command: str() is the text of the error reply, with its code."""
 
 
 class WrongTypeError(CommandError):
-    """The key holds another type than the command is for."""
+    """The key holds a value of the wrong type for the command."""
 
     def __init__(self) -> None:
         super().__init__("WRONGTYPE Operation against a key holding the wrong kind of value")
@@ -48,11 +48,11 @@ class Status(bytes):
 
 
 class Hash(dict[bytes, bytes]):
-    """Fields in the order of their arrival."""
+    """Fields in the order in which they were added."""
 
 
 class SortedSet(dict[bytes, float]):
-    """Members with their scores, to be ordered when asked: the sets of synchronizers are small."""
+    """Members with their scores, sorted on each query: the sets of synchronizers are small."""
 
     def ranked(self) -> list[tuple[bytes, float]]:
         """Return the members with their scores, by score and then by member."""
@@ -69,7 +69,7 @@ class Entry:
     Attributes:
         value: The value; replaced, or changed in place.
         expires: That instant.
-        era: Since which copy of the store it is this store's own: one of before belongs to that copy as well.
+        era: The copy of the store since which the entry is this store's own; an older entry is shared with the copy.
     """
 
     __slots__ = ("era", "expires", "value")
@@ -81,7 +81,7 @@ class Entry:
 
 
 def copy_of(value: Value) -> Value:
-    """Return a value that can be changed without the other."""
+    """Return a copy that can be changed without changing the value."""
     return value if isinstance(value, bytes) else value.__class__(value)  # type: ignore[arg-type]  # of its own class
 
 
@@ -110,7 +110,7 @@ def parse_score(word: bytes, problem: str = "ERR value is not a valid float") ->
         number = float(word)
     except ValueError:
         raise CommandError(problem) from None
-    # Python's float() is more generous than strtod().
+    # Python's float() accepts more than strtod().
     if math.isnan(number) or word != word.strip() or b"_" in word:
         raise CommandError(problem)
     return number

@@ -1,8 +1,8 @@
-"""Faults of the wire at random: what real transports have to get on with, besides all that `faults` does.
+"""Faults of the wire at random: what real transports have to cope with, besides the faults of `faults`.
 
-Nodes forget their scripts, answer that another node is the one to ask, end connections of clients, and let new ones
-wait for ever. Connections end in the middle of a command or of a reply, and machines take a few hundred bytes at a
-time. All of it is decided by a source of luck of its own, so that the other faults of a seed are the same without it.
+Nodes forget their scripts, answer that another node is the one to ask, end clients' connections, and never answer new
+ones. Connections end in the middle of a command or of a reply, and machines take a few hundred bytes at a time. These
+faults have their own source of random numbers, so that the other faults of a seed are the same without them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ __all__ = ["WireFaults", "shape_wire"]
 
 _SPLITS = (0.0, 0.0, 0.05, 0.5)
 _ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
-"""Bytes of a connection that a machine keeps: all scripts, which a new node gets at once, or some of them."""
+"""Bytes of a connection that a machine keeps: room for all scripts, which a new node gets at once, or for some."""
 
 _NARROW = (150, 300, 900)
-"""Bytes that it keeps for a while: a few commands, or half of one. With these no client would ever be connected."""
+"""Bytes that it keeps for a while: a few commands, or half of one. With these alone no client could ever connect."""
 
 
 def shape_wire(sim: Simulation) -> None:
-    """Let the seed decide in which pieces bytes arrive, and how many of them leave a client at once."""
+    """Set, by the seed, in which pieces bytes arrive, and how many of them leave a client at once."""
     luck, network = sim.luck("pieces"), sim.network
     network.split, network.room = luck.choice(_SPLITS), luck.choice(_ROOMS)
 
 
 class WireFaults:
-    """Lets faults of the wire happen until an instant.
+    """Causes faults of the wire until an instant.
 
     Args:
         sim: The simulation.
-        until: The instant of true time after which none begins; whoever calls makes all well then.
+        until: The instant of true time after which none begins; the caller then ends all faults.
         every: The mean pause in seconds between two faults.
         lasting: How long a fault lasts at most, in seconds.
     """
@@ -57,7 +57,7 @@ class WireFaults:
         self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
 
     def start(self) -> None:
-        """Let it begin."""
+        """Begin to cause faults."""
         self._sim.timeline.schedule(self._until, None, self._widen)
         self._wait()
 
@@ -100,7 +100,7 @@ class WireFaults:
             self._sim.nodes[index].kick()
 
     def _ignore(self) -> None:
-        # Nobody would notice without a reason to connect.
+        # Clients would not notice without a reason to connect.
         node = self._sim.nodes[self._luck.randrange(len(self._sim.nodes))]
         node.ignore()
         node.kick()

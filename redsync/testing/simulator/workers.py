@@ -1,10 +1,10 @@
-"""What all workers of a run by seed have in common: they do one thing after the other, and some are cancelled in it.
+"""What all workers of a run by seed share: each does one thing after the other, and some of these are cancelled.
 
 In some runs each worker is one task, so one owner, that takes the same things again and again; in the others it does
 each thing in a task of its own.
 
-What they do is done by an owner of the fault harness, which writes it down (see
-`redsync.testing.harness.journal`). That is told to the checkers (see `Did`), in these words:
+An owner of the fault harness does the work and writes it down (see `redsync.testing.harness.journal`). The checkers are
+told that (see `Did`), in these words:
 
 | word | means | about |
 |---|---|---|
@@ -19,7 +19,7 @@ What they do is done by an owner of the fault harness, which writes it down (see
 | `cancelled` | it was cancelled meanwhile | name |
 | `told` | it was told when a limiter has room | name, n, seconds |
 
-All about locks also tells the `owner`, and of a read-write lock the `mode`.
+Words about locks also have the `owner`, and those about read-write locks the `mode`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["Way", "Worker"]
 
 _TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquired", "room": "told"}
-"""How checkers call what the journal calls otherwise."""
+"""The checkers' words for words of the journal."""
 
 _UNTOLD: Final = {"done", "looked", "told", "writes"}
-"""Of no interest to checkers, and no answer to who asks."""
+"""Words of the journal that checkers ignore, and that are no outcome of a request."""
 
 _ABOUT: Final = (
     *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
@@ -55,11 +55,11 @@ _ABOUT: Final = (
 )
 
 Way: TypeAlias = Callable[[str], Awaitable[None]]
-"""One of the things that a worker can do with what has that name."""
+"""One of the things that a worker can do with the synchronizer of that name."""
 
 
 class Worker(ABC):
-    """One worker; what it does is its `ways`, each as likely as it is often in there."""
+    """One worker. It chooses among its `ways`; one that is listed n times is n times as likely."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str) -> None:
         self._workload = workload
@@ -95,7 +95,7 @@ class Worker(ABC):
         return self._workload.pace * 1.5 * self._luck.random() ** 2
 
     async def _do_as_another(self, way: Way, name: str, patience: float | None) -> None:
-        """Do it in a task of its own, which gives back what it still holds when it ends; cancelled after `patience`."""
+        """Do it in a new task, cancelled after `patience` seconds; at its end it gives back what it still holds."""
         task = asyncio.get_running_loop().create_task(self._try(way, name))
         if patience is not None:
             await asyncio.wait([task], timeout=patience)
@@ -105,7 +105,7 @@ class Worker(ABC):
             task.result()
 
     async def _do_as_ever(self, way: Way, name: str, patience: float | None) -> None:
-        """Do it in this task, so as the owner that the worker always is."""
+        """Do it in this task, so that the worker is the same owner each time."""
         try:
             async with asyncio.timeout(patience):
                 await self._try(way, name)
@@ -124,11 +124,11 @@ class Worker(ABC):
             raise
 
     def _seconds(self, luck: random.Random) -> float:
-        """Return for how long to hold something."""
+        """Return how many seconds to hold something."""
         return self._workload.pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random())
 
     def _timeout(self) -> float | None:
-        """Return how long to wait: for as long as it takes, for one try, or for a while."""
+        """Return how long to wait: without limit, for one try, or for a while."""
         return self._luck.choice([None, 0.0, 2 * self._workload.pace * self._luck.random()])
 
     def _time_to_enter(self) -> float | None:
@@ -147,7 +147,7 @@ class Worker(ABC):
         await self._ways.take(name, Task(timeout, self._seconds, **how))
 
     def _note(self, event: str, **fields: Any) -> None:
-        """Tell what an owner writes down."""
+        """Tell the checkers what an owner writes down."""
         if event in _UNTOLD:
             return
         what = _TOLD.get(event, event)

@@ -28,10 +28,10 @@ _WORKERS: Final[dict[str, type[Worker]]] = {
     "limiter": RateWorker,
     "latch": LatchWorker,
 }
-"""Who uses what, by the kind that it is like."""
+"""The class of workers for each kind that others are like."""
 
 SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _WORKERS)
-"""The kinds that programs of a run by seed may use."""
+"""The kinds that workers of a run by seed may use."""
 
 
 class Workload:
@@ -39,7 +39,7 @@ class Workload:
 
     Args:
         sim: The simulation.
-        kind: What for: one of `SIMULATED`.
+        kind: The kind of what they contend for: one of `SIMULATED`.
         until: The instant of true time after which no worker begins anything new.
         lease: The longest lease that anybody asks for, in seconds.
         pace: How many times longer than usual workers pause, hold and wait.
@@ -52,7 +52,7 @@ class Workload:
         pace: As given.
         reuses: As given.
         permits: How many permits the programs believe each semaphore to have.
-        resizes: Whether they change that.
+        resizes: Whether they change that number.
         rate: How many successes a rate limiter allows in each window.
         per: Its window in seconds.
         keep: For how many seconds nodes keep a latch after its last use.
@@ -79,8 +79,7 @@ class Workload:
         self.reuses: Final = reuses
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
-        # It is in long queues that the order matters, and where few have to share that a bound is put to the test. A
-        # limiter's bound is put to it by everyone who succeeds.
+        # # Long queues test the order; few permits to share test a bound. Each success tests a limiter's bound.
         in_long_queues = KINDS[kind].waits == "order" and kind != "limiter"
         self._names: Final = ["x", "y"][: 1 if in_long_queues else names]
         counted = sim.luck("counted")
@@ -128,12 +127,12 @@ class Workload:
 
     @property
     def limit(self) -> int:
-        """How many a semaphore gives, or a rate limiter in each window."""
+        """How many permits a semaphore has, or how many successes a rate limiter allows in each window."""
         return self.rate if self.kind == "limiter" else self.permits
 
     @property
     def over(self) -> bool:
-        """Whether nothing new is to be begun."""
+        """Whether workers must begin nothing new."""
         return self._sim.now >= self.until
 
     def name(self, luck: random.Random) -> str:
