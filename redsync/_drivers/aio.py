@@ -1,9 +1,9 @@
 """The driver for asyncio: runs protocols in their callers' tasks.
 
 * **Effects** are performed in the calling task, see `aio_driver`. Everything happens in the thread of one event loop.
-* **Owners are tasks**, see `tasks`. One that ends while it holds is noticed in the next turn of the loop.
+* **Owners are tasks**, see `tasks`. A task that ends while it holds is noticed in the next turn of the loop.
 * **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
-* **One more task** per client does what nobody waits for, see `aio_maintenance`. No thread is started.
+* **One more task** per client does the work that no caller waits for, see `aio_maintenance`. No thread is started.
 * **One loop**: connections belong to the loop in which the client was first used, and so does the client.
 * **fork**: the child has another identity, holds nothing, and may use the client in a loop of its own.
 """
@@ -56,8 +56,8 @@ class AioRunner(AioDriver):
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
-        closed: Nothing may be begun any more.
-        now: Returns the instant in seconds; a suspended machine's time goes on.
+        closed: Whether the client is closed, so that nothing may begin.
+        now: Returns the instant in seconds; its clock goes on while the machine is suspended.
     """
 
     _MAINTENANCE: ClassVar = AioMaintenance
@@ -114,13 +114,13 @@ class AioRunner(AioDriver):
         return not self.closed and self._loop in {None, _running_loop()}
 
     async def connect(self) -> None:
-        """Take possession of the running loop and give the first connections a moment, if that has not been done.
+        """Bind the client to the running loop and give the first connections a moment, unless that was done before.
 
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
         """
-        # Who waits here may be cancelled; the others go on waiting.
+        # A task that waits here may be cancelled; the others go on waiting.
         await asyncio.shield(self._begin_opening())
         self.require_open()
 
@@ -128,12 +128,12 @@ class AioRunner(AioDriver):
         loop = self._require_loop()
         if self._opening is None:
             self._opening = loop.create_task(self._open(), name="redsync-opening")
-            # All who wait may be cancelled before it fails.
+            # All waiting tasks may be cancelled before it fails; then nobody else retrieves its error.
             self._opening.add_done_callback(_retrieve)
         return self._opening
 
     async def _await_opening(self, timeout: float) -> None:
-        """Wait for the first connections, but no longer than a round would; raise what came of them."""
+        """Wait for the first connections, but no longer than a round would; raise the error that they met, if any."""
         assert self._opening is not None, "what runs has begun to open"
         assert self._maintenance is not None, "what runs has a loop"
         await asyncio.wait([self._opening], timeout=timeout)
@@ -145,7 +145,7 @@ class AioRunner(AioDriver):
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._outlived and self._loop is not loop:
-            # Nobody has closed it, so that is not what to tell.
+            # Nobody has closed the client, so the error must not say that it is closed.
             raise ConfigurationError(_OTHER_LOOP)
         self.require_open()
         if self._loop is None:
@@ -181,7 +181,7 @@ class AioRunner(AioDriver):
         await drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
 
     def _alarm(self) -> None:
-        """Let the watchdog look; callable from anywhere, for a finalizer may run in any thread."""
+        """Let the watchdog look; callable from anywhere, because a finalizer may run in any thread."""
         maintenance, loop = self._maintenance, self._loop
         if maintenance is None or loop is None:
             return
@@ -198,7 +198,7 @@ class AioRunner(AioDriver):
         return self._owners()
 
     def new_owner(self) -> Owner:
-        """Return an owner that nobody has been before."""
+        """Return a new owner, unlike all before."""
         return Owner.of(self.client_id, next(_serials))
 
     def scope(self) -> TaskScope:
@@ -211,12 +211,12 @@ class AioRunner(AioDriver):
             raise ClientClosedError
 
     def in_task(self) -> bool:
-        """Return whether a task of the client's loop is running: nothing else can await what a node answers."""
+        """Return whether a task of the client's loop is running: only such a task can await a node's answer."""
         loop = _running_loop()
         return loop is not None and loop is self._loop and asyncio.current_task() is not None
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let the client's loop do what gives something back; callable from a finalizer, in any thread."""
+        """Let the client's loop run an action that gives something back; callable from a finalizer, in any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._begin_left, action)
@@ -243,13 +243,13 @@ class AioRunner(AioDriver):
                 self._idle.set_result(None)
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing; in another thread, leave what it asks for to the loop."""
+        """Perform a protocol that waits for nothing; in another thread, leave its effects to the loop."""
         self.require_open()
         at_home = self._loop is None or _running_loop() is self._loop
         return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
 
     def servers(self) -> frozenset[str]:
-        """Return which servers and databases are connected, by what they say they are."""
+        """Return the servers and databases that are connected, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
 
     def statuses(self) -> list[NodeStatus]:
@@ -259,7 +259,7 @@ class AioRunner(AioDriver):
         return [node.status(self.now(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
 
     async def _leave_to_loop(self, effect: Effect) -> Reply:
-        """Let the loop perform what asks for no reply."""
+        """Let the loop perform an effect that needs no reply."""
         assert self._loop is not None, "it is another one"
         with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(lambda: _at_once(self._perform(set(), effect)))
@@ -268,15 +268,15 @@ class AioRunner(AioDriver):
     # The end.
 
     async def close(self) -> None:
-        """Let waiters go, run the farewell protocol, stop the maintenance, end the connections; idempotent.
+        """Release waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
 
-        A close that is cancelled goes on by itself.
+        A close that is cancelled still runs to its end.
 
         Raises:
             ConfigurationError: The client belongs to another loop.
         """
         if self._loop is None or self._loop.is_closed():
-            # There are no connections, or they ended with their loop.
+            # There are no connections: none were made, or they ended with their loop.
             self.closed = True
             return
         if self._closing is None and not self.closed:
@@ -288,14 +288,14 @@ class AioRunner(AioDriver):
             await asyncio.shield(self._closing)
 
     async def _close_with_loop(self) -> None:
-        """Close because the loop ends, which cancels all tasks."""
+        """Close the client because its loop ends, which cancels all tasks."""
         self._outlived = not self.closed
         self._begin_closing()
         while self._closing is not None and not self._closing.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._closing])
         if not self._finishing:
-            # The task that was to close it was cancelled before its first step.
+            # The closing task was cancelled before its first step.
             await self._finish()
 
     def abandon(self) -> None:
@@ -326,7 +326,7 @@ class AioRunner(AioDriver):
                 self._idle = self._loop.create_future()
                 await asyncio.wait([self._idle], timeout=_CLOSING_PATIENCE)
         finally:
-            # Also if the loop is ending, and cancels us as it does everybody.
+            # Even if the loop is ending and cancels us like all tasks.
             try:
                 await drive(self._farewell(self.session), partial(self._perform, set()))
             finally:
@@ -340,7 +340,7 @@ class AioRunner(AioDriver):
         for node in self.nodes:
             node.forget()
         if self._maintenance is not None:
-            # Not collected: its transports would say good-bye over sockets that are the parent's.
+            # Kept from the garbage collector: its transports would write a farewell to the parent's sockets.
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()
@@ -352,7 +352,7 @@ async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
     except LeaseLostError as error:
         log.warning("what a dropped coroutine held: %s", error)
     except RedsyncError:
-        pass  # It was given back before, or will be when the client is closed.
+        pass  # It was given back before, or will be when the client closes.
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -24,14 +24,14 @@ __all__ = ["AioDriver", "Listening"]
 log = logging.getLogger("redsync")
 
 Listening: TypeAlias = set[bytes | Retry]
-"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
+"""What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 _LAST_CHANCE = 0.03
-"""Seconds that nodes have at least to answer, however long the first connections took."""
+"""The least time in seconds that nodes have to answer, however long the first connections took."""
 
 
 class AioDriver(ABC):
-    """What a runner for asyncio performs; how a client begins and ends is the business of `aio`."""
+    """Performs effects for a runner of asyncio; `aio` begins and ends a client."""
 
     _loop: asyncio.AbstractEventLoop | None
     _maintenance: AioMaintenance | None
@@ -51,7 +51,7 @@ class AioDriver(ABC):
 
     @abstractmethod
     async def _await_opening(self, timeout: float) -> None:
-        """Wait until the client has connected, for so many seconds at most."""
+        """Wait until the client has connected, for at most `timeout` seconds."""
 
     async def _perform(self, listening: Listening, effect: Effect) -> Reply:
         match effect:
@@ -79,7 +79,7 @@ class AioDriver(ABC):
     async def _broadcast(self, listening: Listening, effect: Broadcast) -> Tally:
         transport, asked_at = self._transport, self.now()
         if not self._ready:
-            # The first use. It is part of the round: a caller's timeout is kept also where nodes hang.
+            # The first use. Connecting is part of the round, so a caller's timeout is kept even if nodes hang.
             await self._await_opening(effect.timeout)
         if effect.listen is not None:
             transport.wakeups.subscribe(effect.listen, effect.guard)
@@ -111,7 +111,7 @@ class AioDriver(ABC):
             self._transport.wakeups.unsubscribe(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
-        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        """Perform the watchdog's effects: the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
             return await self._perform(set(), effect)
         assert self._maintenance is not None, "what runs has a loop"
@@ -119,7 +119,7 @@ class AioDriver(ABC):
         return Wakeup(self.now(), 0)
 
     def _contain(self, error: BaseException) -> bool:
-        """Let what a callback raised not end the maintenance; `sys.exit()` ends the loop, as in any callback."""
+        """Keep a callback's error from ending the maintenance; `sys.exit()` ends the loop, as in any callback."""
         maintenance, loop = self._maintenance, self._loop
         if maintenance is None or loop is None or not maintenance.is_current():
             return False

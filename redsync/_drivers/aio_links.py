@@ -1,7 +1,7 @@
 """Links of the asyncio driver: one connection per node, read by the event loop.
 
-redis-py makes and authenticates the connection, so that all its options work. Then we take over its asyncio transport:
-the loop hands what arrives to our protocol, be it TCP, TLS or a unix socket, and be the loop asyncio's or uvloop.
+redis-py makes and authenticates the connection, so that all its options work. Then the link takes over its asyncio
+transport: the loop hands what arrives to the link, over TCP, TLS or a unix socket, with asyncio's loop or uvloop.
 
 fakeredis has no asyncio transport. Its commands are calls that a task awaits, one after the other.
 """
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class Receiver(NamedTuple):
-    """What becomes of a link that is in use.
+    """The callbacks of a link in use.
 
     Attributes:
         receive: Called with the link when something has arrived.
-        break_off: Called with the link and the reason when nothing will any more.
+        break_off: Called with the link and the reason when nothing more will arrive.
     """
 
     receive: Callable[[Link], None]
@@ -40,10 +40,10 @@ class Receiver(NamedTuple):
 
 
 class AioLink(Link):
-    """What links on an event loop have in common: nothing is polled, and nothing is kept by us.
+    """What links on an event loop have in common: they poll nothing, and keep no bytes to send themselves.
 
     Attributes:
-        raw: There is a real connection.
+        raw: Whether there is a real connection.
     """
 
     raw = True
@@ -52,10 +52,10 @@ class AioLink(Link):
 
     @abstractmethod
     async def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands and return their replies, before the link is in use; errors as values, pushes dropped."""
+        """Send commands before the link is in use; return their replies, errors as values, without pushes."""
 
     async def talk(self, talk: Talk[T]) -> T:
-        """Have a conversation; its errors come out."""
+        """Have a conversation and return its result; its errors come out."""
         replies: list[Any] = []
         while True:
             try:
@@ -66,7 +66,7 @@ class AioLink(Link):
             replies = await self.ask(*commands)
 
     def use(self, receiver: Receiver) -> None:
-        """From now on hand what arrives to the receiver."""
+        """Tell the receiver from now on what arrives."""
         self._receiver = receiver
         if self._lost is not None:
             receiver.break_off(self, self._lost)
@@ -75,10 +75,10 @@ class AioLink(Link):
         self.write(data)
 
     def flush(self) -> None:
-        """The asyncio transport sends what it keeps by itself."""
+        """Do nothing: the asyncio transport sends what it keeps by itself."""
 
     def forget(self) -> None:
-        """What a fork inherits of an event loop is of no use to it, and not ours to touch."""
+        """Do nothing: a forked child can't use what it inherits of an event loop, and must not touch it."""
 
 
 class StreamLink(AioLink, asyncio.Protocol):
@@ -118,7 +118,7 @@ class StreamLink(AioLink, asyncio.Protocol):
         self._asyncio_transport.write(data)
 
     def keep(self, data: bytes) -> None:
-        # What a new link begins with is owed to its node, however much that is.
+        # A new link begins with the commands that its node is owed, however many these are.
         self._asyncio_transport.set_write_buffer_limits(high=BACKLOG_LIMIT + len(data))
         self._asyncio_transport.write(data)
 
@@ -180,7 +180,7 @@ class StreamLink(AioLink, asyncio.Protocol):
         return replies
 
     def shut(self) -> None:
-        # Not close(), which would wait for a node that does not read.
+        # close() would wait for a node that does not read.
         self._asyncio_transport.abort()
 
     def reset(self) -> None:
@@ -233,7 +233,7 @@ class CallingLink(AioLink):
                 self._fresh = [await self._answer(await self._commands.get())]
                 self._receiver.receive(self)
         except BaseException as error:
-            # Also if it is cancelled, as all tasks are when a loop ends: nothing is answered any more.
+            # Even if it is cancelled, like all tasks when a loop ends: nothing will be answered any more.
             self._receiver.break_off(self, describe_error(error))
             if not isinstance(error, Exception):
                 raise
@@ -255,7 +255,7 @@ async def open_link(node: Node, timeout: float) -> AioLink:
 
     Args:
         node: The node.
-        timeout: For connecting, and for each answer, in seconds.
+        timeout: Seconds for connecting, and for each answer.
 
     Raises:
         OSError, RedisError: It could not be reached, or refused us.
@@ -266,6 +266,6 @@ async def open_link(node: Node, timeout: float) -> AioLink:
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-    # Not by its type: a loop's transports need not be asyncio's.
+    # Found by name, not by type: a loop's transports need not be asyncio's.
     asyncio_transport = getattr(connection._writer, "transport", None)
     return CallingLink(node, connection) if asyncio_transport is None else StreamLink(node, connection)

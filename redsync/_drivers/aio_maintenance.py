@@ -1,10 +1,10 @@
-"""Maintenance of an asyncio client: one task that does what no caller waits for.
+"""Maintenance of an asyncio client: one task that does the work that no caller waits for.
 
-It runs the watchdog protocol, and while that sleeps: connects nodes again with growing pauses, looks for nodes that owe
-replies, and tells of nodes whose state changed. Each connect is made by a task of its own, one at a time per node.
+It runs the watchdog protocol. While the watchdog sleeps, it connects nodes again with growing pauses, looks for nodes
+that owe replies, and reports nodes whose state changed. Each connect has a task of its own, one at a time per node.
 
-A loop that ends cancels all its tasks. This one then closes the client, so that what is held goes back while that is
-still possible.
+A loop that ends cancels all its tasks. The maintenance then closes the client, so that holds are given back while that
+is still possible.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class AioMaintenance:
         if registry.conflict is not None:
             raise ConfigurationError(registry.conflict)
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
-        # It begins now. A task that is cancelled before its first step never takes it, and would close nothing.
+        # Let it begin now: a task that is cancelled before its first step never runs, and would not close the client.
         await asyncio.sleep(0)
 
     async def _initialize_first(self) -> None:
-        """Initialize new nodes before the first claims, which wait for that, but not for long."""
+        """Initialize new nodes before the first claims, which wait a short time for that."""
         registry, timeout = self._registry, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
@@ -128,20 +128,20 @@ class AioMaintenance:
                 try:
                     await watch()
                 except Exception:
-                    # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
+                    # A hold must not be lost because something else went wrong: log it, and go on with a new watchdog.
                     log.exception("the watchdog failed and starts again; please report this")
                     await asyncio.sleep(PAUSE_AFTER_FAILURE)
         except Stopped:
             return
         except asyncio.CancelledError:
-            # Nobody is to wait for this task, which waits for the end.
+            # This task waits for the close, so the close must not wait for this task.
             self._task = None
             if not self._stopping:
                 await on_cancelled()
             raise
 
     async def stop(self) -> None:
-        """End the task and all connections; a cancellation, however often, comes out when that is done."""
+        """End the task and all connections; cancellations meanwhile, however many, come out when that is done."""
         self._stopping = True
         self._wake()
         ending = list(self._connecting.values())
@@ -156,24 +156,24 @@ class AioMaintenance:
                 ended = await self._wait_for_end(ending)
             except asyncio.CancelledError as error:
                 cancelled = error
-        # One that is cancelled before its first step never takes it, and does not remove itself.
+        # A task that is cancelled before its first step never runs, and does not remove itself.
         self._connecting.clear()
         self.transport.dispose()
         if cancelled is not None:
             raise cancelled
 
     async def _wait_for_end(self, ending: Sequence[asyncio.Task[None]]) -> bool:
-        """Wait for these tasks, and for what nodes still owe; True when that is done."""
+        """Wait for these tasks, and for replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
-        # Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        # Rollbacks may be on their way. Closing a socket with unread replies resets the connection and would lose them.
         self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
         while await self.transport.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
             await asyncio.sleep(0.001)
         return True
 
     def hurry(self) -> None:
-        """Wait for first connections no longer: a round goes ahead without them, and what it wins is to be watched."""
+        """Stop waiting for first connections: a round goes ahead without them, and what it wins needs the watchdog."""
         self._hurried = True
         self._wake()
 
@@ -191,12 +191,12 @@ class AioMaintenance:
         self._wake()
 
     def _wake(self) -> None:
-        # Tasks of a loop that was closed under them come by here when they are thrown away.
+        # Tasks of a loop that was closed before they ended come here when they are garbage-collected.
         if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
             self._waiting.set_result(None)
 
     async def _wait_for(self, seconds: float) -> None:
-        """Sleep for that long at most, or until `_wake`."""
+        """Sleep for at most `seconds`, or until `_wake`."""
         self._waiting = waiting = self._loop.create_future()
         timer = self._loop.call_later(seconds, self._wake)
         try:
@@ -209,7 +209,7 @@ class AioMaintenance:
             await self._wait_for(deadline - self._clock())
 
     async def sleep(self, until: float) -> None:
-        """Keep house until that instant or an alarm.
+        """Do the maintenance's work until that instant or an alarm.
 
         Raises:
             Stopped: The client is being closed.
@@ -248,7 +248,7 @@ class AioMaintenance:
             async with asyncio.timeout(PATIENCE * self._connect_timeout):
                 await self._connect_link(node)
         except Exception as problem:
-            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways.
+            # The server at that address may answer anything, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
         finally:
             self._connecting.pop(node.index, None)

@@ -1,8 +1,8 @@
 """The transport of a client for asyncio: one connection per node, for all its tasks.
 
-Everything happens in the loop's thread. Who waits for a round sleeps on a future; the loop reads, and what it reads is
-handed out at once, see `dispatcher`. While several rounds are under way, what their tasks send in one turn of the loop
-goes out in one write per node.
+Everything happens in the loop's thread. A task that waits for a round sleeps on a future. The loop reads, and the
+transport hands out what it reads at once, see `dispatcher`. While several rounds are under way, everything that their
+tasks send in one turn of the loop goes out in one write per node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["AioTransport"]
 
 
 class _Gate:
-    """What a task sleeps on, with the one method of a lock that whoever wakes it calls."""
+    """A future that a task sleeps on, with the one method of a lock that wakes it."""
 
     __slots__ = ("future",)
 
@@ -43,7 +43,7 @@ class AioTransport(Dispatcher):
     """One connection per node.
 
     Attributes:
-        closed: Nobody may sleep any longer; only what `lasts` is still waited for.
+        closed: Whether sleeps have to end; only sleepers that `lasts` are still waited for.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AioTransport(Dispatcher):
         if not self._rounds:
             self._outbox.send(request)
             return
-        # Others are under way, and are likely to have been resumed in this turn of the loop too.
+        # Other rounds are under way, and their tasks are likely to be resumed in this turn of the loop too.
         self._outbox.put(request)
         if not self._flushing_soon:
             self._flushing_soon = True
@@ -108,19 +108,19 @@ class AioTransport(Dispatcher):
                 del self._asleep[sleeper]
 
     async def wait_for_round(self, request: Request, deadline: float, timeout: float) -> None:
-        """Return when the request's tally is decided, which it is at the deadline at the latest."""
+        """Return when the request's tally is decided, at the deadline at the latest."""
         self._rounds += 1
         try:
             await self.wait(request, deadline)
             if not request.done:
-                # A process that stood still finds the deadline over, and the answers unread.
+                # After a standstill of the process the deadline has passed, but answers may wait to be read.
                 self._look_for_suspects(await self._let_loop_read())
                 self._table.close(request, f"no answer within {timeout:g} s")
         finally:
             self._rounds -= 1
 
     async def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Return when everybody has voted in a round that was won, or at the deadline."""
+        """Return when all nodes have voted in a round that was won, or at the deadline."""
         self._begin_lingering(request, tally)
         await self.wait(request, deadline)
         self._end_lingering(request, tally)
@@ -142,14 +142,14 @@ class AioTransport(Dispatcher):
         self._receive(link, self._clock())
 
     async def _let_loop_read(self) -> float:
-        """Let the loop read all that has come until now; return this instant, for what follows may take long."""
+        """Let the loop read all that has come until now; return the instant of now, since reading may take long."""
         now = self._clock()
         await asyncio.sleep(0)  # It looks for what has come,
         await asyncio.sleep(0)  # and hands that out.
         return now
 
     async def tend(self) -> bool:
-        """Write what is left to be written, look for suspects; True while replies are owed to us."""
+        """Write what is left to be written, look for suspects; return True while nodes owe replies."""
         self._send_due()
         if not self._is_owed_replies():
             return False
@@ -166,12 +166,12 @@ class AioTransport(Dispatcher):
     # The end.
 
     def close(self) -> None:
-        """Let nobody sleep any longer."""
+        """End all sleeps, except those of sleepers that last."""
         self.closed = True
         for sleeper in list(self._asleep):
             sleeper.wake()
 
     def dispose(self) -> None:
-        """End all connections. Only after everybody has left."""
+        """End all connections. Only after all callers have left."""
         self._alarms.clear()
         self._discard_all()

@@ -1,7 +1,7 @@
 """Alarms: wake the sleepers of an event loop at their deadlines, with one timer for all.
 
-A round sets a deadline that it hardly ever meets. With a timer of the loop's each, setting and cancelling them would
-cost as much as the rest of a round.
+Hardly any round reaches its deadline. With one of the loop's timers for each round, setting and cancelling them would
+cost as much as the rest of the round.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from redsync._drivers.requests import Sleeper
 __all__ = ["Alarm", "Alarms"]
 
 Alarm: TypeAlias = list[Any]
-"""When, a number that tells alarms of one instant apart, and the sleeper; None in its place when it was dropped."""
+"""Its instant, a number that tells alarms of one instant apart, and the sleeper; None once the alarm was dropped."""
 
 _CROWD = 2000
-"""So many alarms at least are looked through for dropped ones: more than rounds that are over leave behind."""
+"""The least number of alarms that are searched for dropped ones: more than finished rounds leave behind."""
 
 
 class Alarms:
@@ -49,17 +49,17 @@ class Alarms:
 
     @staticmethod
     def drop(alarm: Alarm) -> None:
-        """Do not wake that sleeper any more; its entry goes when its time comes."""
+        """Do not wake that sleeper any more; its entry is removed when it is due."""
         alarm[2] = None
 
     def _sweep(self) -> None:
-        """Forget what was dropped, before so much of it has piled up again."""
+        """Remove dropped alarms, and set the number of alarms at which to do so next."""
         self._heap[:] = [alarm for alarm in self._heap if alarm[2] is not None]
         heapify(self._heap)
         self._crowd = max(_CROWD, 2 * len(self._heap))
 
     def clear(self) -> None:
-        """Wake nobody any more."""
+        """Drop all alarms."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
-"""Channels: the first words with a node, over a fresh connection of redis-py's, before a link takes its socket over.
+"""Channels: the handshake with a node, over a fresh connection of redis-py's, before a link takes over its socket.
 
-Nothing that a node says may cost more than so many bytes and seconds, whatever listens there.
+Whatever server listens there, its answers may cost only a bounded number of bytes and seconds.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ __all__ = ["Channel", "Talk", "pack", "reply_error"]
 T = TypeVar("T")
 
 Talk: TypeAlias = Generator[list[bytes], list[Any], T]
-"""A conversation with a node, whoever carries it: yields commands, gets their replies (errors as values), returns T."""
+"""A conversation with a node over any carrier: yields commands, gets their replies (errors as values), returns T."""
 
 
 def pack(*parts: bytes | str) -> bytes:
     """Return a command in RESP.
 
-    Never give hiredis numbers: for those it calls back into Python, where a signal's handler may raise, and then it
-    crashes the process (hiredis 3.5.0).
+    Never pass numbers to hiredis: for those it calls back into Python, where a signal's handler may raise, and then
+    hiredis crashes the process (3.5.0).
     """
     packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
     return packed
 
 
 class Channel:
-    """A fresh connection to a node, still blocking: for the first words, then it hands its socket over."""
+    """A fresh connection to a node, still blocking: used for the handshake, then a link takes its socket."""
 
     def __init__(self, connection: Any, timeout: float, until: float) -> None:
         """Begin to talk.
 
         Args:
             connection: The connection of redis-py's.
-            timeout: How long the node may be silent, in seconds.
-            until: When the talk must be over, on the monotonic clock.
+            timeout: How many seconds the node may be silent.
+            until: When the conversation must be over, on the monotonic clock.
         """
         self.connection: Final = connection
         self._timeout: Final = timeout
@@ -57,7 +57,7 @@ class Channel:
         return self.sock is not None
 
     def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands in one write and return their replies; errors are returned as values, pushes dropped."""
+        """Send commands in one write; return their replies, errors as values, without pushes."""
         if self.sock is None:
             return [self.call(command) for command in commands]
         self.sock.sendall(b"".join(commands))
@@ -107,12 +107,12 @@ class Channel:
             replies = self.ask(*commands)
 
     def close(self) -> None:
-        """Close it without a word."""
+        """Close it without telling the node."""
         self.connection.disconnect()
 
 
 def reply_error(error: RedisError) -> hiredis.ReplyError:
-    """Return what the node said as a value, with the error code that redis-py cut off the text."""
+    """Return a node's error as a value, with the error code that redis-py cut off the text."""
     code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
     name = code.get(type(error).__name__, "")
     text = str(error)

@@ -1,12 +1,12 @@
-"""The connection table: which link each node has, and what becomes of what a link leaves behind.
+"""The connection table: which link each node has, and what becomes of the requests that a broken link leaves.
 
-A link that breaks fails all it had pending; of those, what is owed to its node waits for the next link. While a node
+When a link breaks, all its pending requests fail; those that are owed to its node wait for the next link. While a node
 has a link, nothing is owed to it. Links are replaced one by one: None where there is no connection, so no caller ever
 waits for one.
 
-All of it is guarded by the transport's mutex, which is held for arithmetic only, never over a system call that may
-block. An interruption can come at any call. So whatever takes a request from one place to another first puts it there
-and then takes it away here, and can be done again: a vote counts once, and what is owed is kept once.
+The transport's mutex guards everything here. It is held for arithmetic only, never over a system call that may block.
+An interruption can come at any call. So code that moves a request first adds it to its new place and then removes it
+from the old one, and can be repeated: a vote counts once, and an owed request is kept once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ConnectionTable:
         by_fd: The links that are polled.
         plan: The links that take everything, their bit set, and the nodes that need a closer look; every node is in
             one of the two. Replaced as a whole.
-        recount_at: The instant at which the plan must be counted anew.
-        guard: The longest guard of a claim so far: a node that takes part in all claims remembers for as long as that.
+        recount_at: The instant at which the plan must be computed anew.
+        guard: The longest guard of a claim so far: a node that takes part in all claims must remember at least so long.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class ConnectionTable:
             clock: Returns the instant in seconds.
             mutex: Guards everything here.
             poller: Polls the links that have a descriptor; None if none has.
-            awaken: Lets whoever waits for a request look again.
-            on_broken: Told of each link that is given up.
-            on_refused: Called when something is to be sent again later, for somebody to see to it.
+            awaken: Wakes the thread or task that waits for a request, to look again.
+            on_broken: Called for each link that is given up.
+            on_refused: Called when a request is to be sent again later, so that the maintenance does so.
         """
         self._nodes: Final = nodes
         self._clock: Final = clock
@@ -79,9 +79,9 @@ class ConnectionTable:
     # Which link each node has.
 
     def install(self, link: Link) -> bool:
-        """Take a new link into use, with what is owed to its node noted and kept, ahead of any new claim.
+        """Take a new link into use, with the commands owed to its node recorded and kept ahead of any new claim.
 
-        Returns whether anything was owed. Called by threads that connect, in which no signal's handler ever runs.
+        Returns whether anything was owed. Called by connecting threads, in which no signal's handler ever runs.
         """
         index, now = link.node.index, self._clock()
         with self._mutex:
@@ -91,7 +91,8 @@ class ConnectionTable:
                 link.pending.extend(owed)
                 parts = [request.data for request in owed]
                 try:
-                    # At once, for a link with a socket limits what it keeps; else one by one, for each is a call.
+                    # In one piece, because a link with a socket limits what it keeps; else one by one, because each is
+                    # a call.
                     for data in parts if link.calls else [b"".join(parts)]:
                         link.keep(data)
                 except OSError as error:
@@ -106,15 +107,15 @@ class ConnectionTable:
         return bool(owed)
 
     def discard(self, link: Link, reason: str, *, orderly: bool = False) -> None:
-        """Stop using a link. May be called by several threads and again: each pending request is settled once.
+        """Stop using a link. Several threads may call it, even repeatedly: each pending request is settled once.
 
-        What was written to it is dead, for what is owed goes to the next one; unless it is ended in an `orderly` way.
+        Bytes written to it are dropped, because the next link gets what is owed; unless the end is `orderly`.
         """
         link.broken = link.broken or reason
         node, now = link.node, self._clock()
         with self._mutex:
             self._settle(link, link.broken, now)
-            # Last: after an interruption above, the link is still found here, and to be discarded again.
+            # Last, so that after an interruption above the link is still found here, and discarded again.
             first = self.links[node.index] is link
             if first:
                 if link.tag is not None and link.tag not in node.former:
@@ -129,16 +130,16 @@ class ConnectionTable:
                 link.reset()
             self._on_broken(node, link.broken)
         if newer is not None:
-            # Who flushes may still have been writing to this link when the next one was installed, with all that was
-            # owed until then. It has got nothing else yet, for that flush has not ended; later it would be too late:
-            # a release that comes behind its owner's next claim would end that.
+            # The flushing thread may still have been writing to this link when the next one was installed with all that
+            # was owed until then. The next link has got nothing else yet, because that flush has not ended. Later would
+            # be too late: a release that comes behind its owner's next claim would end that claim.
             self.discard(newer, "is owed what was lost with the connection before")
 
     def _settle(self, link: Link, reason: str, now: float) -> None:
-        """Miss all that is pending on a link."""
+        """Settle all requests pending on a link as missed by its node."""
         fileno, node, pending = link.fileno, link.node, link.pending
         if self._poller is not None and self.by_fd.get(fileno) is link:
-            with expected(KeyError, OSError):  # An interruption came between the two, and this is the second time.
+            with expected(KeyError, OSError):  # An interruption came between the two, and this is the second try.
                 self._poller.unregister(fileno)
             del self.by_fd[fileno]
         if pending:
@@ -179,19 +180,19 @@ class ConnectionTable:
     # What becomes of a request; with the mutex held.
 
     def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
-        """Note that a node does not get a request now."""
+        """Record that a node does not get a request now."""
         self.fail(node, request, reason)
         self._owed[node.index].add(request, node.bit, now)
 
     def retry(self, link: Link, request: Request, now: float) -> None:
-        """Note that a node refused to execute what it must get."""
+        """Record that a node refused to execute a request that it must get."""
         idle = link.again.at == math.inf
         link.again.add(request, now)
         if idle and link.again.at != math.inf:
             self._on_refused()
 
     def fail(self, node: Node, request: Request, reason: str) -> None:
-        """Let a node's vote fail."""
+        """Count a node's vote as failed."""
         tally = request.tally
         if tally is None:
             return
@@ -199,13 +200,13 @@ class ConnectionTable:
         if tally.verdict is _PENDING and None not in tally.choices:
             # An interruption came between the last vote and the verdict.
             tally.close(reason)
-        # Not only if this vote decided it: an interruption may have come between the verdict and this.
+        # Even if this vote did not decide it: an interruption may have come between the verdict and this line.
         if not tally.open:
             request.done = True
             self._awaken(request)
 
     def close(self, request: Request, reason: str) -> None:
-        """Let who has not voted fail, so that the request's tally is decided; without the mutex."""
+        """Count missing votes as failed, so that the request's tally is decided; without the mutex."""
         with self._mutex:
             if request.tally is not None:
                 request.tally.close(reason)

@@ -1,7 +1,7 @@
 """The dispatcher hands replies to the rounds that wait for them: what the transports of both drivers have in common.
 
 `mutex` guards tallies, wake-ups, who flushes, what is owed, and the connection table. It is held for arithmetic only,
-never over a system call. Where all is done in one thread it is never contended, and costs nothing.
+never over a system call. With a single thread it is never contended, and costs nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from redsync._drivers.wakeups import Wakeups
 __all__ = ["Dispatcher"]
 
 _MOST_MESSAGES = 20_000
-"""Wake-ups that a node may send in a second: two for each of ten thousand waiters."""
+"""Wake-ups that a node may send in one second: two for each of ten thousand waiters."""
 
 _NODES_FAULTS = OSError, hiredis.HiredisError, TypeError, IndexError
-"""What reading a link raises for which the node is to blame."""
+"""Errors from reading a link for which the node is to blame."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
@@ -74,7 +74,7 @@ class Dispatcher:
         self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
     def _receive(self, link: Link, now: float) -> None:
-        """Read one link and hand out what has come; by one thread at a time."""
+        """Read one link and hand out what has come; only one thread at a time may call it."""
         again = False
         try:
             try:
@@ -89,16 +89,17 @@ class Dispatcher:
                 return
             link.feed(data)
             with self._mutex:
-                # Who breaks a link says so before it begins to miss what is pending: these replies belong to some of
-                # that, not to what is left, or to what is appended by one who has not noticed yet.
+                # A thread that breaks a link sets `broken` before it settles the pending requests as missed. These
+                # replies belong to some of those: not to the requests that are left, nor to those that another thread
+                # appends unaware of the break.
                 if link.broken is None:
                     again = self._hand_out(link, now, len(data))
             if link.broken is not None:
                 self._table.discard(link, link.broken)
         except BaseException as error:
-            # First of all, and by a mere assignment: what follows may be interrupted, too.
+            # First, and by a mere assignment, because what follows may be interrupted too.
             before, link.broken = link.broken, link.broken or HALF_READ
-            # Of no known type: a map with a list for a key, a message whose channel is none.
+            # TypeError comes from odd replies: a map with a list for a key, a message whose channel is none.
             if not isinstance(error, _NODES_FAULTS) or is_interruption(error):
                 self._table.discard(link, link.broken)
                 raise
@@ -111,16 +112,16 @@ class Dispatcher:
     def _hand_out(self, link: Link, now: float, size: int) -> bool:
         """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
-        Only whole answers to commands tell that a node is well: one that wakes waiters, or sends a byte now and then,
-        may owe its answers for ever.
+        Only whole answers to commands show that a node is well: a node that wakes waiters, or sends a byte now and
+        then, may owe its answers for ever.
 
         Args:
             link: The link that was read.
             now: The instant.
-            size: How much has been read.
+            size: How many bytes have been read.
 
         Returns:
-            Whether something is to be sent again.
+            Whether a request is to be sent again.
         """
         pending, gets, index = link.pending, link.gets, link.index
         again = False
@@ -133,7 +134,7 @@ class Dispatcher:
                 self._note_message(link, now)
                 size = 0
                 continue
-            # Taken away only when it is settled: after an interruption it is still there to be missed.
+            # Removed only when it is settled, so that after an interruption it is still there and can be missed.
             request = pending[0]
             if kind is _ERROR:
                 again |= self._hand_out_error(link, request, str(reply), now)
@@ -148,7 +149,8 @@ class Dispatcher:
                         if request.gate is not None:
                             request.wake()
                     elif ended is None:
-                        # A proxy that lost an answer, or sent one twice: all that follows may be for somebody else.
+                        # A proxy may have lost an answer, or sent one twice: all later replies may belong to other
+                        # requests.
                         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
             pending.popleft()
         self._note_progress(link, size if request is None else None, now)
@@ -158,7 +160,7 @@ class Dispatcher:
         return again
 
     def _note_progress(self, link: Link, unfinished: int | None, now: float) -> None:
-        """Note how much has been read of an answer that has not ended; None: there were whole ones."""
+        """Record how many bytes of an unfinished answer were read; None if whole answers were read."""
         if unfinished is not None:
             link.unfinished += unfinished
             if link.unfinished > MOST_BYTES:
@@ -166,7 +168,7 @@ class Dispatcher:
             return
         link.since, link.unfinished = now, 0
         if link.suspect and not link.pending:
-            # Not before it has caught up: else one that answers a command a second would be sent all of them.
+            # Only once it has caught up: else a node that answers one command a second would be sent all of them.
             link.suspect = False
             self._table.recount_at = now
 
@@ -197,7 +199,7 @@ class Dispatcher:
         return False
 
     def _overtake(self, link: Link, request: Request, now: float) -> None:
-        """Drop what was to be sent again before a command that was executed; of what is owed, only the same claim's."""
+        """Drop requests to be sent again that precede an executed command; of owed ones, only the same claim's."""
         bit, claim = link.node.bit, request.claim
         link.healing = [
             earlier
@@ -207,7 +209,7 @@ class Dispatcher:
         link.again.settle(request, now)
 
     def _send_due(self) -> None:
-        """Send again what it is time for."""
+        """Send again the requests that are due."""
         now = self._clock()
         for link in self.links:
             if link is not None and link.again.at <= now:
@@ -217,18 +219,18 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float:
-        """The instant at which something is to be sent again that a node refused to execute."""
+        """The instant at which the next request is to be sent again that a node refused to execute."""
         return min([link.again.at for link in self.links if link is not None], default=math.inf)
 
     def _look_for_suspects(self, now: float | None = None) -> None:
-        """Find links that have owed replies for too long, at the instant since which the sockets have been read."""
+        """Find links that have owed replies for too long; `now`: an instant after which the sockets were read."""
         now = self._clock() if now is None else now
         self._look_at = now + self._node_timeout / 4
         for link in self.links:
             if link is None:
                 continue
             if link.broken is not None:
-                # Who broke it was interrupted before it could discard it.
+                # The thread that broke it was interrupted before it could discard it.
                 self._table.discard(link, link.broken)
             if not link.pending:
                 continue
@@ -240,22 +242,23 @@ class Dispatcher:
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > GIVE_UP:
-                # What the node owes an answer to is lost or late; of it, releases are owed to the next connection.
+                # The unanswered commands are lost or late; those that the node must get are owed to the next
+                # connection.
                 self._table.discard(link, f"no answer for {silence:.0f} s")
 
     def _begin_lingering(self, request: Request, tally: Tally) -> None:
-        """Let a request that was done be done once more, when everybody has voted."""
+        """Make a request that was done wait on, until all nodes have voted."""
         with self._mutex:
             request.done = not tally.open
 
     def _end_lingering(self, request: Request, tally: Tally) -> None:
-        """Let a tally change no more: its protocol is going to read it."""
+        """Freeze a tally: its protocol is going to read it."""
         with self._mutex:
             request.done = True
             tally.freeze()
 
     def reconsider(self) -> None:
-        """Look again at who takes part in what: what is known of a node's memory has changed."""
+        """Compute again which nodes take part in what: what is known of a node's memory has changed."""
         with self._mutex:
             self._table.recount_at = 0.0
 

@@ -1,4 +1,4 @@
-"""Greetings: what a client says on a new connection before anything else goes over it, whoever carries it."""
+"""Greetings: the first commands on a new connection, before any others, over any carrier."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ INITIALIZE: Final = Script.load("node_initialize")
 
 
 def greet(*, raw: bool) -> Talk[NodeInfo]:
-    """Settle since when a node remembers, and ask it who it is.
+    """Settle since when a node remembers, and return what it says of itself.
 
-    No command may go over a connection that did not begin so: the server may be another process than the last one.
+    Every connection must begin so: the server may be another process than the last one.
 
     Args:
-        raw: There is a real connection; fakeredis tells nothing of itself.
+        raw: Whether there is a real connection; fakeredis tells nothing of itself.
     """
     version, uptime, run_id = "fakeredis", None, None
     if raw:
@@ -50,13 +50,13 @@ def greet(*, raw: bool) -> Talk[NodeInfo]:
 def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     """End the connections to a node that were given up, and ask for the number of this one; after `greet`.
 
-    What was sent over them and has not arrived, or was not read yet, is not executed any more then. A node or proxy may
-    refuse both, or know neither: exclusion does not rest on them, see `docs/operate/settings.md`.
+    From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node or
+    proxy may refuse both commands, or know neither: exclusion does not rest on them, see `docs/operate/settings.md`.
 
     Returns what `Node.former` keeps; None if the node does not tell.
 
     Raises:
-        ConnectionError: The node is busy: it must be asked again before anything is sent. Else a former connection
+        ConnectionError: The node is busy, and must be asked again before anything is sent. Else a former connection
             would live on, or this one could not be ended later.
     """
     process, former = node.info.run_id if node.info is not None else None, node.former
@@ -74,10 +74,10 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
 
 
 def load_scripts() -> Talk[None]:
-    """Give a node the scripts that it lacks, before their first use; one that refuses them gets them when needed.
+    """Load the scripts that a node lacks, before their first use; a node that refuses them gets them when needed.
 
-    The question spares most connections 130 kB, and the node the half of a millisecond that it takes to hash them. A
-    node that refuses to answer gets all of them.
+    Asking first spares most connections 130 kB, and the node the 0.5 ms that hashing them takes. A node that refuses to
+    answer the question gets all scripts.
     """
     question, loads = _scripts()
     (known,) = yield [question]
@@ -89,14 +89,14 @@ def load_scripts() -> Talk[None]:
 
 @functools.cache
 def _scripts() -> tuple[bytes, list[bytes]]:
-    """Return what asks which of the scripts a node has, and what loads each."""
+    """Return the command that asks which scripts a node has, and the commands that load each."""
     shipped = Script.shipped()
     question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
 def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:
-    """Ask for the messages of a channel on this very connection; False if the node can't or does not allow it."""
+    """Subscribe this very connection to a channel; return False if the node can't or does not allow it."""
     if not raw:
         return False
     # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.

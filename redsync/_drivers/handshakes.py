@@ -1,7 +1,7 @@
-"""Handshakes: what redis-py reads while it connects and authenticates, within the bounds of all replies.
+"""Handshakes: bounds on what redis-py reads while it connects and authenticates, the same as for all replies.
 
-Its own parsers make room for whatever a node announces, and wait for as long as a byte comes now and then. These are
-the same parsers, with another reader and an end.
+redis-py's own parsers allocate memory for whatever a node announces, and wait as long as a byte comes now and then.
+These are the same parsers, with a bounded reader and a deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redsync._core.replies import BoundedReader
 __all__ = ["PATIENCE", "AioParser", "Parser", "parser_for"]
 
 PATIENCE = 2
-"""For how many of its timeouts a connection may take until it can be used."""
+"""How many of its timeouts a connection may take until it can be used."""
 
 
 class Parser(_HiredisParser):
@@ -30,10 +30,10 @@ class Parser(_HiredisParser):
         self._until = time.monotonic() + PATIENCE * connection.socket_timeout
 
     def read_from_socket(self, *args: Any, **kwargs: Any) -> Any:
-        """Read what has come, unless it is too late.
+        """Read what has come, unless the deadline has passed.
 
         Raises:
-            TimeoutError: It is.
+            TimeoutError: The deadline has passed.
         """
         if time.monotonic() > self._until:
             raise TimeoutError("did not end the handshake in time")
@@ -41,7 +41,7 @@ class Parser(_HiredisParser):
 
 
 class AioParser(_AsyncHiredisParser):
-    """For connections of an event loop, where the whole connect has a timeout anyway."""
+    """For connections of an event loop, where the connect as a whole has a timeout anyway."""
 
     def on_connect(self, connection: Any) -> None:
         """Begin to read."""

@@ -1,7 +1,7 @@
-"""Interruptions: what a signal's handler raises in the middle of our work, and what that costs.
+"""Interruptions: errors that a signal's handler raises in the middle of the driver's work, and their cost.
 
-A connection on which a command or a reply is in doubt is given up, though its node is well: it is connected again at
-once, which is no news to anybody.
+The client gives up a connection on which a command or a reply is in doubt, although its node is well. It connects the
+node again at once, and reports no change of the node's state.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ HALF_SENT: Final = "an interruption left a command half sent"
 HALF_READ: Final = "an interruption left replies half handed out"
 
 INTERRUPTED: Final = frozenset({HALF_SENT, HALF_READ})
-"""Why connections were given up whose nodes are well."""
+"""The reasons for which a connection is given up although its node is well."""

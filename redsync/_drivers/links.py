@@ -1,8 +1,8 @@
 """Links: one connection of a client to one node, non-blocking and pipelined.
 
-A link knows bytes and the order of replies: `pending` holds, oldest first, what was sent and is not answered. The n-th
-reply belongs to the n-th command, whatever pushes come in between. That pairing must never slip, so whoever is
-interrupted between noting a command and sending it breaks the link rather than leaving it in doubt.
+A link knows bytes and the order of replies: `pending` holds, oldest first, the requests that were sent and are not
+answered. The n-th reply belongs to the n-th command, whatever pushes come in between. That pairing must never slip, so
+a thread that is interrupted between recording a command and sending it breaks the link.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from redsync._drivers.retries import Retries
 __all__ = ["BACKLOG_LIMIT", "GIVE_UP", "CallLink", "Link", "SocketLink", "bound_silence", "let_reset", "make_link"]
 
 GIVE_UP = 10.0
-"""Seconds of silence after which a connection is replaced: the node may be back where the connection is not."""
+"""Seconds of silence after which a connection is replaced: the node may be well again although the connection is
+dead.
+"""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -40,10 +42,10 @@ _NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
 _RECORDS = 4
-"""Records of TLS that are read at once."""
+"""The number of TLS records that are read at once."""
 
 BACKLOG_LIMIT = 4 << 20
-"""Bytes that may wait for a node that does not read: a hung node gets nothing but releases, this is plenty."""
+"""Bytes that may wait for a node that does not read: plenty, because a hung node gets nothing but releases."""
 
 
 class Link(ABC):
@@ -51,24 +53,25 @@ class Link(ABC):
 
     Attributes:
         node: The node at the other end.
-        pending: What was sent and is not answered, oldest first. Appended to by the one thread that flushes the outbox,
-            taken from by the one that reads.
-        since: When the node last gave a whole answer, or was sent something after it owed nothing, seconds on the
+        pending: The requests that were sent and are not answered, oldest first. The one thread that flushes the outbox
+            appends to it, the one that reads takes from it.
+        since: When the node last gave a whole answer, or was sent something after it owed nothing, in seconds on the
             client's clock.
-        unfinished: How many bytes of an answer have come that is not whole yet, about.
-        messages: How many wake-ups have come since `counted_at`, on the client's clock, about.
-        suspect: It owes replies for longer than the node timeout, and has not caught up yet.
+        unfinished: About how many bytes have come of an answer that is not whole yet.
+        messages: About how many wake-ups have come since `counted_at`, an instant of the client's clock.
+        suspect: Whether the node owed replies for longer than the node timeout, and has not caught up yet.
         broken: Why it can't be used any more; None while it can.
         backlog: Whether bytes wait for the node to read.
-        healing: What was answered by NOSCRIPT and is about to be sent again, unless something later is executed first.
-        again: What the node must get, but has answered by an error; sent again later.
+        healing: Requests that the node answered by NOSCRIPT; they are about to be sent again, unless a later one is
+            executed first.
+        again: Requests that the node must get, but has answered by an error; they are sent again later.
         swift: The one thread that flushes the outbox may `send` to it without a lock, whole batches at once, while
             there is no backlog.
-        instant: It answers in the very call that writes to it, and is read then; nothing polls it.
-        calls: Each `write` is one command.
+        instant: Whether it answers in the very call that writes to it, and is read then; nothing polls it.
+        calls: Whether each `write` is one command.
         tag: The server process at the other end, and its number for this connection; None if it tells none.
-        read: Returns what has arrived, for `feed`: something empty if the node closed; None, or BlockingIOError, if
-            nothing has.
+        read: Returns what has arrived, for `feed`: something empty if the node closed the connection; returns None, or
+            raises BlockingIOError, if nothing has.
         feed: Takes what `read` returned.
         gets: Returns the next complete reply of what was fed, NOTHING if there is none.
     """
@@ -100,7 +103,7 @@ class Link(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Send, or keep for later what the node does not take now; raises OSError when the link is broken."""
+        """Send data; keep for later what the node does not take now. Raises OSError when the link is broken."""
 
     @abstractmethod
     def keep(self, data: bytes) -> None:
@@ -108,14 +111,14 @@ class Link(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send what was kept, as far as the node takes it."""
+        """Send the kept bytes, as far as the node takes them."""
 
     @abstractmethod
     def shut(self) -> None:
-        """End the connection; what was written still reaches the node. The socket closes with its last user."""
+        """End the connection; written bytes still reach the node. The socket closes with its last user."""
 
     def reset(self) -> None:
-        """Give the connection up: what was written and has not left this machine never will."""
+        """Give the connection up: written bytes that have not left this machine never will."""
         self.shut()
 
     @abstractmethod
@@ -126,7 +129,7 @@ class Link(ABC):
 class SocketLink(Link):
     """A link over a real socket.
 
-    It is never part of a cycle of references: so its descriptor is free as soon as its last user has left, and not only
+    It is never part of a reference cycle, so its descriptor is closed as soon as its last user has left, and not only
     when garbage is collected.
 
     Attributes:
@@ -171,7 +174,7 @@ class SocketLink(Link):
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        # What a new link begins with is owed to its node, however much that is.
+        # A new link begins with the commands that its node is owed, however many these are.
         if self._kept and len(self._kept) + len(data) > BACKLOG_LIMIT:
             raise ConnectionError(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
         self._kept += data
@@ -190,17 +193,17 @@ class SocketLink(Link):
             self.backlog = False
 
     def shut(self) -> None:
-        # Not close(): another thread may be about to read, and the number of a closed descriptor is soon another's.
+        # close() is unsafe: another thread may be about to read, and the number of a closed descriptor is soon reused.
         with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(2)
 
     def reset(self) -> None:
-        # After a mere shutdown the kernel would go on for minutes to send what the node has not acknowledged. It ends
-        # the copy that the child of a fork may have.
+        # After a mere shutdown the kernel would go on for minutes to send what the node has not acknowledged. The reset
+        # ends the copy that a forked child may have, too.
         let_reset(self._sock)
         self.shut()
         with expected(OSError), socket.socket() as blank:
-            # Closes it at once, but another thread may be about to use the descriptor: it stays ours.
+            # This closes the socket at once, but keeps the descriptor, which another thread may be about to use.
             os.dup2(blank.fileno(), self._sock.fileno(), inheritable=False)
 
     def forget(self) -> None:
@@ -217,9 +220,9 @@ class TlsLink(SocketLink):
 
     swift = False
 
-    def read(self) -> bytes | None:  # A method, for an attribute would be a cycle.
-        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it. What is left in
-        # the system is seen, and so a node that never stops sending holds nobody here.
+    def read(self) -> bytes | None:  # A method, because an attribute would be a cycle.
+        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it. A poll does see
+        # what is left in the system, so a node that never stops sending does not keep the thread here.
         parts = []
         with self._lock:
             try:
@@ -260,7 +263,7 @@ class CallLink(Link):
         self.write(data)
 
     def flush(self) -> None:
-        """There is never anything left to send."""
+        """Do nothing: there is never anything left to send."""
 
     def _answered(self) -> object:
         return self._answers or None
@@ -273,20 +276,20 @@ class CallLink(Link):
 
 
 def bound_silence(sock: Any) -> None:
-    """Let the kernel give up a connection by itself whose data is not acknowledged for too long, where it can."""
+    """Make the kernel give up a connection whose data is not acknowledged for too long, where it can."""
     if _USER_TIMEOUT is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         with expected(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(GIVE_UP * 1000))
 
 
 def let_reset(sock: Any) -> None:
-    """Let the kernel forget what was written to a socket when it is closed."""
+    """Make the kernel drop unsent and unacknowledged bytes when the socket is closed."""
     with expected(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def _ignore(_: object) -> None:
-    """The answers are there already."""
+    """Do nothing: the answers are there already."""
 
 
 def make_link(node: Node, channel: Channel) -> Link:

@@ -1,10 +1,10 @@
-"""The maintenance: one thread per client that does what nobody waits for.
+"""The maintenance: one thread per client that does the work that no caller waits for.
 
-It runs the watchdog protocol, and while that sleeps: connects nodes again with growing pauses, reads the stragglers'
-replies when no caller does, notices connections that were closed while idle, and tells of nodes whose state changed.
+It runs the watchdog protocol. While the watchdog sleeps, it connects nodes again with growing pauses, reads late
+replies when no caller does, notices connections that were closed while idle, and reports nodes whose state changed.
 
-A connect may block for as long as its timeout, and renewals must not wait for it: each is made by a thread of its own
-that lives for just that long, one at a time per node.
+A connect may block for as long as its timeout, and renewals must not wait for it. So each connect has a thread of its
+own that ends with it, one at a time per node.
 
 State here is written by the maintenance thread, except where a comment names the lock.
 """
@@ -60,7 +60,7 @@ class Maintenance:
 
     Attributes:
         transport: The client's transport.
-        on_abandoned: What the thread does when nobody can use the client any more.
+        on_abandoned: Called by the thread when nobody can use the client any more.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Maintenance:
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
-        # Guards what is below, which connecting threads write and a new client waits for.
+        # Guards the attributes below, which connecting threads write and a new client waits for.
         self._settled: Final = threading.Condition()
         self._connecting: Final[dict[int, threading.Thread]] = {}
         self._overdue_at: Final[dict[int, float]] = {}
@@ -142,20 +142,20 @@ class Maintenance:
                     self.on_abandoned()
                 return
             except Exception:
-                # A hold must not be lost because something else went wrong: say so, and go on with a new watchdog.
+                # A hold must not be lost because something else went wrong: log it, and go on with a new watchdog.
                 watchdog_log.exception("the watchdog failed and starts again; please report this")
                 time.sleep(PAUSE_AFTER_FAILURE)
 
     def stop(self) -> None:
-        """End the thread and all connections; may be interrupted, and is then done again."""
+        """End the thread and all connections; after an interruption it is called again."""
         self._stopping = True
         self._waker.wake()
-        # What was not started, as there were no more threads or an interruption came first, can't be waited for.
+        # A thread that was not started can't be joined: there were no more threads, or an interruption came first.
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join()
         with self._settled:
             connecting = list(self._connecting.values())
-        # Not for longer: a node may be silent for as long as it likes. What connects later is closed at once.
+        # Not for longer, because a node may be silent for ever. A connection that is made later is closed at once.
         deadline = self._clock() + min(2 * self._connect_timeout, _LAST_CONNECTIONS)
         for thread in connecting:
             if thread.is_alive():
@@ -167,20 +167,20 @@ class Maintenance:
         self._waker.close()
 
     def settle(self) -> None:
-        """Wait for what nodes still have to answer, for a moment.
+        """Wait a moment for replies that nodes still owe.
 
-        Undo commands may be on their way; a socket closed over unread replies would reset, and take them with it.
+        Rollbacks may be on their way. Closing a socket with unread replies resets the connection and would lose them.
         """
         deadline = self._clock() + self._node_timeout
         while not self._disposing and self.transport.tend() and self._clock() < deadline:
             time.sleep(0.0005)
 
     def await_interrupted(self, timeout: float) -> None:
-        """Wait until the nodes are connected again that an interruption has cost their connections."""
+        """Wait until nodes are connected again that lost their connection by an interruption."""
         self.await_connections([node for node in self._nodes if node.excuse in INTERRUPTED], timeout)
 
     def await_connections(self, nodes: Sequence[Node], timeout: float) -> None:
-        """Connect these nodes, and wait for that as many seconds at most."""
+        """Connect these nodes, and wait for that at most `timeout` seconds."""
         deadline = self._clock() + timeout
         with self._settled:
             while not all(node.connected for node in nodes) and (left := deadline - self._clock()) > 0:
@@ -189,7 +189,7 @@ class Maintenance:
                 self._settled.wait(min(left, max(self._next_try() - self._clock(), 0.01)))
 
     def join(self, timeout: float) -> None:
-        """Wait until the thread has ended, for that many seconds at most; unless it is the one that waits."""
+        """Wait at most `timeout` seconds for the end of the thread, unless it is the calling one."""
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -203,7 +203,7 @@ class Maintenance:
         self._waker.wake()
 
     def release_waiters(self) -> None:
-        """Let nobody sleep any longer."""
+        """End all sleeps, except those of sleepers that last."""
         self.transport.close()
 
     def forget(self) -> None:
@@ -221,7 +221,7 @@ class Maintenance:
         self._waker.wake()
 
     def sleep(self, until: float) -> None:
-        """Keep house until that instant or an alarm.
+        """Do the maintenance's work until that instant or an alarm.
 
         Raises:
             Stopped: The client is being closed.
@@ -248,7 +248,7 @@ class Maintenance:
             self._waker.drain()
 
     def _initialize_first(self) -> None:
-        """Initialize new nodes in the new client's own thread: its first claims wait for that, but not for long."""
+        """Initialize new nodes, in the thread that makes the client: its first claims wait a short time for that."""
         transport, registry = self.transport, self._registry
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
@@ -270,7 +270,7 @@ class Maintenance:
         return self._registry.statuses()
 
     def _on_broken(self, node: Node, reason: str) -> None:
-        """The transport lost its link to a node; called from whatever thread noticed."""
+        """Record that the transport lost its link to a node; called from the thread that noticed."""
         self._registry.note_broken(node, reason)
         self._waker.wake()
 
@@ -293,16 +293,16 @@ class Maintenance:
                 self._overdue_at[node.index] = self._clock() + PATIENCE * self._connect_timeout
                 try:
                     thread.start()
-                except RuntimeError as error:  # No more threads to be had, or the interpreter is shutting down.
+                except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
                     if is_interruption(error):
                         raise
                     del self._connecting[node.index]
                     self._registry.note_tried(node, describe_error(error))
 
     def _note_overdue(self) -> None:
-        """Count as tried the nodes that make a thread wait beyond all timeouts.
+        """Count nodes as tried whose connecting thread waits beyond all timeouts.
 
-        Those timeouts begin anew with each byte of a TLS handshake, and do not hold for the resolver.
+        These timeouts begin anew with each byte of a TLS handshake, and do not bound the resolver.
         """
         now = self._clock()
         for index in self._connecting:
@@ -317,11 +317,12 @@ class Maintenance:
         try:
             self._connect_link(node)
         except BaseException as problem:
-            # Whatever listens there may answer anything, and a handshake with nonsense fails in many ways. Also if the
-            # application, asked for a password, calls `sys.exit()`: else the node would never be tried again.
+            # The server at that address may answer anything, and a handshake with nonsense fails in many ways. This
+            # also catches `sys.exit()` by the application that is asked for a password: else the node would never be
+            # tried again.
             error = describe_error(problem)
         with self._settled:
-            # When the client is closed, that is what broke it off, and no news of the node.
+            # If the client is being closed, that ended the try, which says nothing about the node.
             if not self._stopping:
                 self._registry.note_tried(node, error)
             del self._connecting[node.index]

@@ -1,8 +1,9 @@
-"""The node registry: what a client knows of its nodes beyond their links, whoever connects them.
+"""The node registry: what a client knows of its nodes beyond their links, for both drivers.
 
-When to try one again, whether two of them are one server, whether one forgot what it knew (see `memory`), and whose
-state has changed.
-`guard` guards what several threads write; where all is done in one thread it is never contended.
+It knows when to try a node again, whether two nodes are one server, whether a node lost its memory (see `memory`), and
+which node's state has changed.
+
+`guard` guards what several threads write; with a single thread it is never contended.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ __all__ = ["NodeRegistry"]
 log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries to connect a node: it counts again at most this long after it is back."""
+"""Seconds between two tries to connect a node, at least and at most: so soon a node counts again that is back."""
 
 _LOOK_AGAIN = 0.02
-"""Seconds between two looks at nodes that others may be about to initialize."""
+"""Seconds between two looks at nodes that other clients may be about to initialize."""
 
 _ASK_AGAIN = 1.0
-"""Seconds after which a node is asked again that has not said what it remembers."""
+"""Seconds after which the client asks a node again that has not said what it remembers."""
 
 _SETTLED = 1.0
-"""Seconds that a connection must have lasted for its end to be followed by a new one without a pause."""
+"""Seconds that a connection must have lasted, or the next try to connect waits for a pause."""
 
 
 class Linked(Protocol):
-    """A connection to a node, as far as it matters here: `suspect` if the node owes replies for too long."""
+    """A connection to a node, as the registry sees it: `suspect` if the node owes replies for too long."""
 
     @property
     def suspect(self) -> bool: ...
@@ -53,7 +54,7 @@ class Transport(Protocol):
     def links(self) -> Sequence[Linked | None]: ...
 
     def reconsider(self) -> None:
-        """Look again at who takes part in what."""
+        """Compute again which nodes take part in what."""
         ...
 
 
@@ -90,7 +91,7 @@ class NodeRegistry:
         self._random: Final = random
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
-        # Which nodes have said who they are, in a try to connect that has not ended yet.
+        # Nodes that have said who they are, in a try to connect that has not ended yet.
         self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(nodes)
         self._retry_at: Final = [0.0] * len(nodes)
@@ -99,16 +100,16 @@ class NodeRegistry:
         self._patient_until: float | None = None
         self.initialize_at = float("inf")
         self._not_before = 0.0
-        # The question that was asked last, what nodes were taken for when it was asked, and who has answered it.
+        # The latest question, what nodes were taken for when it was asked, and which nodes have answered it.
         self._asking: tuple[bytes, Request] | None = None
         self._taken_for: list[Birth | None] = []
         self._answered: set[int] = set()
-        # What their records were at first: an original one of later is of somebody who took an emptied node for new.
+        # The nodes' first records. A later original one was written by a client that took an emptied node for new.
         self._marks: Final[dict[int, bytes]] = {}
         # Nodes that had the same mark when all had been asked once, and after that.
         self._steady: set[int] = set()
 
-    # Whom to connect when; all but `note_broken` with the guard held.
+    # Which nodes to connect when. All but `note_broken` are called with the guard held.
 
     def missing(self) -> list[int]:
         """Return which nodes lack a link."""
@@ -124,7 +125,7 @@ class NodeRegistry:
         return [self._nodes[i] for i in self.missing() if i not in connecting and self._retry_at[i] <= now]
 
     def put_off(self, node: Node, reason: str | None = None) -> None:
-        """Let some time pass before the next try, more with each failure."""
+        """Set the next try after a pause, which grows with each failure."""
         if reason is not None:
             node.last_error = node.excuse = reason
         failures = self._failures[node.index] = self._failures[node.index] + 1
@@ -132,7 +133,7 @@ class NodeRegistry:
         self._retry_at[node.index] = self._clock() + pause
 
     def note_tried(self, node: Node, error: str | None) -> None:
-        """Take note of what came of a try."""
+        """Record the outcome of a try."""
         if error is not None:
             self.put_off(node, error)
         node.connected = self._transport.links[node.index] is not None
@@ -141,13 +142,13 @@ class NodeRegistry:
         self.reported.add(node.index)
 
     def note_overdue(self, node: Node, reason: str) -> None:
-        """Take note that a try takes too long: nobody waits for what will come of it."""
+        """Record that a try takes too long: nobody waits for its outcome."""
         self.put_off(node, reason)
         node.tried = True
         self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
-        """Take note that the transport lost its link to a node."""
+        """Record that the transport lost its link to a node."""
         with self._guard:
             node.last_error = node.excuse = reason
             if node.connected:  # else it broke before the try to connect was over, which counts by itself
@@ -164,18 +165,18 @@ class NodeRegistry:
         return len(self.reported) == len(self._nodes)
 
     def has_quorum(self) -> bool:
-        """Whether so many nodes are connected that claims can be won."""
+        """Whether enough nodes are connected for claims to be won."""
         return sum(node.connected for node in self._nodes) >= len(self._nodes) // 2 + 1
 
     def may_be_first_use(self) -> bool:
-        """Whether nodes without a birth record may be new: then nothing is granted before everybody has been heard."""
+        """Whether nodes without a birth record may be new: then nothing is granted before all nodes are heard."""
         met = [node for node in self._nodes if node.info is not None]
         return self._restart_guard > 0 and any(node.birth is None or node.birth.kind == BLANK for node in met)
 
-    # Who they are.
+    # Their identity and memory.
 
     def meet(self, node: Node, info: NodeInfo) -> None:
-        """Take note of who a node says it is, and whether it may have lost its memory.
+        """Record what a node says of itself, and whether it may have lost its memory.
 
         Only nodes that are connected, or about to be, are compared. Servers may exchange their addresses (a floating
         IP, DNS), and what an absent node said at its last connect must not keep its successor out.
@@ -202,10 +203,10 @@ class NodeRegistry:
         return node.index in self._meeting or self._transport.links[node.index] is not None
 
     def initialize(self, send: Callable[[Request], None]) -> Request | None:
-        """Settle what nodes remember whose birth records do not tell, one step after the other; see `memory`.
+        """Take the next step to settle what nodes without a telling birth record remember; see `memory`.
 
-        Returns what was sent, if there was something to send. Called when an answer may have come, and again at
-        `initialize_at`. A new client takes the first steps itself, and asks for no claim before.
+        Returns the request that was sent, if any. Called when an answer may have come, and again at `initialize_at`.
+        A new client takes the first steps in its own thread or task, and asks for no claim before.
         """
         if not self._restart_guard:
             return None
@@ -223,7 +224,7 @@ class NodeRegistry:
 
     def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Request:
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
-        # Who waits for it says for how long.
+        # The caller that waits for it sets the timeout.
         effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
         request = Request(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
         self._asking, self._taken_for = (step, request), [node.birth for node in self._nodes]
@@ -232,7 +233,7 @@ class NodeRegistry:
         return request
 
     def _question(self, now: float) -> tuple[bytes, tuple[bytes, ...]] | None:
-        """Return what to ask, and further arguments; None if no node that is connected is in need of it."""
+        """Return what to ask, and further arguments; None if no connected node needs it."""
         asked = [node for node in self._nodes if node.info is not None]
         if not [node for node in asked if node.connected and node.remembers_since == float("inf")]:
             self._seasoned = self._seasoned or any(node.remembers_since < float("inf") for node in asked)
@@ -261,7 +262,7 @@ class NodeRegistry:
         answered = len(self._answered)
         votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
         for node, choice, reply, before in votes:
-            # Unless something else has become known meanwhile.
+            # Skip answers of nodes of which something else has become known meanwhile.
             if choice is not Choice.GRANTED or node.index in self._answered or node.birth is not before:
                 continue
             self._answered.add(node.index)
@@ -279,7 +280,7 @@ class NodeRegistry:
         return len(self._answered) > answered
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
-        """Return what a node's record is worth to this client, which may have known the node before it was emptied."""
+        """Return the record to believe of a node; this client may have known the node before it was emptied."""
         if birth is None or birth.kind == BLANK:
             return birth
         first = self._marks.setdefault(node.index, birth.mark)
@@ -298,7 +299,7 @@ class NodeRegistry:
         return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
 
     def tell_changes(self) -> None:
-        """Log what has changed since the last time, and tell it."""
+        """Log the changes of state since the last call, and tell listeners."""
         now = self._clock()
         for node in self._nodes:
             change = node.change(now, self._is_suspect(node), self._restart_guard)

@@ -3,7 +3,7 @@
 redis-py makes and authenticates the connections, so that all its options work: URLs, TLS, unix sockets, ACL, credential
 providers, Sentinel. We take the pool's connection class and arguments, never a connection of the pool, and replace what
 would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the handshake the
-socket is ours.
+driver takes over the socket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 log = logging.getLogger("redsync.node")
 
 _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
-"""What a node says that does not remember for as long as a claim needs: for how long it does, ms; -1: it can't tell."""
+"""A node's answer if it remembers for less time than a claim needs: for how many ms, or -1 if it can't tell."""
 
 _DROPPED = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -50,11 +50,11 @@ _DROPPED = (
 _UNINTRODUCED = (
     {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
 )
-"""Keeps a connection from finding out what to call itself, which takes longer than all the rest."""
+"""Keeps a connection from working out its own description, which takes longer than everything else."""
 
 
 class _Once(Retry):
-    """No retries. Connections copy what they are given, which takes as long as to make them."""
+    """No retries. Connections copy their retry policy, which would take as long as making them: this returns itself."""
 
     def __deepcopy__(self, _memo: object) -> _Once:
         return self
@@ -65,7 +65,7 @@ class NodeInfo(NamedTuple):
 
     Attributes:
         run_id: Identity of the server's process, None if it does not tell (fakeredis).
-        version: For people, such as "valkey 9.1.2".
+        version: The server and its version for people, such as "valkey 9.1.2".
         uptime: Seconds since its start, None if it does not tell.
         pushes: Whether it wakes waiters by messages; else they poll.
         birth: Its birth record, None if it has none that was written under this process.
@@ -102,26 +102,26 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    Written by the thread that connects it and by a transport that loses it; every attribute is replaced as a whole, so
+    The thread that connects it and a transport that loses it write to it. Every attribute is replaced as a whole, so
     readers need no lock.
 
     Attributes:
         index: Its place in the client's list, and its bit in bit sets of nodes.
         address: `host:port` or a path.
         url: A URL that names it to another process; None if no URL can say how to connect.
-        unsaid: What no URL can say, empty if there is one.
+        unsaid: What no URL can say; empty if a URL can say everything.
         info: What it said at the last connect.
-        connected_at: When that was, seconds on the client's clock.
+        connected_at: When that was, in seconds on the client's clock.
         connected: Whether the client's transport is connected to it.
         excuse: Why it is not connected.
-        started_at: When its server started, seconds on the client's clock; minus infinity if it does not tell.
-        birth: Its birth record as last heard, None if it has none.
+        started_at: When its server started, in seconds on the client's clock; minus infinity if it does not tell.
+        birth: Its latest known birth record, None if it has none.
         remembers_since: Since when it has remembered all claims; infinity while its birth record does not tell. A new
-            claim needs one that has remembered for as long as its guard.
+            claim needs nodes that have remembered for at least the claim's guard.
         last_error: The last trouble, for people.
-        tried: Whether a connect has succeeded or failed yet; before, there is nothing to tell.
-        former: The connections that were given up, each by the server's process and its number there. The next one
-            begins by ending them.
+        tried: Whether a connect has succeeded or failed yet; before that there is no state to report.
+        former: The connections that were given up, each by the server's process and its number there. The next
+            connection begins by ending them.
     """
 
     def __init__(self, index: int, pool: Any, address: str, url: str | None, unsaid: str = "") -> None:
@@ -145,12 +145,12 @@ class Node:
 
     @property
     def home(self) -> str:
-        """Where its keys are: its address and the number of the database."""
+        """The place of its keys: its address and the number of the database."""
         return f"{self.address}/{self._pool.connection_kwargs.get('db') or 0}"
 
     @property
     def server(self) -> str | None:
-        """Which process and database it is, however it is spelled; None while it is not connected, or does not tell."""
+        """Its process and database, whatever its URL says; None while it is not connected, or does not tell."""
         if not self.connected or self.info is None or self.info.run_id is None:
             return None
         return f"{self.info.run_id}/{self._pool.connection_kwargs.get('db') or 0}"
@@ -161,10 +161,10 @@ class Node:
         self.excuse = "not connected yet"
 
     def make_connection(self, timeout: float) -> Any:
-        """Return a connection of redis-py's, with all of its options, that is not connected yet.
+        """Return a new connection of redis-py's, with all of its options, that is not connected yet.
 
         Args:
-            timeout: For connecting, and for each answer until then, in seconds.
+            timeout: Seconds for connecting, and for each answer until then.
         """
         kwargs = {key: value for key, value in self._pool.connection_kwargs.items() if key not in _DROPPED}
         kwargs.update(
@@ -181,13 +181,13 @@ class Node:
         if "maint_notifications_config" in kwargs:
             kwargs["maint_notifications_config"] = _NO_MAINTENANCE
         connection = self._pool.connection_class(**kwargs)
-        # It does not introduce itself as redis-py, which would have to be allowed by a word that servers before 7.2 do
-        # not know. By attributes, as the argument's name differs between versions of redis-py.
+        # Keep it from introducing itself as redis-py: that needs a permission whose name servers before 7.2 do not
+        # know. Set attributes, because the argument's name differs between versions of redis-py.
         connection.driver_info = connection.lib_name = connection.lib_version = None
         return connection
 
     def open(self, timeout: float) -> Channel:
-        """Connect and authenticate; blocks for at most some `timeout`s, and so does the channel, all in all.
+        """Connect and authenticate. This and the channel's use block for at most some `timeout`s in all.
 
         Raises:
             OSError, RedisError: It could not be reached, or refused us.
@@ -202,15 +202,15 @@ class Node:
         return Channel(connection, timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
-        """Take note of who the node says it is, and of how long it has remembered everything."""
+        """Record what the node says of itself, and for how long it has remembered everything."""
         self.info, self.connected_at = info, now
         if info.uptime is not None:
-            # Both instants that a node subtracts are whole seconds: its uptime may be one too high, never too low.
+            # A node subtracts two instants in whole seconds: its uptime may be 1 s too high, never too low.
             self.started_at = now - max(info.uptime - 1.0, 0.0)
         self.remember(info.birth, now)
 
     def remember(self, birth: Birth | None, now: float) -> None:
-        """Take note of the node's birth record."""
+        """Record the node's birth record."""
         self.birth = birth
         if birth is None or birth.kind == BLANK:
             self.remembers_since = math.inf
@@ -218,7 +218,7 @@ class Node:
             self.remembers_since = max(self.started_at, now - birth.age if birth.kind == NEWBORN else -math.inf)
 
     def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
-        """Take note of an error reply; return what it means if the node forgets too much, None for all others."""
+        """Record an error reply; return its meaning if the node forgets too much, None for all other errors."""
         forgetful = _FORGETFUL.fullmatch(text)
         if forgetful is None:
             return None
@@ -226,13 +226,13 @@ class Node:
         if age >= 0:
             self.remember(Birth(NEWBORN, 0, b"", age), now)
         elif self.birth is None or self.birth.kind != BLANK:
-            # Under a blank record it says so too, and that is known.
+            # A node with a blank record says so too, but that is known already.
             self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
         return self.unfit(now, guard) or f"restarted or emptied, may have forgotten what it is asked for: {since}"
 
     def unfit(self, now: float, guard: float) -> str | None:
-        """Return why the node takes no part in new grants with that guard at that instant, None if it does."""
+        """Return why the node takes no part in new grants with that guard at that instant; None if it does."""
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
             return None
@@ -256,7 +256,7 @@ class Node:
         if state == "down" and self.excuse in INTERRUPTED:
             return None  # A well node, which is being connected again.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
-            # What it means that a node has no birth record is not known before it and its peers were asked.
+            # The meaning of a missing birth record is not known before the node and its peers were asked.
             return None
         self._told = state
         reason = {
@@ -289,10 +289,10 @@ _NO_MAINTENANCE = _no_maintenance()
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
     """Return the nodes that a caller named by URLs or by redis-py clients: one, or a list.
 
-    What was given is never repeated in an error, as it may have a password.
+    Errors never repeat the argument, because it may have a password.
 
     Raises:
-        ConfigurationError: None at all, the same one twice, or something that is neither.
+        ConfigurationError: There is no node, the same one twice, or something that is neither.
     """
     given = [nodes] if isinstance(nodes, str | client_class) else nodes
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
@@ -315,7 +315,7 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
         try:
             pool: Any = client_class.from_url(node).connection_pool
         except ValueError:
-            # Nor is it told what is wrong with it.
+            # The ValueError's text is not shown either.
             raise ConfigurationError(f"{which} is no URL such as redis://:password@host:6379/0") from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
@@ -328,7 +328,7 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
 
 
 _SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
-"""What stands between two URLs; redis-py would take the first and ignore the rest."""
+"""A separator between two URLs in one text; redis-py would take the first URL and ignore the rest."""
 
 
 def _one(client_class: type[Any]) -> str:

@@ -14,7 +14,7 @@ log = logging.getLogger("redsync.watchdog")
 
 
 class Notifier:
-    """Hands events to whoever wants to know, in whatever thread they happen."""
+    """Logs events and hands them to callbacks and listeners, in the thread in which they happen."""
 
     def __init__(
         self, listeners: Sequence[Callable[[Event], object]], contain: Callable[[BaseException], bool] | None = None
@@ -23,17 +23,17 @@ class Notifier:
 
         Args:
             listeners: Called with each event.
-            contain: Called with what a callback raised that is no `Exception`; returns whether that was dealt with,
-                and must not come out. The maintenance of a client must not end because a callback calls `sys.exit()`.
+            contain: Called with an error of a callback that is no `Exception`; returns whether it was handled, and must
+            not come out. The maintenance of a client must not end because a callback calls `sys.exit()`.
         """
         self._listeners: Final = tuple(listeners)
         self._contain: Final = contain
 
     def announce(self, event: Event) -> None:
-        """Tell of a hold: log it, then call what its holder gave, then the listeners."""
+        """Report an event of a hold: log it, then call its holder's callbacks, then the listeners."""
         if isinstance(event, HoldLost):
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
-            # However often one lock object was re-entered, its holder is told once.
+            # A holder is told once, however often it re-entered one lock object.
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.watching):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):

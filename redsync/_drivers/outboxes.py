@@ -1,12 +1,12 @@
-"""Outboxes: what the owners of a client send, written to all nodes in one order.
+"""Outboxes: the requests of all owners of a client, written to all nodes in one order.
 
-A thread puts its request into the outbox; the first to come flushes for all until it is empty, so commands of several
-threads share one write. `_flushing` says that somebody does. Being one at a time, flushing gives every node the same
-order, which is each owner's own.
+A thread puts its request into the outbox. The first thread to come flushes for all until the outbox is empty, so
+commands of several threads share one write. `_flushing` says that a thread does so. Only one flushes at a time, so
+every node gets the same order, which is also each owner's own.
 
-So an interruption of the one that flushes meets the requests of others, who have gone to sleep. What always holds: a
-request is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that,
-a flush keeps account of where it is, and whoever flushes next, usually the interrupted thread itself, goes on there:
+So an interruption of the flushing thread affects the requests of others, which have gone to sleep. This always holds: a
+request is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that, a
+flush records where it is, and the next flush, usually by the interrupted thread itself, goes on there:
 
 | interrupted | account | then |
 |---|---|---|
@@ -14,8 +14,8 @@ a flush keeps account of where it is, and whoever flushes next, usually the inte
 | while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
 | between links | `_left`, `_cases`: who has yet to get it | they get it |
 
-Python looks for signals when a function begins, after a call and where a loop goes round. The account is kept by plain
-assignments next to the step they are about, with none of these in between; do not part them.
+Python looks for signals when a function begins, after a call and where a loop goes round. The record is kept by plain
+assignments next to the steps they are about, with none of these points in between; do not separate them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_REQUEST = Request(_NOTHING_TOLD, None)
 
 
 class Outbox:
-    """What a client is to send, and the sending."""
+    """The requests that a client is to send; it also sends them."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Outbox:
             table: Has the links.
             clock: Returns the instant in seconds.
             mutex: Guards `_flushing`.
-            receive: Reads a link that answers at once, and has just been written to.
-            on_left: Called when an interruption may have left something behind, for another thread to `flush`.
+            receive: Reads a link that answers at once, right after a write to it.
+            on_left: Called when an interruption may have left requests behind, so that another thread calls `flush`.
         """
         self._table: Final = table
         self._clock: Final = clock
@@ -72,7 +72,8 @@ class Outbox:
         self._items: Final[deque[Request | tuple[Link, Request]]] = deque()
         self._flushing = False
         self._number = 0
-        # The account. `_cases` are the nodes that may not get everything, with each request; `_case` is one in hand.
+        # The record of a flush. `_cases`: pairs of a node that may not get everything and a request; `_case`: the
+        # present one.
         self._batch: list[Request] = []
         self._left: Iterator[Link] | None = None
         self._cases: Iterable[tuple[Node, Request]] = ()
@@ -94,14 +95,15 @@ class Outbox:
         self._items.append((link, request))
 
     def retry(self, link: Link) -> None:
-        """Send what a node refused to execute again, at the next `flush`; with the mutex held."""
+        """Send again what a node refused to execute, at the next `flush`; with the mutex held."""
         self._items.append((link, _NO_REQUEST))
         link.again.at = math.inf
 
     def flush(self) -> None:
-        """Send what is there, unless somebody else does.
+        """Send all requests in the outbox, unless another thread does.
 
-        Interrupted, it still does so, for others rely on it. Interrupted again, it leaves the rest to the next call.
+        After an interruption it goes on, because others rely on it. After a second one it leaves the rest to the next
+        call.
         """
         try:
             self._empty()
@@ -119,7 +121,7 @@ class Outbox:
             while items or self._batch:
                 with self._mutex:
                     if self._flushing:
-                        # That thread looks at the outbox once more after it has ended.
+                        # The flushing thread looks at the outbox once more at its end.
                         return
                     self._flushing = mine = True
                 while items or self._batch:
@@ -144,23 +146,24 @@ class Outbox:
         self._batch, self._left = [], None
 
     def _recover(self) -> None:
-        """Settle the step at which an interruption came; may be interrupted itself, and is then done again."""
+        """Settle the step at which an interruption came; after an interruption of its own it is called again."""
         if self._doubtful is not None:
-            # What was noted there may have been sent or not, and may have been answered by now. What was not is
-            # missed. If it was executed all the same, it comes again, but before anything new on the next connection.
+            # Requests recorded there may have been sent or not, and may have been answered by now. Those not answered
+            # count as missed. If one was executed all the same, it is sent again, but before anything new on the next
+            # connection.
             self._table.discard(self._doubtful, HALF_SENT)
             if self._left is None:
-                # It was a request sent again, to that link alone.
+                # It was a request that is sent again, to that link alone.
                 self._batch = []
         elif self._case is not None:
-            # Not noted on a link yet; it may have been missed, but that counts once.
+            # The request is on no link yet; it may have been counted as missed, but that counts once.
             self._offer(*self._case, self._clock())
         self._case = self._doubtful = None
 
     # Taking.
 
     def _take(self) -> bool:
-        """Take requests from the outbox and decide who gets them; False if there are none."""
+        """Take requests from the outbox and decide which nodes get them; return False if there are none."""
         items, batch = self._items, self._batch
         if batch and items and items[0] is batch[-1]:
             # An interruption came between the append and the popleft below.
@@ -199,7 +202,7 @@ class Outbox:
         return True
 
     def _compose(self, request: Request) -> bool:
-        """Make a request's command now; True if there is one, else the request is out of the outbox."""
+        """Make a request's command now; return True if there is one, else drop the request from the outbox."""
         try:
             if request.make(self._number):
                 return True
@@ -207,8 +210,8 @@ class Outbox:
         except Exception as error:
             if is_interruption(error):
                 raise
-            # Not so an interruption, after which it is made as if for the first time. But this would come again and
-            # again, and nothing behind it would ever be sent.
+            # After an interruption the command is made as if for the first time. But this error would come again and
+            # again, and nothing behind the request would ever be sent.
             self._table.close(request, describe_error(error))
             self._items.popleft()
             raise
@@ -225,7 +228,8 @@ class Outbox:
         data = b"".join([request.data for request in batch]) if alone is None else alone.data
         size = len(data)
         for link in self._left:
-            # From here to the end of the append, nothing may look for signals: who is in doubt has it noted.
+            # From here to the end of the append, nothing may look for signals: a link in doubt must have the requests
+            # pending.
             self._doubtful = link
             pending = link.pending
             try:
@@ -246,12 +250,12 @@ class Outbox:
                 else:
                     self._table.discard(link, describe_error(error))
             if link.broken is not None:
-                # Another thread broke it meanwhile and may have missed what was appended since.
+                # Another thread broke it meanwhile, and may not have settled what was appended since.
                 self._table.discard(link, link.broken)
         self._doubtful = None
 
     def _keep(self, link: Link, data: bytes) -> None:
-        """Leave to the leader what a node does not take now."""
+        """Leave bytes that a node does not take now to the leader."""
         try:
             link.keep(data)
         except OSError as error:
@@ -264,7 +268,7 @@ class Outbox:
     def _offer(self, node: Node, request: Request, now: float) -> None:
         """Deal with a node that may not get everything.
 
-        One without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
+        A node without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
         """
         with self._mutex:
             link = self._table.links[node.index]
@@ -281,7 +285,7 @@ class Outbox:
         self._write(link, request.data, now)
 
     def _note(self, link: Link, batch: Sequence[Request], now: float) -> None:
-        """Append to what is pending on a link, before it is sent."""
+        """Append requests to those pending on a link, before they are sent."""
         if not link.pending:
             link.since = now
         for request in batch:
@@ -292,7 +296,7 @@ class Outbox:
         link.pending.extend(batch)
 
     def _write(self, link: Link, data: bytes, now: float) -> None:
-        """Write to one link what was noted, by whatever way it takes."""
+        """Write recorded requests to one link, in the way that suits it."""
         try:
             link.write(data)
         except OSError as error:
@@ -321,22 +325,23 @@ class Outbox:
             if overtaken or (request.done and not request.owed(link.node.bit)):
                 self._table.fail(link.node, request, "NOSCRIPT: the node had forgotten the script")
                 if request in link.healing and request.owed(link.node.bit):
-                    # What is under way behind it may fail as well.
+                    # The later requests under way may fail as well.
                     self._table.retry(link, request, now)
             else:
                 batch.append(request)
-            # Noted before it is no longer healing, and both before the mutex is free: who discards the link finds it.
+            # Made pending before it stops healing, and both with the mutex held: a thread that discards the link finds
+            # it.
             self._note(link, batch, now)
             link.healing = [other for other in link.healing if other is not request]
         for each in batch:
-            # One by one, for a link without a socket takes each for a call. The first may break it.
+            # One by one, because a link without a socket makes a call for each write. The first may break it.
             if link.broken is None:
                 self._write(link, each.data, now)
         if link.broken is not None:
             self._table.discard(link, link.broken)
 
     def _retry(self, link: Link) -> None:
-        """Send what a node refused to execute again, if it is time for that."""
+        """Send again what a node refused to execute, if that is due."""
         now = self._clock()
         with self._mutex:
             batch = link.again.due(now, link.pending)

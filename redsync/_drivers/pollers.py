@@ -1,7 +1,7 @@
 """Pollers: which descriptors are ready. epoll where the system has it, else poll behind the same methods.
 
-Any thread may change what is polled while another polls. epoll takes that into account at once; poll only when it is
-called again, so there a long poll is cut into slices.
+Any thread may change what is polled while another polls. epoll sees a change at once; poll only when it is called
+again, so a long poll is cut into slices there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PollPoller:
                 return ready
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 if hasattr(select, "epoll"):

@@ -1,4 +1,4 @@
-"""What a client needs to know of the process it lives in: who it is, its clock, chance, and when it ends."""
+"""What a client needs from its process: an identity, a clock, random numbers, and a call at the process's end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redsync._core.presence import ClientRecord
 
 __all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process"]
 
-# A suspended machine's leases go on running on the nodes, so where possible they go on running here.
+# While a machine is suspended its leases run on at the nodes, so where possible they run on here too.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
@@ -33,7 +33,7 @@ def describe_process() -> ClientRecord:
 
 
 class Surroundings(NamedTuple):
-    """What a driver reads of the world besides its connections; a simulation has its own.
+    """What a driver uses from its environment besides connections; a simulation has its own.
 
     Attributes:
         clock: Returns the instant in seconds; never goes back.
@@ -52,11 +52,12 @@ REAL: Final = Surroundings(clock, random.random, lambda: str(uuid.uuid4()), desc
 
 
 def at_exit(function: Callable[[], object]) -> None:
-    """Call a function when this process ends in an orderly way; once, however often it is asked for.
+    """Call a function once when this process ends in an orderly way, even if registered several times.
 
-    A child of multiprocessing ends by `os._exit`, after finalizers of its own; those of its parent, and what is set up
-    while its arguments are unpickled, it forgets at its start. So each process that connects must ask anew, and what it
-    sets up is set up again after that. Since Python 3.13 it calls what `atexit` was given as well.
+    A child of multiprocessing ends by `os._exit`, after its own finalizers. At its start it forgets its parent's
+    finalizers, and those registered while its arguments are unpickled. So each process that connects must register
+    anew, and its finalizer is registered again after that start. Since Python 3.13 such a child also calls the
+    functions given to `atexit`.
     """
     util = sys.modules.get("multiprocessing.util")
     known = _asked_for.setdefault(os.getpid(), set())
@@ -77,7 +78,7 @@ def _finalize(function: Callable[[], object]) -> None:
 
 @cache
 def _once(function: Callable[[], object]) -> Callable[[], None]:
-    """Return what calls it once in each process; the same for the same function, so `atexit` finds it."""
+    """Return what calls it once in each process: the same object for the same function, so that `atexit` finds it."""
 
     def end() -> None:
         ended = _ended.setdefault(os.getpid(), set())

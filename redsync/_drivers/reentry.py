@@ -1,8 +1,8 @@
 """Re-entry: a thread that calls a client while it is in the middle of another call of the same client.
 
-A signal's handler runs in the main thread between any two steps of what that does, a finalizer in any thread whenever
+A signal's handler runs in the main thread, between any two of its steps. A finalizer runs in any thread, whenever
 Python collects garbage. If the interrupted code holds one of the client's locks, the handler's call must not wait for
-it: only the interrupted code can release it. So each thread notes what it is doing for a client:
+it: only the interrupted code can release it. So each thread records what it is doing for a client:
 
 | doing | the thread | a call in between |
 |---|---|---|
@@ -11,8 +11,8 @@ it: only the interrupted code can release it. So each thread notes what it is do
 | a sleeper | sleeps until that is done, and may have the lead | is carried out; first the sleeper gives up the lead |
 | `CALLING` | has called the application back | is carried out |
 
-While the thread is busy, the maintenance performs what gives something back, a moment later, and closes the client if
-that was asked for. Anything else raises `ReentrantCallError`.
+Of the calls that come while the thread is busy, the maintenance performs those that give something back, or close the
+client, a moment later. All others raise `ReentrantCallError`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Doing(threading.local):
     """What the running thread does for one client.
 
     Attributes:
-        what: See above.
+        what: One of the values above.
     """
 
     what: Sleeper | str | None = None
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Note that the thread is busy until the end of the block."""
+        """Mark the thread as busy until the end of the block."""
         before = self.what
         try:
             self.what = BUSY
@@ -51,7 +51,7 @@ class Doing(threading.local):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave aside what the thread sleeps for, or called the application back from, until the end of the block."""
+        """Suspend the thread's sleep, or its call of the application, until the end of the block."""
         before = self.what
         go_on = None
         try:

@@ -1,4 +1,4 @@
-"""Requests: what a transport carries, and who waits for it."""
+"""Requests: the commands that a transport carries, and the sleepers that wait."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from redsync._drivers.channels import pack
 __all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper"]
 
 _STALE_LIMIT = 10_000
-"""Expired requests kept for a node that left commands unanswered; those that expired first go first."""
+"""The number of expired requests kept for a node that left commands unanswered; the first to expire is dropped
+first.
+"""
 
 _PURGE_FROM = 256
-"""Requests from which on a purge is worth its time."""
+"""The least number of requests for which a purge is worth its time."""
 
 
 class Gate(Protocol):
@@ -32,11 +34,12 @@ class Sleeper:
     """Something that a thread or task waits for. Guarded by the transport's mutex.
 
     Attributes:
-        done: It has come.
-        leads: The waiting thread was made the one that reads for all.
-        gate: While somebody sleeps, what they sleep on.
-        lasts: It is waited for to its end even while the transport is being closed.
-        rest: Lets its thread do something else meanwhile; returns what lets it go on. Set by whoever lets it sleep.
+        done: Whether the wait is over.
+        leads: Whether the waiting thread has become the one that reads for all.
+        gate: What the thread or task sleeps on, while it sleeps.
+        lasts: Whether the wait goes on to its end even while the transport is being closed.
+        rest: Lets its thread do something else meanwhile; returns a function that lets it go on. Set by the code that
+            lets it sleep.
     """
 
     done = False
@@ -46,7 +49,7 @@ class Sleeper:
     rest: Callable[[Sleeper], Callable[[], None]]
 
     def wake(self) -> None:
-        """Let whoever sleeps look again."""
+        """Wake the sleeping thread or task, to look again."""
         gate = self.gate
         if gate is not None:
             self.gate = None
@@ -57,12 +60,12 @@ class Request(Sleeper):
     """One command on its way to all nodes; done when its tally is decided.
 
     Attributes:
-        effect: What asked for it: whose command it is, what nodes are owed.
+        effect: The effect that asked for it: it says whose command it is, and what nodes are owed.
         guard: For how many seconds a node must have remembered everything to get it.
         tally: The votes; None for a command whose replies nobody waits for.
         command: The command; None until it is sent, if it is made then.
-        data: Its bytes; nothing until it is sent, if it is made then.
-        number: Its place in the transport's order; 0 for what has none.
+        data: Its bytes; empty until it is sent, if it is made then.
+        number: Its place in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
 
@@ -76,15 +79,15 @@ class Request(Sleeper):
         self.effect = effect
         self.guard = effect.guard if effect.__class__ is Broadcast else 0.0
         self.tally = tally
-        # Not left to the one who sends for all: it has enough to do, and an error here is ours.
+        # Not left to the thread that sends for all: that has enough to do, and an error here concerns this caller.
         if isinstance(effect.command, Command):
             self.command = effect.command
             self._pack(effect.command)
 
     def make(self, number: int) -> bool:
-        """Make what is not made yet; False if there is nothing to send.
+        """Make the command and its bytes, unless they are made; return False if there is nothing to send.
 
-        Called at the instant of sending, in the transport's order; again if it was interrupted, and then goes on.
+        Called at the instant of sending, in the transport's order. After an interruption it is called again, and goes on.
         """
         self.number = number
         if self.command is None and not isinstance(self.effect.command, Command):
@@ -108,15 +111,15 @@ class Request(Sleeper):
 
     @property
     def claim(self) -> tuple[Arg, ...]:
-        """Whose claim it is about: the key, and the identity that comes first in the arguments of such scripts."""
+        """The claim that it is about: the key, and the identity, which is the first argument of such scripts."""
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
     def precedes(self, later: Request) -> bool:
-        """Whether it must not be sent again behind that one.
+        """Whether it must not be sent again after `later`.
 
         Two commands of one owner about one key keep their order. A command for several owners (a renewal) is never
-        sent again behind anything; but anything may be behind it, for it takes in nothing that was released before.
+        sent again after another one; but any command may follow it, because it renews nothing that was released before.
         """
         if self.command is None or later.command is None or later.number <= self.number:
             return False
@@ -128,14 +131,14 @@ class Request(Sleeper):
 class Owed:
     """The requests that an absent node gets as soon as it is back, in the transport's order.
 
-    After its `owed_until` a request is pointless: what it removes has expired. Not so if the node has left commands
-    unanswered: a hung one executes them when it goes on, however late, and what they make lasts from then on. So until
-    it is back nothing becomes pointless.
+    After its `owed_until` a request is pointless, because what it removes has expired. The exception is a node that has
+    left commands unanswered: a hung node executes them when it goes on, however late, and what they make lasts from
+    then on. So until such a node is back, no request becomes pointless.
 
-    The same command is kept once, at its latest place: a waiter that rolls each of its tries back while the node is
+    The same command is kept once, at its latest place: a waiter that rolls back each of its tries while the node is
     away owes it one rollback. So each claim that lives, or lived within its lease, has an entry or two, and these are
-    never dropped. Expired entries are dropped, as a node that hangs for hours would collect any number of them. When it
-    goes on, it keeps such a claim for a lease.
+    never dropped. Of expired entries only the latest `_STALE_LIMIT` are kept, because a node that hangs for hours would
+    collect any number of them. A claim whose entry was dropped stays on the node for one lease after it goes on.
 
     Attributes:
         unanswered: Whether the node has left commands unanswered since it was last connected.
@@ -150,7 +153,7 @@ class Owed:
         return len(self._requests)
 
     def add(self, request: Request, bit: int, now: float) -> None:
-        """Keep a request if the node must get it, instead of an earlier one that says the same."""
+        """Keep a request if the node must get it; it replaces an earlier one with the same command."""
         if not request.owed(bit) or self._is_pointless(request, now):
             return
         assert request.command is not None, "what is owed was made"
@@ -161,7 +164,7 @@ class Owed:
                 self._purge(now)
 
     def take(self, now: float) -> list[Request]:
-        """Return what the node must get, as it is back, and keep nothing."""
+        """Return the requests that the node must get now that it is back, and keep none."""
         requests = [request for request in self._requests.values() if not self._is_pointless(request, now)]
         self._requests.clear()
         self._purge_at = _PURGE_FROM
@@ -169,13 +172,13 @@ class Owed:
         return sorted(requests, key=attrgetter("number"))
 
     def _purge(self, now: float) -> None:
-        """Drop what is pointless, wherever it stands; the next time when there is twice as much."""
+        """Drop pointless requests, wherever they stand; the next purge comes when there are twice as many."""
         kept = [request for request in self._requests.values() if not self._is_pointless(request, now)]
         expired = sorted(
             (request.effect.owed_until for request in kept if request.effect.owed_until <= now), reverse=True
         )
         after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
-        # A new table takes the place of the old one in one step, which no interruption can part.
+        # A new table replaces the old one in one step, which no interruption can split.
         self._requests = {
             request.command: request for request in kept if request.command and request.effect.owed_until > after
         }
@@ -186,7 +189,7 @@ class Owed:
 
 
 _LONGEST_MARK = 20
-"""Digits; a mark that is longer is none of ours, and not worth to be kept as a whole."""
+"""Digits; a longer mark is not from this client, and is not kept as a whole."""
 
 
 class Mailbox(Sleeper):
@@ -195,7 +198,7 @@ class Mailbox(Sleeper):
     Attributes:
         needed: How many nodes' signals wake the waiter.
         signals: Bit set of the nodes that have signalled.
-        marks: Which of them did with which mark.
+        marks: By mark, which of them signalled with it, as a bit set.
         guard: For how many seconds a node must have remembered everything to hand the claim over.
     """
 
@@ -208,7 +211,7 @@ class Mailbox(Sleeper):
         self.marks: dict[bytes, int] = {}
 
     def signal(self, bit: int, mark: bytes = b"0") -> None:
-        """Note a node's signal."""
+        """Record a node's signal."""
         mark = mark[:_LONGEST_MARK]
         self.signals |= bit
         self.marks[mark] = self.marks.get(mark, 0) | bit
@@ -218,4 +221,4 @@ class Mailbox(Sleeper):
 
 
 class Retry(Sleeper):
-    """A run of a protocol that found no quorum and waits for its turn to ask again; done when it has to look."""
+    """A run of a protocol that found no quorum and waits for its turn to ask again; done when it must look again."""

@@ -1,14 +1,15 @@
-"""Retries: what a connected node must get, but has answered by an error instead of executing it.
+"""Retries: commands that a connected node must get, but has answered by an error instead of executing them.
 
-A node that runs a slow script (BUSY), loads its data, can't save it, or is out of memory refuses releases too. They are
-sent again until they are executed, or pointless: one at first, with growing pauses; when it is executed, more and more
-of the others follow. So a node in trouble is asked little, and one that is well again gets all of it soon.
+A node that runs a slow script (BUSY), loads its data, can't save it, or is out of memory refuses releases too. The
+client sends them again until they are executed, or pointless: one at first, with growing pauses; when that is executed,
+more and more of the others follow. So a node in trouble gets few commands, and one that is well again gets all of them
+soon.
 
-**Order.** Sent again behind a later command about the same claim, a rollback would end what that command has made. So
-what was answered by an error waits while such a command is under way, and is dropped once one was executed: whoever
-sent that knows of everything that the node may keep, and gives it back in turn.
+**Order.** Sent again after a later command about the same claim, a rollback would end what that command has made. So a
+refused command waits while such a command is under way, and is dropped once one was executed: the sender of that
+command knows of everything that the node may keep, and gives it back in turn.
 
-A connection that ends leaves all of this to the next one, like what was never answered.
+A connection that ends leaves all of these to the next one, like commands that were never answered.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from redsync._drivers.requests import Request
 __all__ = ["Retries", "is_refused"]
 
 _SHORTEST, _LONGEST = 0.01, 0.5
-"""Seconds between two tries while a node answers by errors."""
+"""Seconds between two tries while a node answers by errors, at least and at most."""
 
 _FASTER, _MOST = 8, 512
-"""How many times as many follow a success, and how many at most."""
+"""By what factor the number of commands grows after a success, and the most that are sent at once."""
 
 _number = attrgetter("number")
 
 _WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments")
-"""Redis 6 says the first behind where in which script it happened."""
+"""Redis 6 puts the place in the script before WRONGTYPE."""
 
 
 def is_refused(text: str) -> bool:
-    """Whether an error says that a command was not executed but may be later, rather than that it is wrong."""
+    """Whether an error means that a command was not executed but may be later, not that the command is wrong."""
     return _WRONG.search(text) is None
 
 
 class Retries:
-    """What is to be sent again over one connection; guarded by the transport's mutex.
+    """The requests to be sent again over one connection; guarded by the transport's mutex.
 
     Attributes:
-        at: When the next ones are to be sent; infinity if there are none, or the last try is not answered yet.
+        at: When the next requests are due; infinity if there are none, or the last try is not answered yet.
     """
 
     def __init__(self) -> None:
@@ -61,8 +62,8 @@ class Retries:
         return iter(tuple(self._requests.values()))
 
     def add(self, request: Request, now: float) -> None:
-        """Keep a request that was answered by an error, instead of an earlier one about the same claim."""
-        kept = self._requests.pop(request.claim, request)  # The last one to fail is the last one to be tried again.
+        """Keep a request that was answered by an error; it replaces an earlier one about the same claim."""
+        kept = self._requests.pop(request.claim, request)  # The last to fail is the last to be tried again.
         self._requests[request.claim] = max(kept, request, key=_number)
         if request is self._last:
             self._last = None
@@ -72,9 +73,10 @@ class Retries:
             self.at = now + self._pause
 
     def settle(self, request: Request, now: float) -> None:
-        """Take note that a command was executed, or is wrong: what came before it about the same claim is settled."""
+        """Record that a command was executed, or is wrong: this settles earlier ones about the same claim."""
         claim, last = request.claim, self._last
-        # An earlier one may be executed after it: what was sent again as the node had forgotten its script.
+        # An earlier command may be executed after a later one: it was sent again because the node had forgotten its
+        # script.
         if _number(self._requests.get(claim, request)) <= request.number:
             self._requests.pop(claim, None)
         if last is not None and last.claim == claim and last.number <= request.number:
@@ -85,7 +87,7 @@ class Retries:
             self.clear()
 
     def due(self, now: float, pending: Iterable[Request]) -> list[Request]:
-        """Return what is to be sent again now, in order, given what was sent and is not answered yet."""
+        """Return the requests to send again now, in order; `pending`: those sent and not answered yet."""
         later = {request.claim for request in pending}
         for request in self:
             if request.effect.owed_until <= now:
@@ -101,7 +103,7 @@ class Retries:
         return batch
 
     def remove(self, batch: Iterable[Request]) -> None:
-        """Forget requests that have been noted as sent."""
+        """Forget requests that have been recorded as sent."""
         for request in batch:
             self._requests.pop(request.claim, None)
 

@@ -12,7 +12,7 @@ __all__ = ["TaskOwners", "TaskScope"]
 
 
 class TaskOwners:
-    """Which owner each task is. A task that ends takes its owner with it, and that is told.
+    """The owner of each task. When a task ends, its owner ends too, and `on_ended` is called.
 
     Everything happens in one thread, the loop's.
     """
@@ -42,7 +42,7 @@ class TaskOwners:
 
 
 class TaskScope:
-    """Lets the body of an `async with` be cancelled, and tells that cancellation from all others, as timeouts do."""
+    """Cancels the body of an `async with`, and distinguishes that cancellation from others, as timeouts do."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -56,8 +56,8 @@ class TaskScope:
 
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
-        # Not at once: it may be the running one that has just noticed the loss, and may leave before it awaits
-        # anything. Cancelled then, it would be told once too often, by an await that has nothing to do with this.
+        # Not at once: the running task may be the one that has just noticed the loss, and may leave the scope before it
+        # awaits anything. Cancelled then, it would learn of the loss a second time, at an await outside the scope.
         if self._handle is None and not self._closed:
             self._handle = self._loop.call_soon(self._cancel)
 

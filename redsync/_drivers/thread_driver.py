@@ -1,7 +1,7 @@
 """Driving in threads: performs the effects of a protocol in the thread that calls, until it returns.
 
-The lock `_monitor` is held while a protocol's own code runs, and never while an effect is performed. What interrupts an
-effect is thrown into the protocol, whose clean-up effects are then performed to the end.
+The lock `_monitor` is held while a protocol's own code runs, and never while an effect is performed. An interruption of
+an effect is thrown into the protocol, whose clean-up effects are then performed to the end.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 log = logging.getLogger("redsync")
 
 Listening: TypeAlias = set[bytes | Retry]
-"""What a running protocol keeps until it ends: wake-ups for a key, each once, and its turn to repeat a round."""
+"""What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 
 class ThreadDriver(ABC):
-    """What a runner for threads performs; how a client begins and ends is the business of `threads`.
+    """Performs effects for a runner of threads; `threads` begins and ends a client.
 
     Attributes:
         closed: Whether the client was closed: then nobody sleeps any more.
@@ -66,7 +66,7 @@ class ThreadDriver(ABC):
                     with monitor:
                         effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                     interruption = None
-                    # The hot path is spared a look at what effect it is.
+                    # The hot path skips the match over all effects.
                     if effect.__class__ is Broadcast:
                         reply = self._broadcast(effect, listening)
                     else:
@@ -76,14 +76,15 @@ class ThreadDriver(ABC):
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
                     result: T = stop.value
                     return result
-                # A handler's.
+                # The StopIteration came from a signal's handler.
                 interruption = stop
             except BaseException as error:
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    # It came out of the protocol, which has ended. This frame forgets it, or each would keep the other.
+                    # The protocol raised it and has ended. Drop it, or this frame and the error would keep each other
+                    # alive.
                     interruption = None
                     raise
-                # Wherever it came from, an effect or the lines above: the protocol cleans up.
+                # The protocol cleans up, whether the error came from an effect or from the lines above.
                 interruption = error
 
     def _perform(self, effect: Effect, listening: Listening) -> Reply:
@@ -131,7 +132,7 @@ class ThreadDriver(ABC):
         retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
-            # Before it takes its place, which is given up when the run ends.
+            # Before it takes a place in the queue of retries, so that the end of the run gives that place up.
             listening.add(retry)
         signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         if self.closed:
@@ -139,7 +140,7 @@ class ThreadDriver(ABC):
         return Wakeup(self.now(), *signals)
 
     def _perform_watchdog(self, effect: Effect, listening: Listening) -> Reply:
-        """Perform the watchdog's effects: its sleep is the maintenance's working time."""
+        """Perform the watchdog's effects: the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
             return self._perform(effect, listening)
         while self._deferred:
@@ -154,7 +155,7 @@ class ThreadDriver(ABC):
             log.warning("what a signal handler or finalizer gave back: %s", error)
 
     def _contain(self, error: BaseException) -> bool:
-        """Let what a callback raised end no thread of ours; in the caller's threads it comes out."""
+        """Keep a callback's error from ending a thread of the client's; in a caller's thread it comes out."""
         if not self._maintenance.is_current():
             return False
         log.error("a callback raised %r in the client's own thread, where that ends nothing", error)

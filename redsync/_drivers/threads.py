@@ -3,9 +3,9 @@
 * **Effects** are performed in the calling thread, one step of a protocol at a time, see `thread_driver`.
 * **Owners are threads**, numbered per process and never reused; the number of a thread lives in a `threading.local`.
 * **Interruptions** are thrown into the protocol, whose clean-up effects are then performed to the end.
-* **One more thread** per client does what nobody waits for, see `maintenance`.
-* **fork**: the child gets a new client id, new locks and new connections, and holds nothing. What it inherited of its
-  parent's sockets it closes without a word to the nodes.
+* **One more thread** per client does the work that no caller waits for, see `maintenance`.
+* **fork**: the child gets a new client id, new locks and new connections, and holds nothing. It closes its copies of
+  the parent's sockets without sending anything to the nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CLOSING_PATIENCE = 2.0
 
 
 class _Tag:
-    """Ends with its thread, and tells the watchdog that nobody is left who could release what the thread holds."""
+    """Ends with its thread, and then tells the watchdog that no thread can release what that thread holds."""
 
     __slots__ = ("_holds", "_owner")
 
@@ -57,13 +57,13 @@ class _Tag:
         self._holds = holds
 
     def __del__(self) -> None:
-        # An interruption may have come before it was made.
+        # An interruption may have come before `__init__` ended.
         if hasattr(self, "_holds"):
             self._holds.orphan(self._owner)
 
 
 class _Identity(threading.local):
-    """Per thread: its owner under the present client id, and what ends with the thread."""
+    """Per thread: its owner under the present client id, and a tag that ends with the thread."""
 
     owner: Owner | None = None
     tag: _Tag | None = None
@@ -97,7 +97,7 @@ class ThreadRunner(ThreadDriver):
             listeners: Called with each event.
             watchdog: The protocol that the maintenance runs for as long as the client lives.
             farewell: The protocol that gives back what is held when the client is closed.
-            surroundings: Clock, chance and identity.
+            surroundings: Clock, random numbers and identity.
         """
         super().__init__([node.address for node in nodes], surroundings.clock, listeners)
         self.nodes: Final = tuple(nodes)
@@ -151,7 +151,7 @@ class ThreadRunner(ThreadDriver):
         return not self.closed
 
     def connect(self) -> None:
-        """Start the maintenance and give the first connections a moment, if that has not been done.
+        """Start the maintenance and give the first connections a moment, unless that was done before.
 
         Raises:
             ClientClosedError: The client was closed.
@@ -193,7 +193,7 @@ class ThreadRunner(ThreadDriver):
         return owner
 
     def new_owner(self) -> Owner:
-        """Return an owner that nobody has been before."""
+        """Return a new owner, unlike all before."""
         return Owner.of(self.client_id, next(_serials))
 
     def require_open(self) -> None:
@@ -210,8 +210,9 @@ class ThreadRunner(ThreadDriver):
         try:
             doing.what = BUSY
             try:
-                # Counted before the look at `_ready`: close() clears that first and then waits for who is counted.
-                # Within the `try`: an interruption comes after the append, or close() would wait for us in vain.
+                # Counted before `_ready` is read: close() clears that first and then waits for the counted threads.
+                # Within the `try`, because an interruption may come right after the append: close() would then wait for
+                # us in vain.
                 self._active.append(None)
                 if not self._ready:
                     # The first call in the child of a fork, or one after close().
@@ -225,7 +226,7 @@ class ThreadRunner(ThreadDriver):
             doing.what = None
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that gives something back, or leave it to the maintenance if this thread must not wait."""
+        """Run a protocol that gives something back; leave it to the maintenance if this thread must not wait."""
         if self._doing.what is not BUSY:
             self.run(steps)
             return
@@ -242,7 +243,7 @@ class ThreadRunner(ThreadDriver):
             return self.run(steps)
 
     def servers(self) -> frozenset[str]:
-        """Return which servers and databases are connected, by what they say they are."""
+        """Return the servers and databases that are connected, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
 
     def statuses(self) -> list[NodeStatus]:
@@ -250,10 +251,10 @@ class ThreadRunner(ThreadDriver):
         return self._maintenance.statuses()
 
     def close(self) -> None:
-        """Let waiters go, run the farewell protocols, stop the maintenance, end the connections; idempotent.
+        """Release waiters, run the farewell protocols, stop the maintenance, end the connections; idempotent.
 
-        Never waits for what the calling thread itself has begun: a handler or a finalizer in the middle of that leaves
-        all of it to the maintenance, and so does a callback of the maintenance.
+        Never waits for a call that the calling thread itself has begun: a handler or a finalizer in the middle of one
+        leaves the whole close to the maintenance, and so does a callback of the maintenance.
         """
         what = self._doing.what
         if what is BUSY or self._maintenance.is_current():
@@ -287,7 +288,7 @@ class ThreadRunner(ThreadDriver):
                 first, self.closed = not self.closed, True
                 started, self._ready = self._ready, False
             if not first:
-                # Whoever closes it has to be waited for: at the interpreter's exit nobody goes on after us.
+                # Another thread closes it; wait for that, because at the interpreter's exit nobody goes on after us.
                 self._maintenance.join(2 * _CLOSING_PATIENCE)
             if started:
                 self._maintenance.release_waiters()
@@ -296,14 +297,14 @@ class ThreadRunner(ThreadDriver):
                     time.sleep(0.001)
                 self._maintenance.await_interrupted(deadline - self.now())
         finally:
-            # Interrupted or not: whoever calls again finds it closed, so nobody does the rest later. What is
-            # interrupted, perhaps before it began, is done again.
+            # Interrupted or not: a later call finds the client closed, so nobody would do the rest. Steps that are
+            # interrupted, perhaps before they began, are done again.
             if started:
                 try:
                     self._drive(self._farewell(self.session), set(), self._perform)
                 except BaseException:
                     self._drive(self._farewell(self.session), set(), self._perform)
-                    # A command that was left half sent has cost a connection; the next one brings what is owed.
+                    # A half-sent command has cost a connection; the next connection brings what the node is owed.
                     self._maintenance.await_connections(up, _CLOSING_PATIENCE)
                     raise
                 finally:

@@ -1,15 +1,16 @@
 """The transport of a client for threads: one connection per node, for all its owners.
 
-Who may do what, for any number of threads:
+The rules for any number of threads:
 
 * **Sending**: one thread at a time, for all, see `outboxes`.
 * **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `turns`. Nobody reads when
   nobody waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or
   the maintenance, takes them.
-* `_mutex` guards what `dispatcher` says, and turns. It is held for arithmetic only, never over a system call.
+* `_mutex` guards what `dispatcher` lists, and turns. It is held for arithmetic only, never over a system call.
 
-Whoever is interrupted while it reads breaks the link first of all, by a mere assignment: the pairing of commands and
-replies may have slipped. If the rest is cut short by another interruption, the next one to see the link sees to it.
+A thread that is interrupted while it reads first breaks the link, by a mere assignment, because the pairing of commands
+and replies may have slipped. If another interruption cuts the rest short, the next thread that sees the link discards
+it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from redsync.exceptions import ClientClosedError
 __all__ = ["Transport"]
 
 _LONGEST_POLL = 1.0
-"""Seconds after which a thread that polls finds out by itself that it leads no longer: its wake-up may be drained."""
+"""Seconds after which a polling thread finds out by itself that it no longer leads: its wake-up may be drained."""
 
 
 class Transport(Dispatcher):
     """One connection per node.
 
     Attributes:
-        make_lock: Returns a new lock. A test of all interleavings puts its own here, as for the next two.
+        make_lock: Returns a new lock. Tests of all interleavings replace this attribute and the next two.
         make_poller: Returns a new poller.
         make_waker: Returns a new waker.
         send: Sends a request to all nodes, in the order of the calls; never blocks.
@@ -89,7 +90,7 @@ class Transport(Dispatcher):
         self._turns.wait(sleeper, deadline)
 
     def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Return when everybody has voted in a round that was won, or at the deadline."""
+        """Return when all nodes have voted in a round that was won, or at the deadline."""
         self._begin_lingering(request, tally)
         self.wait(request, deadline)
         self._end_lingering(request, tally)
@@ -128,7 +129,7 @@ class Transport(Dispatcher):
                 self._look_for_suspects()
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        """Read what a poll found ready, hand it out, and write what waited for room; only the leader is in here."""
+        """Read the links that a poll found ready, hand out replies, write what waited for room; only for the leader."""
         by_fd, now = self._table.by_fd, self._clock()
         for fd, events in ready:
             link = by_fd.get(fd)
@@ -157,7 +158,7 @@ class Transport(Dispatcher):
         if not link.backlog:
             self._table.watch(link, READ)
             if link.backlog:
-                # Another thread left something behind after the flush; its own call may have come before ours.
+                # Another thread left bytes behind after the flush; its own call of `watch` may have come before ours.
                 self._table.watch(link, BOTH)
 
     def _receive_at_once(self, link: Link, now: float) -> None:
@@ -176,39 +177,39 @@ class Transport(Dispatcher):
             self._unclog(link)
 
     def tend(self) -> bool:
-        """Read and write what is possible at once, unless a leader does anyway; True while replies are owed to us."""
+        """Read and write what is possible at once, unless a leader does so; return True while nodes owe replies."""
         keeper = Sleeper()
         try:
             if self._turns.try_lead(keeper):
                 self._serve(self._poller.poll(0))
                 self._look_for_suspects()
         finally:
-            # Whatever came of the call above: an interruption must not leave a lead that nobody has.
+            # Even after an error above: an interruption must not leave the lead taken by a thread that is gone.
             if keeper.leads:
                 try:
                     self._turns.step_down(keeper)
                 except BaseException:
                     self._turns.step_down(keeper)
                     raise
-        # Nothing stays in the outbox but what an interrupted thread left there.
+        # The outbox only keeps what an interrupted thread left there.
         self._send_due()
         return self._is_owed_replies()
 
     # The end.
 
     def end_round(self, request: Request, reason: str) -> None:
-        """Let who has not voted fail, so that the request's tally is decided."""
-        # A process that stood still finds the deadline over, and the answers unread.
+        """Count missing votes as failed, so that the request's tally is decided."""
+        # After a standstill of the process the deadline has passed, but answers may wait to be read.
         self.tend()
         if not request.done:
             self._table.close(request, reason)
 
     def close(self) -> None:
-        """Let nobody sleep any longer."""
+        """End all sleeps, except those of sleepers that last."""
         self._turns.close()
 
     def dispose(self) -> None:
-        """End all connections. Only after everybody has left."""
+        """End all connections. Only after all callers have left."""
         self._disposed = True
         self._discard_all()
         self._poller.close()

@@ -1,9 +1,9 @@
-"""Turns: of many threads that wait for replies, one at a time leads, that is reads for all.
+"""Turns: of many threads that wait for replies, one at a time leads: it reads for all.
 
-The others follow: each sleeps on a gate of its own until what it waits for has come, or the lead is its. A leader whose
-own wish came true passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
+The others follow: each sleeps on its own gate until what it waits for has come, or it gets the lead. A leader whose own
+wait is over passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
 
-Everything here is guarded by the mutex, which the transport shares; `lead` is called without it.
+The mutex, which the transport shares, guards everything here; `lead` is called without it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """Who waits, and who of them leads.
+    """The waiting threads, and the one that leads.
 
     Attributes:
-        closed: Nobody may sleep any longer; only what `lasts` is still waited for.
+        closed: Whether sleeps have to end; only sleepers that `lasts` are still waited for.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Turns:
             clock: Returns the instant in seconds.
             waker: Interrupts the leader's poll.
             lead: Reads for all until the sleeper is done or the instant has come; called by one thread at a time.
-                Returns early if the sleeper leads no longer.
-            doing: Where a thread that sleeps here notes that.
+                Returns early if the sleeper no longer leads.
+            doing: Where a thread that sleeps here records that.
             make_lock: Returns a new lock, for a gate.
         """
         self._mutex: Final = mutex
@@ -87,7 +87,7 @@ class Turns:
             try:
                 self._leave(sleeper)
             except BaseException:
-                # Also who waits for the mutex can be interrupted, and a lead that nobody has would never end.
+                # A thread that waits for the mutex can be interrupted too, and its lead would never end.
                 self._leave(sleeper)
                 raise
 
@@ -105,16 +105,16 @@ class Turns:
     def _rest(self, sleeper: Sleeper) -> Callable[[], None]:
         """Let a sleeper neither lead nor follow while its own thread does something else.
 
-        Returns what lets it look again at whether it is done, and who leads.
+        Returns a function that makes it look again whether it is done, and who leads.
         """
         gate = self._leave(sleeper)
-        # One that polls does so again, without having the lead.
+        # A thread that was polling polls again, without the lead.
         return self._waker.wake if gate is None else gate.release
 
     def _leave(self, sleeper: Sleeper) -> Gate | None:
-        """Neither lead nor follow any longer; may be interrupted, and is then done again.
+        """Make a sleeper neither lead nor follow; after an interruption it is called again.
 
-        Returns the gate that nobody else will release any more, None if somebody has done so or there was none.
+        Returns the gate that nobody else will release any more; None if it was released or there was none.
         """
         with self._mutex:
             gate, sleeper.gate = sleeper.gate, None
@@ -124,7 +124,7 @@ class Turns:
                 if heir.done:
                     del self._followers[heir]
                     continue
-                # Woken first: after an interruption here it finds that we lead, and follows again.
+                # Wake the heir first: after an interruption here it finds that we lead, and follows again.
                 heir.wake()
                 # No call in between: one of the two has the lead.
                 del self._followers[heir]
@@ -134,7 +134,7 @@ class Turns:
         return gate
 
     def awaken(self, sleeper: Sleeper) -> None:
-        """Let a thread look again that may be the leader, asleep in the poll; with the mutex held."""
+        """Wake a thread, which may be the leader in its poll, to look again; with the mutex held."""
         if sleeper.leads:
             self._waker.wake()
         sleeper.wake()

@@ -1,8 +1,8 @@
 """URLs of nodes that were given as redis-py clients: how another process can reach them.
 
 A client pickles as the URLs of its nodes. A URL must connect exactly as the redis-py client does: one that leaves out a
-setting, or says a password wrongly, would take a worker to another server, or to none. So redis-py reads each URL
-again, and it counts only if the same settings come out. What no URL can say is refused, by name.
+setting, or has a wrong password, would take a worker to another server, or to none. So redis-py reads each URL again,
+and the URL counts only if the same settings come out. A setting that no URL can express is refused, by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
     url = _spelled(kind, settings, _settings(usual, usual))
     try:
         read = client_class.from_url(url).connection_pool
-    except ValueError:  # a value that redis-py reads as something else, such as a port that is none
+    except ValueError:  # a value that redis-py reads as something else, such as an invalid port
         return None, "its address"
     if read.connection_class is not pool.connection_class:
         return None, f"connections of the class {kind}"
@@ -65,10 +65,10 @@ def _usual(kind: str, client_class: type[Any]) -> Any:
 
 
 def _settings(usual: Any, pool: Any) -> dict[str, Any]:
-    """Return what decides where a pool connects and as whom; what is not set is set to what is usual."""
+    """Return the settings that decide where a pool connects and as whom, with usual values for those not set."""
     everything = {**usual.connection_kwargs, **pool.connection_kwargs}
     return {
-        # Without a user or password it is the same whether they are empty or None.
+        # An empty user or password means the same as None.
         name: value or None if name in ("username", "password") else value
         for name, value in everything.items()
         if name not in _MEANINGLESS
@@ -102,11 +102,11 @@ def _host(host: Any) -> str:
     text = str(host)
     if ":" in text:
         return f"[{text}]"
-    # A URL's host is read as small letters, unless its capitals are quoted.
+    # A URL's host is read in lower case, unless its capitals are quoted.
     return "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode())
 
 
 def _same(one: Any, other: Any) -> bool:
-    # Each pool has handlers of its own, which equal nothing but themselves.
+    # Each pool has its own handlers, which equal only themselves.
     compares: Any = type(one).__eq__
     return type(one) is type(other) if compares is object.__eq__ else bool(one == other)

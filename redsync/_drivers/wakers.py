@@ -24,7 +24,7 @@ class Waker:
         self.fileno: Final = self._near.fileno()
 
     def wake(self) -> None:
-        """Make it readable. Does nothing once it is closed: who would have been woken is gone."""
+        """Make it readable. Does nothing once it is closed: the thread that it would have woken is gone."""
         with expected(OSError):  # A full pipe is readable already.
             self._far.send(b"\0")
 

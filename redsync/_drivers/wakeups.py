@@ -1,8 +1,8 @@
-"""Wake-ups: mailboxes for what nodes signal, bells for what other threads of this process signal, turns to ask again.
+"""Wake-ups: mailboxes for signals of nodes, bells for signals of other threads of this process, turns to ask again.
 
-Mailboxes and bells are opened before the condition that they stand for is looked at, so no signal falls between look
-and sleep. How one sleeps is the transport's business: here a sleep is a generator of *waits*, each a sleeper and an
-instant. It goes on when the sleeper is done or the instant has come. The transport's mutex guards everything here.
+A waiter opens a mailbox or a bell before it looks at the condition that it waits for, so no signal is lost between look
+and sleep. The transport does the sleeping: here a sleep is a generator of *waits*, each a sleeper and an instant. It
+goes on when the sleeper is done or the instant has come. The transport's mutex guards everything here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ which nodes those with the mark."""
 
 
 class Wakeups:
-    """The mailboxes and bells of one transport, and the queue of those that found no quorum."""
+    """The mailboxes and bells of one transport, and the queue of runs that found no quorum."""
 
     def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
         self._mutex: Final = mutex
@@ -36,7 +36,7 @@ class Wakeups:
         self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
 
     def subscribe(self, key: bytes, guard: float = 0.0) -> None:
-        """Keep nodes' wake-ups for that key from now on; forget those of before.
+        """Keep nodes' wake-ups for that key from now on; forget earlier ones.
 
         Args:
             key: What the wake-ups say.
@@ -48,7 +48,7 @@ class Wakeups:
             self._mailboxes[key] = mailbox
 
     def unsubscribe(self, kept: bytes | Retry) -> None:
-        """Forget the wake-ups for that key, or let others take their turns."""
+        """Forget the wake-ups for that key, or end that run's turn so that others get theirs."""
         with self._mutex:
             if isinstance(kept, bytes):
                 self._mailboxes.pop(kept, None)
@@ -56,7 +56,7 @@ class Wakeups:
                 self._retries.end(kept, self._clock())
 
     def waits(self, effect: Wait, retry: Retry | None) -> Waits:
-        """Sleep as the effect says; `retry`: of the run, if it has found no quorum before or does now."""
+        """Sleep as the effect says; `retry` is the run's, if it finds no quorum now or did before."""
         if effect.retry_at is not None:
             assert retry is not None, "this run found no quorum"
             return self.take_turn(retry, effect.retry_at, effect.until)
@@ -77,7 +77,7 @@ class Wakeups:
         mailbox = self._mailboxes.get(key)
         if mailbox is not None:
             if mailbox.guard and remembers_since + mailbox.guard > self._clock():
-                # It has no vote for a new claim, so none for one that it hands over either.
+                # The node has no vote for a new claim, so none for one that it hands over either.
                 mark = b"0"
             mailbox.signal(bit, mark)
 
@@ -118,7 +118,7 @@ class Wakeups:
         return bell.signals, 0
 
     def ring(self, key: bytes) -> None:
-        """End the sleep of everybody in this process who sleeps for that key."""
+        """End all sleeps in this process for that key."""
         with self._mutex:
             for bell in self._bells.get(key, ()):
                 bell.signal(1)
@@ -138,7 +138,7 @@ class Wakeups:
                     break
                 yield retry, min(look_at, until)
                 now = self._clock()
-                # Neither called nor in time: the transport is closed.
+                # Woken neither by a call nor by the time: the transport is closed.
                 waits = now < until and (retry.done or now >= look_at)
         finally:
             with self._mutex:

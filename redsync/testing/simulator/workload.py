@@ -79,7 +79,7 @@ class Workload:
         self.reuses: Final = reuses
         self._luck: Final = sim.luck("workload")
         names = self._luck.choice([1, 2, 2])
-        # # Long queues test the order; few permits to share test a bound. Each success tests a limiter's bound.
+        # Long queues test the order; few permits to share test a bound. Each success tests a limiter's bound.
         in_long_queues = KINDS[kind].waits == "order" and kind != "limiter"
         self._names: Final = ["x", "y"][: 1 if in_long_queues else names]
         counted = sim.luck("counted")
