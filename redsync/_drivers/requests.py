@@ -87,7 +87,8 @@ class Request(Sleeper):
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they are made; return False if there is nothing to send.
 
-        Called at the instant of sending, in the transport's order. After an interruption it is called again, and goes on.
+        Called at the instant of sending, in the transport's order; after an interruption it is called again, and goes
+        on.
         """
         self.number = number
         if self.command is None and not isinstance(self.effect.command, Command):

@@ -3,9 +3,9 @@
 Commands come in families, each a module of this package that is listed in `FAMILIES`. Such a module has a function
 `add_parsers(subparsers)`, which adds a parser for each of its commands and gives it what to run:
 `parser.set_defaults(run=function)`, where `function(options) -> int` does the work and returns the exit status (see
-`exits`). What is slow or optional (redis, rich, servers) it imports only inside that: `redsync --help` must answer at
-once, and also where no extra is installed. Only the family of the chosen command is imported, unless all are to be
-listed.
+`exits`). It imports slow or optional packages (redis, rich, servers) only inside that function, because `redsync
+--help` must answer at once, even if no extra is installed. Only the family of the chosen command is imported, unless
+all commands are to be listed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FAMILIES: Final = {
 """The modules that add commands, with the names of these."""
 
 WRAPPING: Final = {"lock"}
-"""The commands that run another: what follows `--` is its command line, which is not ours to parse."""
+"""The commands that run another command: what follows `--` is its command line, which we do not parse."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with our own status when the arguments are wrong, and writes as all commands do."""
+    """Ends with our own status if the arguments are wrong, and writes like all commands."""
 
     def error(self, message: str) -> NoReturn:
         tell(self.format_usage())
@@ -42,12 +42,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE)
 
     def _print_message(self, message: str, _: object = None) -> None:
-        # Only help comes here. argparse's own way is silent about a full disk.
+        # Only help comes here. argparse's own method ignores a full disk.
         write(message)
 
 
 class _Version(argparse.Action):
-    """Prints the version; a class of its own, as reading the metadata costs more than all other options together."""
+    """Prints the version; a separate class, because reading the metadata costs more than all other options together."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
     """
     if argv is None:
-        # A process of our own. What it loads stays to the end: to look for garbage there takes a tenth of the start.
+        # A process of our own. What it loads stays to the end; collecting garbage there would take a tenth of the
+        # start.
         gc.set_threshold(20_000, 10, 10)
         open_streams()
         take_over()
@@ -74,10 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(_parse(list(sys.argv[1:] if argv is None else argv)))
         finally:
-            # The interpreter would do it at its exit, and end with a status of its own.
+            # The interpreter would flush at its exit, and end with its own status.
             flush()
     except OutputError as error:
-        # Whoever read our output may have ended (`redsync demo | head`), and wants to hear nothing of it.
+        # The reader of our output may have ended (`redsync demo | head`), which is no error to report.
         if error.status != BROKEN_PIPE:
             warn(f"redsync: {error}")
         return error.status

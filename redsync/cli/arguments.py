@@ -1,4 +1,4 @@
-"""What several commands take: names as they were typed, numbers that are checked at once, the option for JSON."""
+"""Arguments of several commands: names as they were typed, numbers that are checked at once, the option for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def encoded(text: str) -> bytes:
 
 
 def name_of(text: str) -> str | bytes:
-    """Return a name of the command line as the library takes it: as bytes only if they are no text."""
+    """Return a name of the command line as the library takes it: as bytes only if it is not valid text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -29,7 +29,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "write JSON to standar
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return what reads a whole number of that range."""
+    """Return a function that reads a whole number of that range."""
     allowed = f"from {least} on" if most is None else f"from {least} to {most:,}"
 
     def read(text: str) -> int:
@@ -42,10 +42,10 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def seconds(least: float | None = None, most: float = math.inf) -> Callable[[str], float]:
-    """Return what reads a time.
+    """Return a function that reads a time in seconds.
 
     Args:
-        least: The shortest that is allowed; None: any that is more than nothing.
+        least: The shortest allowed time; None for any above 0.
         most: The longest.
     """
     if least is None:

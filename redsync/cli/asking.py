@@ -1,7 +1,7 @@
-"""Asking each node by itself, all at once: what the inspecting commands have in common.
+"""Asking each node by itself, all nodes at once: shared by the inspecting commands.
 
-No quorum decides what is shown. A node that is down, hangs or refuses us is an answer as well, and never the end of the
-command; only the exit status tells that too few nodes answered.
+No quorum decides what is shown. A node that is down, hangs or refuses us counts as an answer too, and never ends the
+command; only the exit status says that too few nodes answered.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 BATCH: Final = 200
-"""Names per write: a node that is asked for many stays free for others in between."""
+"""Names per write: a node that is asked about many stays free for other clients in between."""
 
 LONGEST_ANSWER: Final = 60.0
-"""Seconds that a node may take for all that a command asks at once."""
+"""Seconds that a node may take for everything that a command asks at once."""
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
-"""What redis-py says of a connection that could not be made."""
+"""redis-py's text about a connection that could not be made."""
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class Node:
     """One node.
 
     Attributes:
-        address: `host:port`, or the path of a unix socket; no password, so fit to be shown.
-        redis: How to ask it.
+        address: `host:port`, or the path of a unix socket; without the password, so it may be shown.
+        redis: The client that asks it.
     """
 
     address: str
@@ -79,10 +79,10 @@ class Nodes:
     Args:
         urls: Their URLs.
         prefix: What the names of all keys begin with.
-        timeout: How long a node may be silent, in seconds.
+        timeout: How many seconds a node may be silent.
 
     Raises:
-        SetupError: A URL that is none.
+        SetupError: A URL is not valid.
     """
 
     def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
@@ -93,10 +93,10 @@ class Nodes:
 
     @classmethod
     def chosen(cls, options: Any) -> Nodes:
-        """Return the nodes that the options of the command line, or else the environment, name.
+        """Return the nodes that the command line's options name, or else the environment.
 
         Raises:
-            SetupError: There is none, or a URL that is none.
+            SetupError: None is named, or a URL is not valid.
         """
         return cls(urls_of(options), prefix_of(options), options.timeout)
 
@@ -106,7 +106,7 @@ class Nodes:
         return len(self.nodes) // 2 + 1
 
     def ask(self, question: Callable[[redis.Redis], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
-        """Ask all nodes, or these, at once, and return what each said, in their order."""
+        """Ask all nodes, or those in `among`, at once; return their answers in the nodes' order."""
         asked = self.nodes if among is None else among
         unheard = f"did not end its answer within {LONGEST_ANSWER:g} s"
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
@@ -117,14 +117,15 @@ class Nodes:
         threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
             thread.start()
-        # Each byte that comes begins a node's timeout anew; a thread that waits for ever ends with the command.
+        # Each byte that comes restarts a node's timeout, so the join has a bound; a thread left waiting ends with the
+        # command.
         deadline = time.monotonic() + LONGEST_ANSWER
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
         return list(answers)
 
     def status(self, answers: Sequence[Answer[Any]]) -> int:
-        """Return the exit status that the answers deserve: whether a quorum said something."""
+        """Return the exit status: success if a quorum answered."""
         if sum(answer.error is None for answer in answers) >= self.quorum:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
@@ -166,7 +167,7 @@ def _node(number: int, url: str, timeout: float) -> Node:
 
 
 def _without_introduction() -> dict[str, Any]:
-    """Return what keeps redis-py from introducing itself, which old servers refuse and users need not be allowed."""
+    """Return options that keep redis-py from introducing itself: old servers refuse that, and ACLs may forbid it."""
     from importlib.util import find_spec
 
     return {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
@@ -182,13 +183,13 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
     except (OSError, RedisError) as error:
         return Answer(node.address, None, _described(error))
     except Exception as error:
-        # Whatever fails while one node's replies are read, in redis-py or here: it concerns that node, and no other.
+        # Any failure while reading one node's replies, in redis-py or here, concerns that node only.
         kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
         return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}{kind}")
 
 
 def _described(error: Exception) -> str:
-    """Return an error in one line, without the address: who tells of it has said of which node."""
+    """Return an error in one line, without the address, which the caller shows anyway."""
     text = " ".join(str(error).split())[:200] or type(error).__name__
     connecting = _CONNECTING.fullmatch(text)
     return connecting[1] if connecting else text
@@ -204,7 +205,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
     replies = _send(client, commands, known={command.script for command in commands})
     unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    # Only those again: the others were executed, and what they changed they would not find a second time.
+    # Repeat only those: the others were executed, and would not find what they changed a second time.
     for index, reply in zip(unknown, _send(client, [commands[i] for i in unknown], known=set()), strict=True):
         replies[index] = reply
     for reply in replies:
@@ -214,7 +215,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) -> list[Any]:
-    # With EVAL, and not SCRIPT LOAD, which fewer users are allowed.
+    # With EVAL, because fewer users may call SCRIPT LOAD.
     if not commands:
         return []
     pipeline = client.pipeline(transaction=False)
@@ -229,7 +230,7 @@ def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) 
 
 
 def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> list[int]:
-    """Return of each group of keys how many the node has."""
+    """Return, for each group of keys, how many of them the node has."""
     pipeline = client.pipeline(transaction=False)
     for group in groups:
         pipeline.exists(*group)
@@ -240,12 +241,12 @@ def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> li
 
 
 def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[bytes, Command]:
-    """Return what to ask a node about each of the names.
+    """Return the commands that ask a node about each name.
 
     Args:
         prefix: What the names of all keys begin with.
         names: The names.
-        most: Of how many holders and waiters of each to tell who they are.
+        most: How many holders and waiters of each name to identify.
     """
     from redsync._protocols.name_survey import look_command
 
@@ -253,7 +254,7 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
 
 
 def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
-    """Return what the node keeps under each name that the questions are about, if it keeps something."""
+    """Return what the node keeps under each name asked about, if it keeps something."""
     from redsync._protocols.name_survey import NameLook
 
     looks: dict[bytes, NameLook] = {}

@@ -1,4 +1,4 @@
-"""`redsync bench`: what a lock costs on these nodes, beside what nobody can do better: bare sockets and a majority."""
+"""`redsync bench`: what a lock costs on these nodes, beside the lower bound: bare sockets and a majority."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEASE: Final = 10.0
 
 
 def bench(options: Any) -> int:
-    """Measure pairs of acquire and release, in turn with the same on bare sockets."""
+    """Measure pairs of acquire and release, alternating with the same on bare sockets."""
     with Nodes.chosen(options) as nodes:
         answers = nodes.ask(lambda client: median(_spent(client.ping) for _ in range(PINGS)))
         complain(answers)
@@ -62,7 +62,7 @@ def _measure(nodes: Nodes, seconds: float) -> tuple[list[float], list[float]]:
             lock = client.get_lock(name)
 
             def pair() -> None:
-                # Not `with`: that waits for ever where too few nodes answer.
+                # `with` would wait for ever where too few nodes answer.
                 if not lock.acquire(timeout=nodes.timeout):
                     raise SetupError("another program holds a lock of a random name", UNAVAILABLE)
                 lock.release()
@@ -101,7 +101,7 @@ class _Link:
 
 
 class _Floor:
-    """Locks as bare as they can be: each round writes to all sockets, and ends as soon as a majority has answered."""
+    """The barest possible lock: each round writes to all sockets, and ends as soon as a majority has answered."""
 
     def __init__(self, nodes: Sequence[Node], quorum: int, timeout: float, key: bytes) -> None:
         self._quorum, self._timeout = quorum, timeout
@@ -111,7 +111,7 @@ class _Floor:
         self._release = _packed(b"DEL", key)
 
     def pair(self) -> None:
-        """Take and give back the lock.
+        """Take the lock and give it back.
 
         Raises:
             SetupError: Too few nodes answered.
@@ -134,7 +134,7 @@ class _Floor:
                 if not data:
                     raise SetupError("a node closed its connection", UNAVAILABLE)
                 link.reader.feed(data)
-                # hiredis gives False while no reply is complete; no reply to SET or DEL is False.
+                # hiredis returns False while no reply is complete; no reply to SET or DEL is False.
                 while link.reader.gets() is not False:
                     link.owed -= 1
                 if link.owed == 0:

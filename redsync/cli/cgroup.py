@@ -1,9 +1,9 @@
-"""A control group for the command, where this process may make one: it ends everybody in it at once, whoever they are.
+"""A control group for the command, where this process may make one: it kills all processes in it at once.
 
-Signals can't reach a process that has taken another user's identity, and can be outrun by one that forks faster than
-/proc is read. A control group (version 2) can't: `cgroup.kill` ends all its members in one step of the kernel. It is a
-group below our own, so that limits and service managers still apply. Where systemd runs we make one only where it has
-delegated its tree (`Delegate=yes`), as it asks of others.
+Signals can't reach a process that has taken another user's identity, and a process can outrun them that forks faster
+than /proc is read. Neither escapes a control group (version 2): `cgroup.kill` ends all its members in one step of the
+kernel. It is a group below our own, so that limits and service managers still apply. Under systemd we make one only
+where it has delegated its tree (`Delegate=yes`), as it asks of programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MARKS = ("trusted.delegate", "user.delegate")
 
 
 class Cgroup:
-    """A control group of the command's own; without effect where there may be none."""
+    """The command's own control group; without effect where we may not make one."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -26,7 +26,7 @@ class Cgroup:
         with contextlib.suppress(OSError):
             ours = _our_group()
             if ours is not None and _is_ours(ours):
-                # Each container has a process 1, and more than one may be in the same group.
+                # Process numbers are not unique here: containers may share a group, and each has a process 1.
                 path = ours / f"redsync-{os.getpid()}-{os.urandom(4).hex()}"
                 path.mkdir()
                 self._path = path
@@ -38,14 +38,14 @@ class Cgroup:
         self._write("cgroup.procs", "0")
 
     def kill(self) -> None:
-        """Kill everybody in it."""
+        """Kill all processes in it."""
         self._write("cgroup.kill", "1")
 
     def remove(self) -> None:
-        """Remove it, if nobody is left in it, with those below that a killed `redsync lock` could not remove."""
+        """Remove it if it is empty, with groups below it that a killed `redsync lock` could not remove."""
         if self._path is not None:
             for path, _, _ in os.walk(self._path, topdown=False):
-                # Its other owner, or the service manager, may have been faster.
+                # The other process that uses it, or the service manager, may have been faster.
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
 

@@ -1,8 +1,8 @@
-"""Starts the command that `redsync lock` runs, as a child of its keeper, in the place that it is to have.
+"""Starts the command that `redsync lock` runs, as a child of its keeper, in the right process group.
 
-Its place is a process group of its own, so that what is sent to us reaches it once, through us, with all that it has
-started. If we have the terminal, the command gets it, but only when nobody else is in our group: a pager that shares
-our pipeline would be in the background then, and the kernel stops whoever touches the terminal from there. So in a
+It normally gets its own process group, so that a signal sent to us reaches it, and all that it has started, once:
+through us. If we have the terminal, the command gets it, but only if no other process is in our group: a pager in our
+pipeline would then be in the background, and the kernel stops a background process that touches the terminal. So in a
 pipeline, or in a script whose shell shares its group with us, the command is in our group.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FRONT", "OWN", "SHARED", "launch"]
 
 OWN: Final = "own"
-"""In a process group of its own."""
+"""In its own process group."""
 FRONT: Final = "front"
 """The same, in the foreground of the terminal."""
 SHARED: Final = "shared"
@@ -51,12 +51,12 @@ def launch(
     Args:
         command: Its words.
         environment: All of its environment.
-        place: Where it is to be.
+        place: Its process group: `OWN`, `FRONT` or `SHARED`.
         group: The process group of `redsync lock`.
-        cgroup: Which control group it joins if it is tied.
-        handled: Signals that we treat otherwise than it is to.
-        tied: It is killed if the calling process ends before it.
-        until: It is killed if it has not begun by then.
+        cgroup: The control group that it joins if it is tied.
+        handled: Signals that we treat differently from the command.
+        tied: Whether it is killed if the calling process ends first.
+        until: The instant at which it is killed if it has not begun.
 
     Raises:
         OSError: It can't be executed.
@@ -78,7 +78,7 @@ def launch(
         except BaseException as error:
             _fail(writer, error)
     os.close(writer)
-    # Who was stopped before it has begun, or waits for a slow disk, must not begin when the lock is another's.
+    # A command that was stopped before it began, or waits for a slow disk, must not begin when the lock is another's.
     if not is_ready(until - now(), reader):
         os.kill(number, signal.SIGKILL)
     with open(reader, "rb") as told:
@@ -107,12 +107,12 @@ def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
         script = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or script is None:
             raise
-        # A script without a first line that says by what to run it: that is the shell, as execvp(3) has it.
+        # A script without a `#!` line is run by the shell, as execvp(3) does.
         os.execve("/bin/sh", ["/bin/sh", script, *command[1:]], environment)  # noqa: S606
 
 
 def _fail(writer: int, error: BaseException) -> NoReturn:
-    """Tell the parent why the command can't be executed, and end this copy of it."""
+    """Tell the parent why the command can't be executed, and end this child process."""
     number = error.errno if isinstance(error, OSError) else None
     os.write(writer, b"%d" % (number or 5))  # EIO
     os._exit(1)

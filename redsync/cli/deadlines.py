@@ -1,9 +1,9 @@
 """When the command of `redsync lock` is asked to end (SIGTERM), and when it is killed (SIGKILL).
 
-All is told as instants of one clock that both processes read, never as durations: a message that comes late, because
-one side stood still, moves no end. Renewals move the end of the hold on (`until`). If they fail, the command is asked
-to end when `kill_after` and a margin are left, and killed when only the margin is. A loss that nobody could foresee
-(the lock was taken away by force, this machine slept) ends it as soon as it is known.
+All times are instants of one clock that both processes read, never durations: a message that comes late, because one
+side stood still, moves no end. Renewals move the end of the hold on (`until`). If they fail, the command is asked to
+end when `kill_after` and a margin are left, and killed when only the margin is left. A loss that nobody could foresee
+(the lock was taken away by force, this machine slept) ends the command as soon as it is known.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ now: Callable[[], float] = (
 )
 
 LOST: Final = "lost"
-"""Why the command's end begins: its lock was lost."""
+"""Reason to end the command: its lock was lost."""
 LATE: Final = "late"
-"""The same: it was about to be lost."""
+"""Reason to end the command: its lock was about to be lost."""
 LONG: Final = "long"
-"""The same: `--max-hold` is over."""
+"""Reason to end the command: `--max-hold` is over."""
 DESERTED: Final = "deserted"
-"""The same: who renews the lock has gone."""
+"""Reason to end the command: the process that renews the lock has gone."""
 BEHIND: Final = "behind"
-"""Why the end of what the command has left running begins: it had time to end by itself."""
+"""Reason to end processes that the command left running: they had time to end by themselves."""
 
 
 def margin_of(lease: float) -> float:
-    """Return for how many seconds a hold must be valid still when its command is killed, so that it ends in time."""
+    """Return how many seconds of validity must be left when the command is killed, so that it ends in time."""
     return min(0.5, lease / 10)
 
 
@@ -46,8 +46,8 @@ class Policy:
     Attributes:
         on_lost: What to do when the hold is lost: "term" (SIGTERM, then SIGKILL), "kill", or "ignore".
         kill_after: Seconds between SIGTERM and SIGKILL.
-        margin: For how many seconds the hold must be valid still when SIGKILL is sent.
-        max_hold: After how many seconds to end the command in any case; infinite: never.
+        margin: How many seconds of validity must be left when SIGKILL is sent.
+        max_hold: After how many seconds to end the command in any case; infinity for never.
     """
 
     on_lost: str
@@ -57,7 +57,7 @@ class Policy:
 
     @property
     def threshold(self) -> float:
-        """How many seconds of validity must be left, or the command is ended."""
+        """The seconds of validity below which the command is ended."""
         return self.margin + (self.kill_after if self.on_lost == "term" else 0.0)
 
     @property
@@ -72,7 +72,7 @@ class Schedule:
     Attributes:
         until: The end of its hold.
         reason: Why its end has begun, one of this module's words; None if it has not.
-        asks: Its end began with SIGTERM.
+        asks: Whether its end began with SIGTERM.
     """
 
     def __init__(self, policy: Policy, until: float, began: float) -> None:
@@ -84,7 +84,7 @@ class Schedule:
         self._kill_at = math.inf
 
     def look(self, instant: float) -> bool:
-        """Begin the end if it is time to; return whether it began."""
+        """Begin the end if it is due; return whether it began."""
         if self.reason is not None:
             return False
         if self._policy.heeds_loss and instant >= self.until - self._policy.threshold:
@@ -101,15 +101,15 @@ class Schedule:
 
     @property
     def kill_at(self) -> float:
-        """The instant at which to kill; infinite as long as no end has begun."""
-        # When the hold was over first, there is nothing that could be saved by haste.
+        """The instant at which to kill; infinity while no end has begun."""
+        # If the hold ended first, haste saves nothing.
         if self.reason in (None, LOST) or not self._policy.heeds_loss:
             return self._kill_at
         return min(self._kill_at, self.until - self._policy.margin)
 
     @property
     def next(self) -> float:
-        """The instant at which there may be something to do."""
+        """The next instant at which there may be something to do."""
         if self.reason is not None:
             return self.kill_at
         return min(self._too_long, self.until - self._policy.threshold if self._policy.heeds_loss else math.inf)

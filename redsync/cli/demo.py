@@ -74,7 +74,7 @@ def add_parsers(subparsers: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet_nodes() -> Iterator[None]:
-    """Keep the nodes' ups and downs out of the log: the view shows them. A watchdog in trouble is still told."""
+    """Keep changes of the nodes' state out of the log: the view shows them. Trouble of the watchdog is still logged."""
     logger = logging.getLogger("redsync.node")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -134,7 +134,7 @@ class _Demo:
             f"{workers} will fight over {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._directory.path, self._order) as crew:
-            # Between the birth of a process and the instant at which the crew knows it, nobody could end it.
+            # Between the start of a process and the instant at which the crew knows it, nobody could end it.
             with interruption.deferred():
                 for process in range(options.processes):
                     crew.start(process)
@@ -160,7 +160,7 @@ class _Demo:
         )
 
     def _await_first_lock(self, observer: Client, crew: Crew) -> None:
-        """Wait until locks can be had, by us and by each process."""
+        """Wait until we and each process can take locks."""
         began = time.monotonic()
         self._view.say(
             f"waiting for a first lock: servers that have just started may have forgotten one that is still believed, "
@@ -187,7 +187,7 @@ class _Demo:
             elapsed = max(now_ns() - begin, 0) / 1e9
             for fault in self._faults.inject(elapsed):
                 self._view.say(f"{elapsed:5.1f} s  {fault}")
-            # A client knows of its nodes only what it meets when it uses them.
+            # A client learns the state of its nodes only by using them.
             _try_once(lock)
             tally.add(elapsed, self._journals.read())
             self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
@@ -246,7 +246,7 @@ class _Demo:
 
 
 class _Tally:
-    """Counts acquisitions while they are made."""
+    """Counts acquisitions during the run."""
 
     def __init__(self) -> None:
         self._acquisitions = 0
@@ -270,7 +270,7 @@ class _Tally:
 
 
 class _Directory:
-    """A temporary directory, removed at the end unless somebody should look into it."""
+    """A temporary directory, removed at the end unless it is worth a look."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="redsync-demo-"))
@@ -287,8 +287,9 @@ class _Directory:
 class _Interruption:
     """Turns the signals that should end a program into exceptions, once.
 
-    While that exception cleans up, more of them are ignored: an impatient second Ctrl-C must not leave servers or files
-    behind. But not for ever, as an exception may be raised where nobody can catch it, in a finalizer for example.
+    While the program cleans up after that exception, further signals are ignored: an impatient second Ctrl-C must not
+    leave servers or files behind. But not for ever, because an exception may be raised where nobody can catch it, for
+    example in a finalizer.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -312,7 +313,7 @@ class _Interruption:
 
     def __enter__(self) -> Self:
         for number in self._SIGNALS:
-            # What our parent wants us to ignore (nohup, a shell's background job) stays ignored.
+            # Signals that our parent wants us to ignore (nohup, a shell's background job) stay ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._end)
         return self

@@ -1,7 +1,7 @@
 """The faults of the demo: which node is killed or hung, when, and when it is mended.
 
 Only a minority of the nodes is ever out at the same time: one node with three or four of them, two with five or more.
-With fewer nodes than three there are no faults, as none could be borne.
+With fewer than three nodes there are no faults, because a quorum needs all of them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SCHEDULE: Final = (
     (0.50, _RESTART),
     (0.65, _RESUME),
 )
-"""By share of the run. From 0.40 on two nodes are out, until the restarted one has served its restart guard."""
+"""Faults by share of the run. From 0.40 on two nodes are out, until the restart guard of the restarted one is over."""
 
 
 class Fault(NamedTuple):
-    """One thing that is done to a node.
+    """One action on a node.
 
     Attributes:
         at: When, in seconds from the start of the run.
@@ -82,10 +82,10 @@ def plan(seconds: float, nodes: int, chance: random.Random) -> list[Fault]:
 
 
 class FaultPlan:
-    """Carries the faults out when their time has come.
+    """Carries out faults when they are due.
 
     Attributes:
-        injected: What was done so far.
+        injected: The faults carried out so far.
     """
 
     def __init__(self, nodes: LocalNodes, faults: Sequence[Fault]) -> None:
@@ -99,7 +99,7 @@ class FaultPlan:
         return self._left[0].at if self._left else float("inf")
 
     def inject(self, elapsed: float) -> list[Fault]:
-        """Do what is due by now; return what was done.
+        """Carry out the faults that are due by now; return them.
 
         Args:
             elapsed: Seconds from the start of the run.

@@ -1,4 +1,4 @@
-"""The demo's report: what the journals, ledgers and nodes say in the end, as a table and one sentence."""
+"""The demo's report: the findings from journals, ledgers and nodes, as a table and one sentence."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Findings:
         ledgers: The entries of each lock's ledger.
         counters: Each lock's counter.
         zombies: Keys that stayed on the nodes, by the nodes' index.
-        seconds: How long the run lasted.
+        seconds: How many seconds the run lasted.
         nodes: How many nodes there were.
         processes: How many worker processes.
         threads: How many threads each of them had.
-        faults: What was done to the nodes, as sentences.
+        faults: The faults of the nodes, as sentences.
     """
 
     lines: Sequence[Line]
@@ -129,7 +129,7 @@ class Report:
         return [hold.granted - hold.asked for holds in self._by_name for hold in holds]
 
     def failures(self) -> list[bool]:
-        """Tell of each row of the table whether it shows a broken promise."""
+        """Return, for each row of the table, whether it shows a broken promise."""
         verdicts = (self.overlaps, self.lost_updates, self.zombies)
         return [False] * (len(self.rows()) - len(verdicts)) + [bool(verdict) for verdict in verdicts]
 
@@ -150,7 +150,7 @@ class Report:
         )
 
     def evidence(self) -> list[str]:
-        """Return what exactly was found wrong, as lines; no more than a screen of them."""
+        """Return the details of what was found wrong, at most a screen of lines."""
         lines = []
         for index, pairs in enumerate(self._pairs):
             ends = {hold.key: hold.believed_until for hold in self._by_name[index]}

@@ -1,4 +1,4 @@
-"""How the demo shows itself: a live table in a terminal where rich is installed, else a plain line every second."""
+"""The demo's display: a live table in a terminal where rich is installed, else a plain line every second."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table that changes in its place, and lines that stay above it."""
+    """A table that is updated in place, and permanent lines above it."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live

@@ -22,7 +22,7 @@ def dev(options: Any) -> int:
     from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
     try:
-        # Ctrl-C is how it ends, whenever that is: nothing to complain of.
+        # Ctrl-C is the normal end, whenever it comes, and no error.
         with (
             contextlib.suppress(KeyboardInterrupt),
             LocalNodes(options.nodes, server=pinned_server()) as nodes,
@@ -42,6 +42,6 @@ def _introduce(nodes: LocalNodes, *, as_json: bool) -> None:
         write_json({"urls": urls, "restart_guard": 0})
     else:
         put(f"export REDSYNC_URLS={','.join(urls)}")
-        # New nodes grant nothing before the guard is over, and nobody can have relied on these before.
+        # New nodes grant nothing before the guard is over, but nobody can have relied on these before.
         put("export REDSYNC_RESTART_GUARD=0", flush=True)
     warn(f"{len(urls)} nodes run ({nodes.version}), empty; Ctrl-C ends them")

@@ -44,7 +44,7 @@ def doctor(options: Any) -> int:
         guard = _restart_guard(len(nodes.nodes))
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
         reports = [_report(answer) for answer in answers]
-        # One node promises no more than that; nodes on this very machine are somebody's first try.
+        # A single node promises little anyway, and nodes that are all on this machine are for trying out.
         is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
         for report in reports:
             report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
@@ -79,7 +79,7 @@ def _report(answer: Answer[Report]) -> Report:
 
 
 def _examine(client: redis.Redis, prefix: bytes) -> Report:
-    """Ask one node everything; only what fails altogether is raised, a refused question has no answer."""
+    """Ask one node everything; a question that it refuses has no answer, all other errors are raised."""
     from redsync._protocols.name_survey import look_command
 
     spent = []
@@ -103,7 +103,7 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
 def _clock_offset(client: redis.Redis) -> float | None:
     begun = time.time()
     stamp = _allowed(client.time)
-    # In the middle of the round trip the node looked at its clock, as far as anybody can tell.
+    # The best estimate is that the node read its clock in the middle of the round trip.
     return None if stamp is None else float(stamp[0] + stamp[1] / 1e6 - (begun + time.time()) / 2)
 
 
@@ -144,7 +144,7 @@ def _newborn_age(client: redis.Redis, run_id: str) -> float | None:
     except ValueError:
         return None
     if birth is None or birth.kind != NEWBORN or not run_id.startswith(birth.process.decode(errors="replace")):
-        # One of another process is replaced by the next client; the uptime tells how long this one has run.
+        # The next client replaces the record of another process; the uptime tells how long this process has run.
         return None
     return birth.age
 
@@ -174,7 +174,7 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
 
 def _print(reports: list[Report], general: list[Finding]) -> None:
     print_table(HEADINGS, [_row(report) for report in reports])
-    # What is to be said of several nodes is said once.
+    # A finding about several nodes is shown once.
     places: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
         for finding in report.findings:

@@ -1,4 +1,4 @@
-"""What the doctor makes of what nodes say: pure judgement, so that each finding can be tested without a server."""
+"""The doctor's judgement of what nodes say: pure functions, so that each finding can be tested without a server."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ANNOUNCED_FOR: Final = 65.0
 """Seconds for which a client's record is kept; it is renewed every 20 s."""
 
 ALIVE: Final = 40.0
-"""A client whose record is kept for longer than that has announced itself a moment ago."""
+"""Seconds: a client whose record is kept for longer than that has announced itself a moment ago."""
 
 GONE: Final = 20.0
-"""A node where it is kept for less has missed two announcements."""
+"""Seconds: a node that keeps the record for less than that has missed two announcements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Finding:
     """One thing that the doctor found.
 
     Attributes:
-        text: What it is.
+        text: The finding.
         advice: What to do.
-        is_problem: Whether it needs attention; else it is good to know.
+        is_problem: Whether it needs attention; else it is for information.
     """
 
     text: str
@@ -50,11 +50,11 @@ class Finding:
 
 
 class Heard(NamedTuple):
-    """What a node keeps of a client.
+    """A client's record on a node.
 
     Attributes:
-        who: Its host and process, for people.
-        kept: For how many seconds more.
+        who: The client's host and process, for people.
+        kept: For how many more seconds the node keeps the record.
     """
 
     who: str
@@ -120,7 +120,7 @@ class Report:
 
 
 def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a node's INFO if they are what a server says: numbers are numbers, and words are text.
+    """Return the fields of a node's INFO if their types are right: numbers are numbers, and words are text.
 
     Raises:
         ValueError: A field is something else.
@@ -134,12 +134,12 @@ def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
-    """Return what is to be said of one node.
+    """Return the findings about one node.
 
     Args:
         report: What it said.
         guard: The restart guard of the clients, in seconds.
-        node_timeout: How long clients wait for a node.
+        node_timeout: How many seconds clients wait for a node.
         is_serious: Whether others rely on these nodes: more than one, and not all on this machine.
     """
     if report.error is not None:
@@ -211,7 +211,7 @@ def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Findi
 
 
 def check_lives(reports: Sequence[Report], guard: float) -> None:
-    """Find nodes that take no part in new grants yet; of those that began together the same is said."""
+    """Find nodes that take no part in new grants yet; nodes that began together get the same finding."""
     for what in ("started", "was emptied"):
         young = [report for report in reports if _life(report)[0] == what and _life(report)[1] < guard]
         left = max((guard - _life(report)[1] for report in young), default=0.0)
@@ -224,7 +224,7 @@ def check_lives(reports: Sequence[Report], guard: float) -> None:
 
 def _life(report: Report) -> tuple[str, float]:
     """Return what a node's memory began with, and how many seconds ago."""
-    # Both instants that a node subtracts are whole seconds: its uptime may be one too high, and clients allow for that.
+    # A node subtracts two instants in whole seconds: its uptime may be 1 s too high, and clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
     if report.newborn_age is not None and report.newborn_age <= started:
         return "was emptied", report.newborn_age
@@ -232,7 +232,7 @@ def _life(report: Report) -> tuple[str, float]:
 
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:
-    """Return what is to be said of all nodes together; adds to the findings of nodes what only their peers show."""
+    """Return the findings about all nodes together; add to nodes' own findings what only a comparison shows."""
     found: list[Finding] = []
     count = len(reports)
     if count % 2 == 0:
@@ -260,8 +260,8 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _check_clients(reports: Sequence[Report]) -> None:
-    """Find nodes that some clients do not reach: behind the same address these may have another server."""
-    # What forgot its records a moment ago gets them again by and by.
+    """Find nodes that some clients do not reach: at the same address these clients may reach another server."""
+    # A node that forgot its records a moment ago gets them again one by one.
     ages = {report.node: min(report.uptime or 0.0, report.newborn_age or math.inf) for report in reports}
     telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
     alive = {
@@ -290,7 +290,7 @@ def _host(address: str) -> str:
 
 
 def _check_machines(reports: Sequence[Report]) -> list[Finding]:
-    """Return what is to be said of nodes that share a machine: they fail together."""
+    """Return the findings about nodes that share a machine: they fail together."""
     if len(reports) > 1 and all(is_loopback(report.node) for report in reports):
         text = "all nodes run on this machine, and fail with it"
         return [Finding(text, "good for a try; else give each node a machine of its own", is_problem=False)]

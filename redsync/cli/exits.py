@@ -69,7 +69,7 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 UNREADABLE: Final = "answered what can't be read"
-"""How the error of a node begins that answered, but nothing that a server with our scripts would say."""
+"""The begin of the error of a node whose answer is nothing that a server with our scripts would say."""
 
 _REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
 
@@ -103,14 +103,14 @@ def is_refusal(text: str | None) -> bool:
 
 
 def state_of(error: str) -> str:
-    """Return in a word or two what is wrong with a node that gave no answer, or none that can be read."""
+    """Return, in a word or two, what is wrong with a node that gave no readable answer."""
     if is_refusal(error):
         return "refuses us"
     return "unreadable" if error.startswith(UNREADABLE) else "no answer"
 
 
 def status_of(error: RedsyncError) -> int:
-    """Return with which status a command ends that can't go on because of that error."""
+    """Return the exit status of a command that can't go on because of that error."""
     if isinstance(error, QuorumError):
         return status_without_quorum([vote.detail for vote in error.votes])
     if isinstance(error, ConfigurationError | KeyTypeError):
@@ -119,7 +119,7 @@ def status_of(error: RedsyncError) -> int:
 
 
 def status_without_quorum(troubles: Sequence[str | None]) -> int:
-    """Return the status where too few nodes answer; `troubles` are those of all nodes, None of one that has none."""
+    """Return the exit status if too few nodes answer; `troubles` has an entry for each node, None if it has none."""
     refusals = sum(map(is_refusal, troubles))
-    # So many that the others could not make a quorum, whatever became of them.
+    # So many that the other nodes could not make a quorum in any case.
     return REFUSED if refusals and refusals * 2 >= len(troubles) else UNAVAILABLE

@@ -1,14 +1,13 @@
-"""All that a command has started, wherever it went: the processes that descend from this one.
+"""All processes that a command has started, wherever they went: the descendants of this process.
 
-On Linux this process becomes a *child subreaper*: each descendant whose parent ends becomes its child. So nothing
-leaves the family: no `setsid`, no `nohup`, no second fork, no process group of its own. Members are looked up in /proc.
-Such a listing is no snapshot, as processes fork meanwhile. That nobody is left is known from the kernel instead: the
-parents of a living descendant, one after the other, lead here, so a process without children (ECHILD) has no
-descendants at all. Until then listing and signalling are repeated: whoever was missed is a child of a member, or ours
-by then.
+On Linux this process becomes a *child subreaper*: each descendant whose parent ends becomes its child. So no process
+can leave the family: not by `setsid`, `nohup`, a second fork or its own process group. Members are looked up in /proc.
+Such a listing is no snapshot, because processes fork meanwhile. The kernel tells when none is left: the chain of
+parents of a living descendant leads here, so a process without children (ECHILD) has no descendants at all. Until then
+listing and signalling are repeated: a process that was missed is by then a child of a member, or ours.
 
-A member that has taken another user's identity can't be signalled by us (`cgroup` can, where there is one). Without
-/proc, or with that of another namespace, only the command's process group is known.
+We can't signal a member that has taken another user's identity (`cgroup` can, where there is one). Without /proc, or
+with that of another namespace, only the command's process group is known.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PASSES: Final = 100
 
 
 def _has_proc() -> bool:
-    # That of another process namespace would show us strangers.
+    # The /proc of another process namespace would show processes that are not ours.
     try:
         return os.readlink(_PROC / "self") == str(os.getpid())
     except OSError:
@@ -48,7 +47,7 @@ class _Process(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it can do anything still; of a zombie other threads than the first may."""
+        """Whether it can still do anything; in a zombie, threads other than the first may."""
         return self.state not in "ZX" or self.threads > 1
 
 
@@ -56,25 +55,25 @@ class Family:
     """The descendants of this process.
 
     Attributes:
-        gone: None is left.
+        gone: Whether none is left.
     """
 
     def __init__(self) -> None:
-        """Begin with nobody: children that there are already do not belong to the family."""
+        """Begin empty: existing children do not belong to the family."""
         self.gone = False
         self._group = 0
         self._spared = _children()
 
     def adopt(self) -> None:
-        """Become the parent of all who lose theirs."""
+        """Become the parent of all descendants that lose theirs."""
         set_option(CHILD_SUBREAPER, 1)
 
     def lead(self, group: int) -> None:
-        """Say which process group the command leads: all in it belong to the family, and get a signal in one step."""
+        """Set the process group that the command leads: all in it belong to the family, and get signals in one step."""
         self._group = group
 
     def members(self) -> dict[int, _Process]:
-        """Return those that live, parents before children: a shell goes on when what it waits for has ended."""
+        """Return the living members, parents before children: a shell goes on when the child it waits for has ended."""
         table = dict(_processes())
         children: dict[int, list[int]] = {}
         for number, process in table.items():
@@ -89,7 +88,7 @@ class Family:
         return found
 
     def send(self, number: int, group: int | None = None, but: Collection[int] = ()) -> set[int]:
-        """Send a signal to all, or to those of a process group; return whom it was sent to."""
+        """Send a signal to all members, or to those of a process group; return which got it."""
         if not _has_proc():
             return {self._group} if self._group and _send(number, -self._group) else set()
         chosen = [
@@ -103,7 +102,7 @@ class Family:
         return set(chosen)
 
     def halt(self) -> None:
-        """Stop all. Who was stopped can't fork, so a listing that shows nobody else is complete."""
+        """Stop all members. A stopped process can't fork, so a listing without new ones is complete."""
         stopped: set[int] = set()
         for _ in range(_PASSES):
             more = self.send(signal.SIGSTOP, but=stopped)
@@ -112,7 +111,7 @@ class Family:
                 return
 
     def reap(self) -> Iterator[tuple[int, int]]:
-        """Yield number and wait status of each child that has ended or was stopped; for the parent of all of them."""
+        """Yield number and wait status of each child that has ended or was stopped; only their parent may call it."""
         while True:
             try:
                 number, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -147,12 +146,12 @@ def set_option(option: int, value: int) -> None:
     if _LINUX:
         import ctypes
 
-        # It fails on kernels that do not know the option, and what it is good for is missing there.
+        # On kernels that do not know the option the call fails, and we go on without its effect.
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _send(number: int, whom: int) -> bool:
-    """Send a signal to a process, or to a group if that is negative; return whether there is somebody."""
+    """Send a signal to a process, or to a group if `whom` is negative; return whether it exists."""
     try:
         os.kill(whom, number)
     except ProcessLookupError:
@@ -165,9 +164,9 @@ def _send(number: int, whom: int) -> bool:
 def _processes() -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(_PROC) if _has_proc() else ():
         if name.isdigit():
-            # It has ended meanwhile, or is not ours to see.
+            # It has ended meanwhile, or we may not see it.
             with contextlib.suppress(OSError):
                 stat = (_PROC / name / "stat").read_bytes()
-                # The program's name stands in parentheses and may contain any.
+                # The program's name is in parentheses, and may contain parentheses itself.
                 fields = stat[stat.rindex(b")") + 2 :].split()
                 yield int(name), _Process(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[17]))

@@ -1,4 +1,4 @@
-"""While the command of `redsync lock` runs: tell its keeper the deadline, forward signals, stop and go on with it."""
+"""Runs the command of `redsync lock`: tells its keeper the deadline, forwards signals, stops and goes on with it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PATIENCE: Final = 2.0
 _PASSES: Final = 2
 
 _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-"""What stops a program because of the terminal."""
+"""Signals by which the terminal stops a program."""
 
 
 class TheHold(Protocol):
-    """What is to be known about a hold."""
+    """What the guard needs of a hold."""
 
     @property
     def lost(self) -> bool:
@@ -37,16 +37,16 @@ class TheHold(Protocol):
         ...
 
     def remaining(self) -> float:
-        """Return for how many seconds it may be believed."""
+        """Return for how many more seconds it may be believed."""
         ...
 
 
 class TheKeeper(Protocol):
-    """What is to be known about the command's keeper."""
+    """What the guard needs of the command's keeper."""
 
     @property
     def wire(self) -> Wire:
-        """Where to talk to it."""
+        """The wire to it."""
         ...
 
     def begin(self, hold: Any, until: float, place: str, policy: Policy) -> None:
@@ -58,27 +58,27 @@ class TheKeeper(Protocol):
         ...
 
     def enforce(self) -> None:
-        """Kill all that it keeps."""
+        """Kill all processes that it keeps."""
         ...
 
     def strike(self) -> set[int]:
-        """Kill it as well; return who was there."""
+        """Kill the keeper as well; return the processes that were there."""
         ...
 
     def look_after(self) -> None:
-        """Act on the news of a child."""
+        """React to a change of a child."""
         ...
 
 
 def _place() -> str:
-    """Return where the command is to be: see `child`."""
+    """Return the command's place, see `child`."""
     if foreground() != os.getpgrp():
         return OWN
     return FRONT if is_alone() else SHARED
 
 
 def _end_of(hold: TheHold) -> float:
-    """Return the instant at which a hold ends, or a moment before that."""
+    """Return the instant at which a hold ends, or slightly before that."""
     before = now()
     return before + hold.remaining()
 
@@ -121,7 +121,7 @@ class Guard:
             self._keeper.begin(self._hold, self._until, place, self._policy)
             self._watch()
         except BaseException:
-            # Whatever failed here: nothing may run without its lock.
+            # Whatever failed here, nothing may run without its lock.
             self._end_all()
             raise
         finally:
@@ -142,9 +142,9 @@ class Guard:
                 self._keeper.enforce()
 
     def _end_all(self) -> None:
-        """Kill all; return when nobody is left, or nothing is saved by waiting for who can't be killed."""
+        """Kill all; return when none is left, or when waiting for processes that can't be killed saves nothing."""
         began, empty = now(), 0
-        # A listing that shows nobody may have missed one who was forked meanwhile.
+        # An empty listing may have missed a process that was forked meanwhile.
         while empty < _PASSES and now() < max(began + _PATIENCE, self._too_late):
             left = self._keeper.strike()
             empty = 0 if left else empty + 1
@@ -156,7 +156,8 @@ class Guard:
 
     def _tell(self) -> None:
         until = _end_of(self._hold)
-        # Two looks at the same end differ by the time between two readings of the clock; a past one is now.
+        # Two looks at the same end differ by the time between two readings of the clock; an end in the past counts as
+        # now.
         if until > max(self._until, now()) + _RESOLUTION:
             self._until = until
             self._wire.send("until", until)
@@ -167,11 +168,11 @@ class Guard:
 
     @property
     def _too_late(self) -> float:
-        """The instant at which all should have been ended, if the keeper was not stopped."""
+        """The instant by which the keeper should have ended all, unless it was stopped."""
         return self._until if self._policy.heeds_loss else math.inf
 
     def _patience(self) -> float:
-        """Return how long to sleep: renewals are told long before the keeper has to give the hold up."""
+        """Return how many seconds to sleep: the keeper must learn of renewals long before it would end the command."""
         left = self._until - self._policy.threshold - now()
         return min(max(left * _SHARE, _SHORTEST_SLEEP), _LONGEST_SLEEP)
 
@@ -201,7 +202,7 @@ class Guard:
 
     def _react(self, number: int) -> None:
         if number in FORWARDED:
-            # The keys of the terminal have reached a command that shares our group.
+            # A signal from a key of the terminal has reached a command that shares our group already.
             if not (self._shared and number in KEYS and foreground() == os.getpgrp()):
                 self._wire.send("forward", number)
         elif number == signal.SIGTSTP:
@@ -212,12 +213,12 @@ class Guard:
             self._keeper.look_after()
 
     def _follow(self, number: int, resumed: int) -> None:
-        """The command was stopped: stop as well if that is the terminal's doing, so that the shell takes over."""
+        """React to a stop of the command: stop as well if the terminal stopped it, so that the shell takes over."""
         if resumed == self._resumed and (number in _BY_TERMINAL or foreground() == self._group != os.getpgrp()):
             self._stop()
 
     def _stop(self) -> None:
-        """Stop with all that the command has started; go on when continued, or where we can't be stopped."""
+        """Stop with all that the command has started; go on when continued, or if we can't be stopped."""
         self._wire.send("stop")
         if not self._shared and foreground() == self._group:
             give(os.getpgrp())

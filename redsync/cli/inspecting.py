@@ -1,4 +1,4 @@
-"""The commands that look at a deployment: what each takes, and which function does it."""
+"""The commands that look at a deployment: the arguments of each, and the function that does it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def _late(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    """Return what runs a function of a module that is imported only then."""
+    """Return a function that imports a module and runs a function of it."""
 
     def run(options: argparse.Namespace) -> int:
         status: int = getattr(import_module(f"redsync.cli.{module}"), function)(options)

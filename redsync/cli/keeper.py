@@ -1,9 +1,9 @@
 """Our side of the keeper: the process that keeps the deadline of the command, whatever becomes of us.
 
 It is a copy of this process, made before there are threads, connections or a lock: small, and with nothing in it that
-could fail later. Each of the two watches over the other. If we are stopped, it hears of no later deadline; if we end,
-it reads the end of the wire: in both cases it ends the command in time. If the keeper ends before the command has, the
-kernel kills the command itself (PR_SET_PDEATHSIG), and we kill what that has started, which has become ours.
+could fail later. Each of the two watches the other. If we are stopped, the keeper learns of no later deadline; if we
+end, it reads the end of the wire. In both cases it ends the command in time. If the keeper ends before the command, the
+kernel kills the command itself (PR_SET_PDEATHSIG), and we kill what the command has started, which is ours by then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Keeper:
     """The keeper, for as long as the `with` block lasts.
 
     Attributes:
-        wire: Where to talk to it.
+        wire: The wire to it.
         number: Its process number.
     """
 
@@ -41,8 +41,8 @@ class Keeper:
 
         Args:
             command: The words of the command that it will run.
-            environment: The command's environment, but for the owner and the fencing token.
-            spurned: The signals that it is to ignore.
+            environment: The command's environment, without the owner and the fencing token.
+            spurned: The signals that the command is to ignore.
 
         Raises:
             OSError: No process can be started.
@@ -50,7 +50,7 @@ class Keeper:
         self._family = Family()
         self.wire, other = Wire.pair()
         self._cgroup = Cgroup()
-        # A signal that came to the copy while it still has our handlers would make it another one of us.
+        # A signal to the copy while it still has our handlers would make it act as a second `redsync lock`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self.number = os.fork()
@@ -69,7 +69,7 @@ class Keeper:
 
     def begin(self, hold: Hold, until: float, place: str, policy: Policy) -> None:
         """Let it start the command under that hold, which ends at that instant."""
-        # First: if the keeper is killed in the next moment, what the command has started must be ours.
+        # First, because if the keeper is killed in the next moment, what the command has started must be ours.
         self._family.adopt()
         numbers = (policy.kill_after, policy.margin, policy.max_hold)
         token = NOTHING if hold.fencing_token is None else hold.fencing_token
@@ -80,18 +80,18 @@ class Keeper:
         self._family.lead(group)
 
     def enforce(self) -> None:
-        """Kill all that it keeps, which it should have done by now, and make it go on in case it was stopped."""
+        """Kill all that it keeps, as it should have done by now, and make it go on in case it was stopped."""
         self._family.send(signal.SIGKILL, but=(self.number,))
         self._wake()
 
     def strike(self) -> set[int]:
-        """Kill all that it has kept, and itself if it has not ended; return who was there."""
+        """Kill all that it has kept, and the keeper if it has not ended; return the processes that were there."""
         self._cgroup.kill()
         return self._family.send(signal.SIGKILL)
 
     def look_after(self) -> None:
-        """Make it go on if it was stopped, and reap what was left to us as the first process of a container."""
-        # Where one can't ask so, a keeper that was stopped goes on when it is too late, see `enforce`.
+        """Make it go on if it was stopped, and reap children left to us if we are the first process of a container."""
+        # Where this can't be asked, a keeper that was stopped goes on when it is too late, see `enforce`.
         with contextlib.suppress(ChildProcessError):
             if sys.platform == "linux" and os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
                 self._wake()
@@ -110,7 +110,7 @@ class Keeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for its end: it sees that of the wire."""
+        """Close the wire, which ends the keeper, and wait for its end."""
         self.wire.close()
         self._wake()
         with contextlib.suppress(ChildProcessError):
@@ -119,12 +119,13 @@ class Keeper:
 
 
 def _become_keeper(prepare: Callable[[], Keeping], mask: set[int]) -> NoReturn:
-    """Be the keeper, to the end of this process."""
+    """Run as the keeper, to the end of this process."""
     try:
         os.setpgid(0, 0)
         keeping = prepare()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         keeping.run()
     finally:
-        # Whatever failed: our other self sees the end of the wire. Nothing of what it has prepared is run twice.
+        # Whatever failed, the parent sees the end of the wire. `_exit` runs none of the parent's clean-up a second
+        # time.
         os._exit(0)

@@ -1,10 +1,11 @@
 """The keeper's side: the process that keeps the deadline of the command that `redsync lock` runs.
 
-It can't be stopped along with `redsync lock`: it is in a process group of its own, does not care for the terminal, and
-ignores what ends or stops programs. A session of its own would be farther away, but the command, its child, would then
-be in a process group that the kernel calls orphaned, where Ctrl-Z has no effect. It never waits for `redsync lock`,
-which tells it the end of the hold as an instant, again and again. When that comes near, or nobody is there to move it
-on, it ends the command, and all that this has started. Before none of them is left it does not say that it is over.
+It can't be stopped along with `redsync lock`: it has its own process group, does not use the terminal, and ignores
+signals that end or stop programs. Its own session would separate it further, but the command, its child, would then be
+in a process group that the kernel calls orphaned, where Ctrl-Z has no effect. The keeper never waits for `redsync
+lock`, which tells it the end of the hold as an instant, again and again. When that comes near, or no process is left to
+move it on, the keeper ends the command and all that the command has started. It reports the end only when none of them
+is left.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _IGNORED: Final = (
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
 )
-"""What would end or stop us. What is meant for the command comes by the wire."""
+"""Signals that would end or stop the keeper. Signals for the command come by the wire."""
 
 _ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """Forwarded signals that ask a program to end."""
@@ -42,20 +43,20 @@ _LONGEST_SLEEP: Final = 1.0
 
 _POLL: Final = 0.01
 _PATIENCE: Final = 2.0
-"""Seconds for the end of those that were killed: who does not end in time can't be ended by us."""
+"""Seconds for killed processes to end: one that takes longer can't be ended by us."""
 
 _POLL_OF_THE_REST: Final = 0.2
 _TIME_TO_STOP: Final = 0.1
-"""Seconds that a full-screen program has to tidy the terminal up before it is stopped in any case."""
+"""Seconds that a full-screen program has to tidy up the terminal before it is stopped in any case."""
 
 
 class Keeping:
-    """Waits for the start, starts the command, and ends when nobody of its family is left."""
+    """Waits for the start, starts the command, and ends when no process of its family is left."""
 
     def __init__(
         self, wire: Wire, command: list[str], environment: Mapping[str, str], cgroup: Cgroup, spurned: Collection[int]
     ) -> None:
-        """Prepare all that the command's start needs; `spurned` are the signals that it is to ignore."""
+        """Prepare the command's start; `spurned` are the signals that the command is to ignore."""
         self._wire = wire
         self._command = command
         self._environment = dict(environment)
@@ -85,7 +86,7 @@ class Keeping:
         self._told_left = False
 
     def run(self) -> None:
-        """Do all of it."""
+        """Keep the command from its start to its end."""
         try:
             self._keep()
         finally:
@@ -134,7 +135,7 @@ class Keeping:
             self._family.lead(self._group)
         _leave_streams()
         self._wire.send("running", self._group)
-        # Who had not begun in time has been killed, whatever the wire tells of renewals meanwhile.
+        # A command that had not begun in time has been killed, even if the wire tells of renewals meanwhile.
         self._decide(now())
         return True
 
@@ -169,7 +170,8 @@ class Keeping:
             self._family.send(signal.SIGCONT)
 
     def _forward(self, number: int) -> None:
-        # Its group gets what a terminal would send there. When it has ended, those that it left behind do.
+        # The command's group gets the signal, as from a terminal. After the command's end, the processes that it left
+        # do.
         reached = self._family.send(number, None if self._status is not None else self._group)
         if number in _ASKING:
             self._asked |= reached
@@ -194,7 +196,7 @@ class Keeping:
         """The instant until which what the command has left running may go on."""
         if self._status is None or self._family.gone:
             return math.inf
-        # Of a command that ended because it was asked to, the others have been asked, or should be.
+        # If the command ended because it was asked to, the other processes have been asked too, or should be.
         was_asked = self._asked and self._status > SIGNALLED
         return self._ended_at + (0.0 if was_asked else self._policy.kill_after)
 
@@ -205,7 +207,8 @@ class Keeping:
     def _ask(self) -> None:
         """Ask all to end, if the end begins with that."""
         if self._schedule.asks:
-            # What was forwarded need not have been heeded then; but who tidies up is not disturbed.
+            # A process may have ignored a signal forwarded earlier, so ask again; but do not disturb one that is
+            # tidying up.
             spared = self._asked if self._schedule.reason == BEHIND else ()
             self._pressed = bool(self._family.send(signal.SIGTERM, but=spared))
             self._family.send(signal.SIGCONT)
@@ -220,7 +223,8 @@ class Keeping:
             self._wire.send("left", *left)
 
     def _is_over(self, instant: float) -> bool:
-        # Who can't be killed keeps the lock for as long as it can be renewed: after that nothing is saved by waiting.
+        # For processes that can't be killed the lock is kept as long as it can be renewed; after that waiting saves
+        # nothing.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
         return self._family.gone or (instant >= self._killed_at + _PATIENCE and not has_lock)
 
@@ -236,7 +240,7 @@ class Keeping:
 
     def _told_reason(self) -> str:
         reason = self._schedule.reason
-        # Those that were left may have ended by themselves.
+        # The processes that were left may have ended by themselves.
         return NOTHING if reason is None or (reason == BEHIND and not self._pressed) else reason
 
     def _sleep(self, instant: float) -> None:
@@ -253,7 +257,7 @@ class Keeping:
 
 
 def _leave_streams() -> None:
-    """Let go of our input and output: whoever reads what the command writes must not wait for us."""
+    """Release our input and output: a reader of the command's output must not wait for the keeper's end."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in range(3):
         os.dup2(nothing, stream)

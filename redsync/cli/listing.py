@@ -48,7 +48,7 @@ def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
 
 def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
     lasting = sorted((claim.remaining for claim in held if claim.remaining is not None), reverse=True)
-    # What counts is for how long a quorum keeps it; of one that has no quorum, when the last trace is gone.
+    # The time for which a quorum keeps the claim counts; without a quorum, the time until the last trace is gone.
     remaining = lasting[min(quorum, len(lasting)) - 1] if lasting else None
     return {
         **described(next((claim for claim in held if claim.client), held[0])),
@@ -59,7 +59,7 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
 
 
 def described(claim: Claim) -> dict[str, Any]:
-    """Return one node's claim as JSON tells it; `since` is when the holder's client was made."""
+    """Return one node's claim for JSON; `since` is when the holder's client was made."""
     client = claim.client
     return {
         "owner": claim.owner,
@@ -74,7 +74,7 @@ def described(claim: Claim) -> dict[str, Any]:
 
 
 def kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
-    """Return what kind of synchronizer a name is, for people; which side of it, if somebody holds one."""
+    """Return a name's kind of synchronizer, for people, and the side of it that is held, if any."""
     if holder and holder["mode"]:
         return f"{holder['mode']} lock"
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
@@ -114,11 +114,11 @@ def more_than(limit: int) -> str:
 
 
 class _Listing:
-    """The names, page by page, and no more than are wanted.
+    """The names, page by page, up to a limit.
 
     Attributes:
-        has_more: There are more than that.
-        is_empty: There was none.
+        has_more: Whether there are more names than the limit.
+        is_empty: Whether there was no name.
     """
 
     def __init__(self, nodes: Nodes, pattern: str, limit: int | None) -> None:
@@ -155,7 +155,7 @@ def _members(nodes: Nodes, listing: _Listing) -> Iterator[tuple[str, Any]]:
 
 
 def ls(options: Any) -> int:
-    """List the names of which nodes keep something."""
+    """List the names under which nodes keep something."""
     with Nodes.chosen(options) as nodes:
         listing = _Listing(nodes, options.pattern, options.limit)
         if options.json:

@@ -91,7 +91,9 @@ _TOLD: Final = {
 }
 
 _SHARE: Final = 0.4
-"""How much of a lease the command's end may take: renewals have their turn at a third of it, and a second one after."""
+"""The part of a lease that the command's end may take: a renewal comes at a third of it, and a second try after
+that.
+"""
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -143,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
 
     status = _run(options)
     if status == SIGNALLED + signal.SIGINT and foreground() == os.getpgrp():
-        # The loop of an interactive shell goes on unless what it waits for was ended by the key, too.
+        # An interactive shell's loop goes on unless the key also ended the process that the shell waits for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
@@ -212,7 +214,7 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
 
 
 def _status_of(guard: Guard, voice: Voice) -> int:
-    """Return the exit status of a command that has ended, and say what there is to say of its end."""
+    """Return the exit status of a command that has ended, and report why it ended."""
     if guard.errno:
         voice.say(f"can't run the command: {os.strerror(guard.errno)}")
         return NOT_FOUND if guard.errno == errno.ENOENT else NOT_EXECUTABLE
@@ -224,9 +226,9 @@ def _status_of(guard: Guard, voice: Voice) -> int:
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return what the command finds in its environment as far as that is known before it has its lock."""
+    """Return the command's environment, as far as it is known before the lock is held."""
     environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
-    # That of a lock around us is not the token of this one.
+    # The token of an enclosing `redsync lock` is not the token of this lock.
     environment.pop("REDSYNC_FENCING_TOKEN", None)
     return environment
 
@@ -244,7 +246,7 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
 
 
 def _silence(quiet: bool) -> None:
-    # A lost hold is told by us. What becomes of nodes may explain a long wait.
+    # We report a lost hold ourselves. Messages about nodes stay, because they may explain a long wait.
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if quiet:
         logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
@@ -261,7 +263,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what contradicts itself."""
+    """Refuse options that contradict each other."""
     kinds = {
         "-s": options.shared,
         "-x": options.exclusive,
@@ -282,7 +284,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
-    """Return when to end the command; its end is so short that renewals come before it is time for that."""
+    """Return when to end the command; the end is short enough for renewals to come before it must begin."""
     from redsync.cli.deadlines import Policy, margin_of
 
     longest = lease * _SHARE

@@ -35,7 +35,7 @@ def urls_of(options: argparse.Namespace) -> list[str]:
     """Return the URLs that the options name, else the environment.
 
     Raises:
-        SetupError: There is none, or one that is none.
+        SetupError: There is none, or one is not valid.
     """
     urls = options.urls or os.environ.get("REDSYNC_URLS", "").split(",")
     urls = [url.strip() for url in urls if url.strip()]
@@ -53,7 +53,7 @@ def urls_of(options: argparse.Namespace) -> list[str]:
 
 
 def no_url(number: int) -> str:
-    """Return a sentence about a URL that is none. It does not show the URL, which may have a password."""
+    """Return a sentence about an invalid URL. It does not show the URL, which may have a password."""
     return f"node {number} is no URL such as redis://:password@host:6379/0"
 
 
@@ -79,8 +79,8 @@ def connect(options: argparse.Namespace, **settings: Any) -> Client:
         **settings: As for `Client`; None leaves it to the environment.
 
     Raises:
-        SetupError: No nodes are named, or something that is no URL.
-        ConfigurationError: Settings that contradict each other.
+        SetupError: No nodes are named, or a URL is not valid.
+        ConfigurationError: Settings contradict each other.
     """
     urls = urls_of(options)
     from redsync.client import Client

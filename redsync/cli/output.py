@@ -1,13 +1,13 @@
 """The only way to standard output and standard error: a line that is given here is one line, and does nothing else.
 
-Names, owners, hosts, programs, versions and error texts are chosen by whoever can write to a node, or is one. Raw, they
-could move the cursor, recolour or retitle the terminal, hide text, or look like a line of ours. So all control and
-format characters, line ends among them, are escaped on their way out, whichever command writes. Commands neither print
-nor touch the streams: a linter and a test look for it.
+Anybody who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw,
+these could move the cursor, recolour or retitle the terminal, hide text, or look like a line of ours. So all control
+and format characters, line ends among them, are escaped on their way out, whichever command writes. Commands neither
+print nor touch the streams: a linter and a test look for it.
 
 Standard error only explains: a message that can't be written is dropped, and the exit status stays what it is. Standard
-output is the result: where it can't be written the command ends with `OutputError`. A stream that was closed before we
-were started is one that nobody wants: for us it is /dev/null.
+output is the result: where it can't be written the command ends with `OutputError`. A stream that was closed before our
+start has no reader: we take /dev/null for it.
 """
 
 from __future__ import annotations
@@ -60,25 +60,26 @@ class Line(NamedTuple):
 
 
 def shown(text: str | bytes) -> str:
-    """Return a text with what would play tricks with a terminal escaped; to do it twice changes nothing."""
+    """Return a text with control and format characters escaped; a second call changes nothing."""
     return printable(text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text)
 
 
 def open_streams() -> None:
     """Prepare the streams of a process of our own, before it opens anything else.
 
-    A socket or pipe of ours could get the number of a closed stream, and what is written to that number would go there.
-    So /dev/null takes the number. It closes on exec: a process that we start finds the stream closed, as we did.
+    A socket or pipe of ours could get the number of a closed stream, and writes to the stream would go there. So
+    /dev/null takes the number. It closes on exec: a process that we start finds the stream closed, as we did.
     """
     with contextlib.suppress(OSError):  # no /dev, or no descriptor: the stream stays None
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             if getattr(sys, name) is None:
-                # The lowest number that is free, and those below are open.
+                # open() takes the lowest free number, and those below are open.
                 os.open(os.devnull, os.O_RDWR)
                 setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     stream, is_ours = sys.stderr, sys.stderr is sys.__stderr__
     if stream is not None and is_ours:
-        # A buffer would keep what can't be written, the interpreter would try again at its exit, and end with 120.
+        # A buffer would keep what can't be written: the interpreter would try again at its exit, and end with status
+        # 120.
         raw = io.FileIO(stream.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
@@ -107,12 +108,12 @@ def warn(*lines: str) -> None:
 
 
 def prompt(*lines: str) -> None:
-    """Ask on standard error: what is typed stands behind the last line."""
+    """Ask on standard error; the user types after the last line."""
     tell("\n".join(_fit(lines, sys.stderr)) + " ")
 
 
 def write(text: str, *, flush: bool = True) -> None:
-    """Write a text to standard output as it is: one of ours alone.
+    """Write a text of our own to standard output, unescaped.
 
     Raises:
         OutputError: It can't be written.
@@ -125,7 +126,7 @@ def write(text: str, *, flush: bool = True) -> None:
         if flush:
             sys.stdout.flush()
     except OSError as error:
-        # What is left in its buffer is flushed once more when the interpreter exits, which must not fail as well.
+        # The interpreter flushes the rest of the buffer once more at its exit, which must not fail as well.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = BROKEN_PIPE if isinstance(error, BrokenPipeError) else UNWRITABLE
@@ -133,7 +134,7 @@ def write(text: str, *, flush: bool = True) -> None:
 
 
 def tell(text: str) -> None:
-    """Write a text to standard error as it is, one of ours alone; what can't be written is dropped."""
+    """Write a text of our own to standard error, unescaped; what can't be written is dropped."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
@@ -164,7 +165,7 @@ def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
 def _json(value: Any) -> str:
     import json
 
-    # The one character of ASCII that json writes as it is, and that terminals take for a command.
+    # DEL is the one ASCII character that json does not escape and that terminals take for a command.
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
@@ -179,7 +180,7 @@ def leave_screen() -> None:
 
 
 def draw(lines: Sequence[Line]) -> None:
-    """Draw a screen over the one before; on a cleared screen it would flicker."""
+    """Draw a screen over the previous one; clearing it first would flicker."""
     plain = "NO_COLOR" in os.environ
     texts = _fit([line.text for line in lines], sys.stdout)
     drawn = (
@@ -190,7 +191,7 @@ def draw(lines: Sequence[Line]) -> None:
 
 
 def take_over() -> None:
-    """Let what others write in this process to standard error, log lines and the ends of threads, come here as well."""
+    """Redirect what other code writes to standard error, log lines and errors of threads, to this module."""
     import logging
     import threading
 
@@ -203,7 +204,7 @@ def take_over() -> None:
         if end.exc_value is not None and not isinstance(end.exc_value, SystemExit):
             warn(f"in a thread, {end.thread and end.thread.name}:", *told_error(end.exc_value))
 
-    # What logs without a handler of its own goes there; nobody configures one in a process of ours.
+    # Log lines without a handler go there; nothing configures a handler in our own process.
     logging.lastResort = Escaping(logging.WARNING)
     threading.excepthook = tell_end
 

@@ -1,13 +1,13 @@
-"""The names that nodes keep, some at a time: what that takes does not grow with how many there are.
+"""The names that nodes keep, some at a time: the cost of a page does not grow with their number.
 
-Each node has its names in an order of its own, so their lists can't be merged. Instead each name belongs to one key on
-one node, and is told when that is found: to the first node, in the order of the URLs, that has any key of it, and there
-to the first of its keys (see `keys_of_name`). When another node has it, the nodes before are asked whether they do too;
-where all is known, which is the rule, an EXISTS of a hundred keys says so. Nothing is remembered but the last page, for
-SCAN repeats itself where a table is being resized.
+Each node has its names in its own order, so their lists can't be merged. Instead each name belongs to one key on one
+node, and is listed when that key is found. That node is the first one, in the order of the URLs, that has any key of
+the name; that key is the first of its keys there (see `keys_of_name`). When a node has a name, the nodes before it are
+asked whether they have it too; usually they do, and one EXISTS of a hundred keys says so. Only the last page is
+remembered, because SCAN repeats itself while a table is being resized.
 
-SCAN tells all that is there from its beginning to its end, and so do pages. A name that comes to a node or leaves it
-meanwhile may be missing, or told twice; what a node has told that fails then may be told again by the next.
+SCAN lists all keys that are there from its beginning to its end, and so do pages. A name that comes to a node or leaves
+it meanwhile may be missing, or listed twice. If a node fails, the next one may list again what it has listed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "Looks", "Pages", "Window"]
 
 PAGE: Final = 1000
-"""Names that are looked at together, and keys that SCAN is asked to go through."""
+"""The number of names looked at together, and of keys that one SCAN is asked to go through."""
 
 STEPS: Final = 100
-"""Calls of SCAN by which a window goes on at each look."""
+"""Calls of SCAN for each look of a window."""
 
 NEWCOMERS: Final = 200
-"""Names beyond those of a full window that are looked at, for they may weigh more."""
+"""Names looked at beyond those of a full window, because they may weigh more."""
 
 _MOST: Final = 20
 """Holders and waiters of each name in a window: enough to see who, and cheap enough to be asked every second."""
@@ -47,21 +47,21 @@ T = TypeVar("T")
 
 
 class _Place(NamedTuple):
-    """How far the keys of a node were gone through: with which pattern, and to which cursor."""
+    """How far a node's keys were scanned: with which pattern, and to which cursor."""
 
     pattern: int = 0
     cursor: int = 0
 
 
 _Step = tuple["dict[bytes, bytes]", _Place | None]
-"""The names that were found, each with its key, and how it goes on; None at the end."""
+"""The names that were found, each with its key, and where to go on; None at the end."""
 
 
 class Pages:
     """What nodes keep under the names that match a pattern, page by page.
 
     Attributes:
-        answers: Of each node, why it is asked no longer if it has failed.
+        answers: For each node, its error if it has failed and is no longer asked.
     """
 
     def __init__(self, nodes: Nodes, pattern: bytes, size: int = PAGE) -> None:
@@ -72,7 +72,7 @@ class Pages:
         self._size = size
 
     def __iter__(self) -> Iterator[Looks]:
-        # All at once: one after the other, each node that hangs would be waited for.
+        # All nodes at once; one after the other, we would wait for each node that hangs.
         self._ask(range(len(self.answers)), lambda client: client.ping())
         page: dict[bytes, None] = {}
         last: Collection[bytes] = ()
@@ -86,7 +86,7 @@ class Pages:
             yield self._look(page)
 
     def _names(self) -> Iterator[bytes]:
-        """Yield each name when it is found where it belongs."""
+        """Yield each name when the key that it belongs to is found."""
         for number in range(len(self.answers)):
             place: _Place | None = _Place()
             while place:
@@ -98,7 +98,7 @@ class Pages:
                 yield from new
 
     def _known(self, found: dict[bytes, bytes], client: redis.Redis) -> set[bytes]:
-        """Return those of the names of which a node has any key; it probably has the one that another was found by."""
+        """Return the names of which a node has any key, trying first the key by which another node had the name."""
         from redsync._protocols.name_survey import keys_of_name
 
         names = list(found)
@@ -113,7 +113,7 @@ class Pages:
         return self._ask(range(len(self.answers)), lambda client: look_at(client, asked))
 
     def _ask(self, numbers: Iterable[int], question: Callable[[redis.Redis], T]) -> list[T]:
-        """Return what those of the nodes say that have not failed."""
+        """Return the answers of those nodes that have not failed."""
         asked = [number for number in numbers if self.answers[number].error is None]
         answers = self._nodes.ask(question, [self._nodes.nodes[number] for number in asked])
         for number, answer in zip(asked, answers, strict=True):
@@ -126,7 +126,7 @@ class Window:
     """What nodes keep under the names that match a pattern, look by look: all of them, or as many as it has room for.
 
     Attributes:
-        is_full: There are more.
+        is_full: Whether there are more names than it has room for.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Window:
         )
 
     def _find(self, client: redis.Redis) -> tuple[set[bytes], _Place]:
-        """Go on through the keys of a node, for a while; return which names there are that are not in the window."""
+        """Go on through a node's keys for a while; return the names found that are not in the window."""
         names: set[bytes] = set()
         place: _Place | None = self._places[client]
         for _ in range(STEPS):
@@ -184,7 +184,7 @@ def _values(answers: Iterable[Answer[T]]) -> list[T]:
 
 
 def _stepping(prefix: bytes, pattern: bytes) -> Callable[[_Place, redis.Redis], _Step]:
-    """Return what goes on by one SCAN, and finds the names that belong to a key it tells of."""
+    """Return a function that makes one SCAN, and finds the names that belong to one of its keys."""
     from redsync._protocols.name_survey import key_patterns, keys_of_name, name_of_key
 
     patterns = key_patterns(prefix, pattern)

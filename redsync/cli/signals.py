@@ -1,7 +1,7 @@
-"""Signals for `redsync lock`: an exception while it waits for the lock, news to act upon while the command runs.
+"""Signals for `redsync lock`: raised as exceptions while it waits for the lock, collected while the command runs.
 
-Python looks for signals before it calls the system. One that comes after that look, before the call, would go unnoticed
-for as long as the call sleeps: so what sleeps here also waits for the byte that each signal writes into a pipe.
+Python looks for signals before it calls the system. A signal between that look and the call would go unnoticed for as
+long as the call sleeps. So each sleep here also waits for the byte that each signal writes into a pipe.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from redsync.cli.wire import Wire, is_ready
 __all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals", "light_sleep"]
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""What ends a program from outside: the command gets it, or, before it has begun, the waiting ends."""
+"""Signals that end a program from outside: the command gets them; before it has begun, they end the waiting."""
 
 KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
 """Those that a terminal sends when a key is pressed."""
 
 _BACKGROUND: Final = (signal.SIGTTIN, signal.SIGTTOU)
-"""What stops a program that touches the terminal from the background; after `stty tostop` a log line is enough."""
+"""Signals that stop a program which uses the terminal in the background; after `stty tostop` a log line is enough."""
 
 _WHILE_RUNNING: Final = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
 
@@ -45,8 +45,8 @@ class SignalledError(BaseException):
 class Signals:
     """Catches signals as long as its `with` block lasts; for the main thread.
 
-    At first the first of `FORWARDED` is raised as `SignalledError`, and those that come while that cleans up are
-    dropped: an impatient second Ctrl-C must leave no place in a queue. After `collect` they are only noted.
+    At first it raises the first signal of `FORWARDED` as `SignalledError`, and drops those that come during the
+    clean-up: an impatient second Ctrl-C must leave no place in a queue. After `collect` signals are only recorded.
 
     Attributes:
         spurned: The signals that our parent wants to be ignored (nohup, a shell's background job).
@@ -78,7 +78,7 @@ class Signals:
         # The other end stays open for a `wake` that another thread has begun: the process is about to end.
 
     def _install(self, number: int) -> None:
-        # What our parent wants to be ignored stays ignored, here and in the command.
+        # Signals that our parent wants to be ignored stay ignored, here and in the command.
         if number == signal.SIGCHLD or number not in self.spurned:
             self._former[number] = signal.signal(number, self._handle)
 
@@ -116,7 +116,7 @@ class Signals:
         former = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
             os.killpg(os.getpgrp(), signal.SIGTSTP)
-            # It need not happen at once where there are more threads.
+            # With several threads the stop may come later.
             is_ready(0.1, self._reader)
         finally:
             signal.signal(signal.SIGTSTP, former)

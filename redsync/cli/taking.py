@@ -1,4 +1,4 @@
-"""How `redsync lock` takes its lock: which kind, at once or after a wait, and what is told of that."""
+"""How `redsync lock` takes its lock: which kind, at once or after a wait, and what it reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Voice", "take"]
 
 
 class Voice:
-    """Says what there is to say, on standard error: the output is the command's."""
+    """Writes messages to standard error, because standard output is the command's."""
 
     def __init__(self, quiet: bool, verbose: bool) -> None:
         self.verbose = verbose
@@ -42,14 +42,14 @@ def take(
 ) -> Hold:
     """Take the lock that the options ask for; the stack gives it back.
 
-    The first try does not wait. So nodes that refuse our password are told at once, although too few nodes are
-    otherwise waited for, and it is known behind whom we wait.
+    The first try does not wait. So nodes that refuse our password are reported at once, although we otherwise wait when
+    too few nodes answer, and we know who holds the lock that we wait for.
 
     Raises:
         AcquireTimeout: Others held it all the time.
         QuorumError: Too few nodes answered, at the end or because they refuse us.
         RedsyncError: The name or its settings do not fit.
-        ValueError: A name that can't be.
+        ValueError: The name is invalid.
     """
     began = time.monotonic()
     behind = ""
@@ -88,7 +88,7 @@ def _enter(
 
 
 def _behind(client: Client, options: argparse.Namespace, error: RedsyncError) -> str:
-    """Return behind whom we wait, as the rest of a sentence."""
+    """Return for whom we wait, as the rest of a sentence."""
     if isinstance(error, QuorumError):
         return f": {error}"
     try:

@@ -1,4 +1,4 @@
-"""The terminal that controls this session, if there is one: which process group has it, and to whom it is given."""
+"""The terminal that controls this session, if there is one: which process group is in its foreground."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def foreground() -> int | None:
 
 
 def give(group: int) -> None:
-    """Put a process group into the foreground. SIGTTOU must be ignored: who is in the background is stopped by it."""
+    """Put a process group into the foreground. SIGTTOU must be ignored: it stops a caller in the background."""
     # That group has ended, or the terminal has.
     with contextlib.suppress(OSError), _opened() as terminal:
         os.tcsetpgrp(terminal, group)

@@ -1,4 +1,4 @@
-"""`redsync top`: a page about who holds what, drawn anew every moment."""
+"""`redsync top`: a page about who holds what, redrawn continuously."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT")
 
 
 class Ages:
-    """Since when each hold is seen. Nodes do not know since when a name is held, so what was there first is older."""
+    """When each hold was first seen. Nodes do not know since when it is held: holds of the first look are older."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str], tuple[float, bool]] = {}
@@ -39,7 +39,7 @@ class Ages:
         self._is_first = False
 
     def told(self, key: tuple[str, str, str], now: float) -> str:
-        """Return for how long that hold has been there, for people."""
+        """Return for how long that hold has been seen, for people."""
         if key not in self._seen:
             return "-"
         since, is_older = self._seen[key]
@@ -68,7 +68,7 @@ def top(options: Any) -> int:
 
 
 def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Line]:
-    """Return the lines of one screen; what most wait for comes first."""
+    """Return the lines of one screen; names with the most waiters come first."""
     entries = sorted(view["names"], key=lambda entry: (-entry["waiting"], entry["name"]))
     up = sum(node["error"] is None for node in view["nodes"])
     held = sum(bool(entry["holders"]) for entry in entries)
@@ -144,7 +144,7 @@ def _screen() -> Iterator[None]:
 
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    # Else whoever ends us would leave a terminal without echo.
+    # Else a SIGTERM would leave the terminal without echo.
     end = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
     try:
         tty.setcbreak(terminal)

@@ -1,7 +1,7 @@
-"""`redsync watch`: the same look at the nodes, again and again, and what is different.
+"""`redsync watch`: looks at the nodes again and again, and reports what has changed.
 
-Nodes are asked, not subscribed to: what begins and ends between two looks is not seen, but no configuration is needed.
-Only as many names are looked at as `--limit` says, so a look costs no more however many there are.
+It asks nodes and does not subscribe: what begins and ends between two looks is not seen, but no configuration is
+needed. It looks at no more names than `--limit` says, so the cost of a look does not grow with their number.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def watch(options: Any) -> int:
 
 
 def settled(before: View, now: View) -> View:
-    """Return the view with the names of the one before it if too few nodes answer to tell who holds what."""
+    """Return the view, with the names of the previous one if too few nodes answer to tell who holds what."""
     answered = sum(node["error"] is None for node in now["nodes"])
     return now if answered >= len(now["nodes"]) // 2 + 1 else {**now, "names": before["names"]}
 

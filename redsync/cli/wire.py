@@ -21,10 +21,10 @@ _LONGEST: Final = 1e6
 
 
 class Wire:
-    """One end.
+    """One end of the wire.
 
     Attributes:
-        closed: The other side has gone, and all that it had written was received.
+        closed: Whether the other side has gone, and all that it had written was received.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Wire:
         self._end.close()
 
     def send(self, *words: object) -> None:
-        """Send a line; nothing happens if nobody reads it any more."""
+        """Send a line; does nothing if the other side has gone."""
         self._unsent += " ".join(map(str, words)).encode() + b"\n"
         try:
             self._unsent = self._unsent[self._end.send(self._unsent) :]
@@ -74,7 +74,7 @@ class Wire:
 
 
 def is_ready(seconds: float, *files: Wire | int) -> bool:
-    """Wait until one of them can be read, or the time is up; whatever their numbers, which `select` limits to 1,023.
+    """Wait until one of the files can be read, or the time is up. Descriptors above 1,023, the limit of `select`, work.
 
     No wait is longer than eleven days.
     """

@@ -1,4 +1,4 @@
-"""How the inspecting commands show themselves to people: aligned text, and little to import."""
+"""The inspecting commands' output for people: aligned text, with few imports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 _NARROWEST: Final = 10
-"""Columns that are left of what is cut."""
+"""The least width, in columns of the terminal, of a column that is cut."""
 
 _UUID: Final = 36
 """Characters of a UUID, of which eight tell clients apart well enough."""
@@ -50,14 +50,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def escaped(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the rows of a table as they are shown: only so it is known how wide they are."""
+    """Return the rows of a table as they are shown, to measure their width."""
     return [tuple(map(shown, row)) for row in rows]
 
 
 def narrowed(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, columns: Sequence[int]
 ) -> list[Sequence[str]]:
-    """Return the rows of a table with as much cut from these columns, one after the other, as it is too wide."""
+    """Return the rows of a table, with these columns cut, one after the other, until it fits the width."""
     rows = escaped(rows)
     for column in columns:
         excess = max(map(cells, table(headings, rows))) - width
@@ -101,7 +101,7 @@ class PagedTable:
         width = _terminal_width()
         rows = narrowed(self._headings, rows, width, self._cut) if width else escaped(rows)
         put(*table(self._headings, rows)[self._is_begun :], flush=True)
-        # What follows is aligned with it.
+        # Later rows are aligned with these.
         columns = zip(self._headings, *rows, strict=True)
         self._headings = [column[0].ljust(max(map(cells, column))) for column in columns]
         self._is_begun = True
@@ -126,12 +126,12 @@ def cells(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    # What combines with the character before takes none, what East Asian typography calls wide takes two.
+    # A combining character takes no column, one that is wide in East Asian typography takes two.
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def fitted(text: str, width: int) -> str:
-    """Return a text that takes no more than so many columns; an ellipsis stands for what was cut off."""
+    """Return a text cut to at most `width` columns; an ellipsis replaces what was cut off."""
     if cells(text) <= width:
         return text
     kept = text[: max(width - 1, 0)]
@@ -181,7 +181,7 @@ def short(owner: str) -> str:
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:
-    """Say on standard error which nodes did not answer, and why, and whether those are too many."""
+    """Report on standard error which nodes did not answer, why, and whether these are too many."""
     for answer in answers:
         if answer.error is not None:
             warn(f"node {answer.node}: {answer.error}")

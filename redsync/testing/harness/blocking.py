@@ -16,7 +16,7 @@ _AWAITED: Final = {"acquire", "available", "close", "count", "count_down", "dele
     *("holders", "inspect", "locked", "permits", "release", "resize", "retry_after", "try_set_count", "wait"),
     "wait_lost",
 }
-"""The methods that are coroutines in the flavour for asyncio. To look there would load it into each process."""
+"""The methods that are coroutines in the flavour for asyncio. Inspecting that flavour would load it in each process."""
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
@@ -30,7 +30,7 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
 
 
 class Blocking:
-    """A client for threads, or what it gives out; what is awaited of its asyncio twin is awaited here too."""
+    """A client for threads, or an object that it returns; methods that its asyncio twin awaits are awaited here too."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -1,10 +1,10 @@
-"""The client processes of a run, as those who run it see them: to be started, stopped, killed, and told to finish.
+"""The client processes of a run, seen from outside: start them, stop them, kill them, tell them to finish.
 
-Processes lead sessions of their own, so that Ctrl-C in the terminal reaches the run alone, which then ends them. If it
+Processes lead their own sessions, so that Ctrl-C in the terminal reaches only the run, which then ends them. If the run
 can't, because it was killed, they end by themselves: their standard input, a pipe that nobody else holds, is closed,
-and on Linux the kernel kills them, even the stopped ones.
+and on Linux the kernel kills them, even stopped ones.
 
-A client is a number; each time it is started again it is a new process with a journal of its own: another *life*.
+A client is a number. Each start is a new process with its own journal: another *life*.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from redsync.testing.harness.orders import Order
 
 __all__ = ["COMMAND", "Crew", "Life", "RunFailedError"]
 
-# -P: a file of the current directory that is called like one of our imports must not be taken for it.
+# -P: a file in the current directory must not replace one of our imports that has its name.
 COMMAND: Final = (sys.executable, "-P", "-m", "redsync.testing.harness.process")
-"""What starts a client process."""
+"""The command that starts a client process."""
 
 _START_PATIENCE: Final = 30.0
 _END_PATIENCE: Final = 90.0
@@ -44,13 +44,13 @@ class Life:
     """One process of a client.
 
     Attributes:
-        client: Which client it is.
+        client: The client's number.
         owners: The numbers of its owners, counted over all processes of the run.
         process: The process.
-        journal: What it writes.
-        stderr: What it says; nothing, unless something is wrong.
+        journal: The journal that it writes.
+        stderr: Its standard error: empty, unless something is wrong.
         killed_at: An instant just before it was killed; None if it was not.
-        ended_at: An instant after its end; None if nobody has waited for that.
+        ended_at: An instant after its end; None if nobody has waited for its end.
     """
 
     client: int
@@ -62,13 +62,13 @@ class Life:
     ended_at: int | None = None
 
     def said(self) -> str:
-        """Return the end of what it says."""
+        """Return the end of its standard error."""
         return "\n".join(self.stderr.read_text(errors="replace").splitlines()[-_LINES:])
 
     def tell(self, line: bytes) -> None:
         """Write a line to its standard input."""
         assert self.process.stdin is not None
-        # One that has ended is noticed by `check`, which can say why.
+        # `check` notices that a process has ended, and can say why.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line)
 
@@ -94,7 +94,7 @@ class Crew:
     """Some clients, none before `start`; leaving the `with` block kills those that are left.
 
     Attributes:
-        lives: All processes that ever were, in the order of their start.
+        lives: All processes so far, in the order of their start.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Crew:
     def start(self, client: int) -> None:
         """Start a client, for the first time or anew.
 
-        Not to be interrupted: a process that was born but is not yet listed would be left.
+        Must not be interrupted: a process that was started but is not yet listed would stay.
         """
         name = f"process-{client}.{len(self.lives)}"
         path, stderr = self._directory / f"{name}.journal", self._directory / f"{name}.stderr"
@@ -164,7 +164,7 @@ class Crew:
         """Return when every client has noted such an event.
 
         Args:
-            event: What to wait for.
+            event: The event to wait for.
             patience: For how many seconds.
 
         Raises:
@@ -203,7 +203,7 @@ class Crew:
         return True in statuses
 
     def check(self) -> None:
-        """Return if all clients that should run do.
+        """Check that all clients run that should.
 
         Raises:
             RunFailedError: One has ended by itself.

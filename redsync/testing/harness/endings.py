@@ -1,4 +1,4 @@
-"""When all faults are over: can everybody take everything again, and is nothing left on nodes and in clients?"""
+"""When all faults are over: can every owner take everything again, and is nothing left on nodes and in clients?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ that was killed, and some turns of the others, on a machine that has other thing
 def judge_liveness(
     lines: Sequence[Line], names: Collection[str], workers: Collection[int], stalls: Sequence[Stall]
 ) -> list[Violation]:
-    """Return which locks some thread of a process could not take, or not in time, when the faults were over.
+    """Return the locks that a thread of a process could not take, or not in time, when the faults were over.
 
     Args:
         lines: The journal of a process that was told to finish.
@@ -56,12 +56,12 @@ def judge_leaks(lines: Sequence[Line]) -> list[Violation]:
 
 
 def judge_complaints(lines: Sequence[Line]) -> list[Violation]:
-    """Return the errors that the library logged of itself, with a traceback."""
+    """Return the library's own errors that it logged with a traceback."""
     return [Violation("inner error", line["text"]) for line in lines if line["event"] == "complaint"]
 
 
 def judge_zombies(left: Mapping[int, Collection[str]]) -> list[Violation]:
-    """Return the claims and places that are left on nodes, by node, although everybody is gone."""
+    """Return the claims and places that are left on nodes, by node, although all clients are gone."""
     return [Violation("zombie", f"node {node} keeps {key}") for node, keys in left.items() for key in keys]
 
 
@@ -73,8 +73,8 @@ def zombies(
 ) -> dict[T, list[bytes]]:
     """Return the claims and places that are still on the nodes although nobody holds or waits, by node.
 
-    A command that was under way may need a moment, so a key counts only if it outlasts the patience. The record in
-    which a client says who it is is no claim.
+    A command that was under way may need a moment, so a key counts only if it outlasts `patience`. The record in which
+    a client identifies itself is no claim.
 
     Args:
         scan: Returns the keys of every node.

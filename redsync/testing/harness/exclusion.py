@@ -1,6 +1,6 @@
-"""Did two ever hold at once what only one may, were there too many, did tokens shrink, and was an update lost?
+"""Did two owners hold at once what only one may, were there too many, did tokens shrink, was an update lost?
 
-Each function has a witness of its own, so that a broken lock must deceive all of them at once:
+Each function has its own evidence, so that a broken lock must deceive all of them at once:
 
 - `overlaps`, `most_at_once` and `disorder` trust the machine's clock: what owners believed at one instant.
 - `ledger_overlaps` trusts the order of appends to a file, and no clock: two sections that are not one after the other.
@@ -9,7 +9,7 @@ Each function has a witness of its own, so that a broken lock must deceive all o
 What redsync does not promise is no violation. A hold that was lost ends at its `valid_until`. An owner looks before it
 writes, but between look and write the operating system may suspend it, so a write under a hold that was not kept may
 come *late*. A killed process believed until it was killed, and may or may not have written what it was about to write.
-Sections of such holds have no place in the order of appends.
+Sections of such holds are left out of the order of appends.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def judge_exclusion(
 
 
 def overlaps(holds: Iterable[Hold]) -> set[Pair]:
-    """Return the holds of one thing that two owners believed to have at the same instant, unless both only read.
+    """Return pairs of holds of one thing that two owners believed at the same instant, unless both only read.
 
-    Belief is half open: the next one may begin at the very instant at which the last one ended.
+    Belief is a half-open interval: the next one may begin at the very instant at which the last one ended.
     """
     pairs: set[Pair] = set()
     open_ones: list[tuple[int, Hold]] = []
@@ -83,16 +83,16 @@ def _excludes(one: Hold, other: Hold) -> bool:
 
 
 def most_at_once(holds: Iterable[Hold]) -> tuple[int, int]:
-    """Return how many of the holds were believed at one instant at most, and when."""
+    """Return the largest number of holds that were believed at one instant, and that instant."""
     spans = [(hold.since, hold.believed_until) for hold in holds]
-    # Ends first: who takes what is given back at this very instant is not with the one who gave it.
+    # Ends first: an owner that takes what another one gives back at this very instant does not overlap with it.
     changes = sorted(change for since, until in spans if until > since for change in ((since, 1), (until, -1)))
     counts = accumulate(by for _, by in changes)
     return max(((count, at) for count, (at, _) in zip(counts, changes, strict=True)), default=(0, 0))
 
 
 def disorder(holds: Iterable[Hold]) -> list[Pair]:
-    """Return the pairs of one and a later acquisition whose fencing token is not higher than all before it."""
+    """Return pairs of an acquisition and a later one whose fencing token is not higher than all before it."""
     found, highest = [], None
     for hold in sorted(holds, key=lambda hold: hold.since):
         if hold.token is None:
@@ -111,7 +111,7 @@ def ledger_overlaps(entries: Iterable[Entry], holds: Iterable[Hold]) -> set[Pair
 
     Args:
         entries: The ledger.
-        holds: Those of this lock. One that was not kept may have written later than it should, and so may a process
+        holds: The holds of this lock. One that was not kept may have written later than it should, and so may a process
             that was killed before it could write that it was granted: neither counts.
     """
     kept = {hold.key for hold in holds if hold.kept}
@@ -139,9 +139,9 @@ def _pair(one: Key, other: Key) -> Pair:
 def lost_updates(holds: Iterable[Hold], counter: int) -> int:
     """Return how many increments of one lock's counter were lost, or appeared from nowhere.
 
-    Each owner must have read what the one before it wrote, and the counter must show what the last one wrote; if all
-    did, the counter is the number of increments. A difference counts unless a *late* write explains it, one under a
-    hold that was not kept: the value that was read must be exactly what the late one wrote.
+    Each owner must have read what the one before it wrote, and the counter must show what the last one wrote; then the
+    counter is the number of increments. A difference counts unless a *late* write explains it, that is a write under a
+    hold that was not kept: the value that was read must be exactly the value of the late write.
 
     Args:
         holds: Those of this lock.

@@ -11,7 +11,7 @@ from redsync.testing.harness.journal import Line
 __all__ = ["Hold", "Key", "holds_of"]
 
 Key: TypeAlias = tuple[int, int]
-"""What tells an acquisition from all others: the worker, and when its acquire returned."""
+"""The identity of an acquisition: the worker, and when its acquire returned."""
 
 _GIVEN = ("worker", "number", "name", "asked", "since", "lease", "owner", "mode", "token")
 
@@ -22,16 +22,16 @@ class Hold:
 
     Attributes:
         worker: The owner's number, counted over all processes of the run.
-        number: Which of its attempts it was.
+        number: The number of the owner's attempt.
         name: What was acquired, as "kind:name".
         asked: When the owner began to wait.
         since: When the client counted a quorum; belief begins here.
         granted: When acquire had returned.
         until: The last `valid_until` that was written down.
         lease: The lease it was taken with, in seconds; None for one that is renewed.
-        owner: Who held, as the client says it.
+        owner: The owner that held, as the client names it.
         mode: Of a read-write lock, "read" or "write"; empty for others.
-        token: The fencing token, None for what has none.
+        token: The fencing token, None if there is none.
         looks: What the owner saw of the hold while it worked.
         told: The calls of its `on_lost`.
         ended: When its owner began to release; None if it never came to that.
@@ -39,7 +39,7 @@ class Hold:
         written: What the counter was about to be set to; 0 if nothing was written.
         gone: "released"; "lost", if the release said so; "lost inside", if something else did before; None if neither.
         killed_at: An instant just before its process was killed, None if it was not.
-        journal: The file that tells of it.
+        journal: The journal file that it was read from.
     """
 
     worker: int
@@ -64,7 +64,7 @@ class Hold:
 
     @property
     def key(self) -> Key:
-        """What tells this acquisition from all others."""
+        """The identity of this acquisition."""
         return self.worker, self.granted
 
     @property
@@ -76,9 +76,9 @@ class Hold:
     def believed_until(self) -> int:
         """Until when its owner certainly believed to hold.
 
-        That is until its release began, it was killed, its validity ended, or it was lost before that. When exactly a
-        hold was lost early, only the library knows: it tells a moment later. But it was not lost yet when its owner
-        last saw it valid.
+        That is until its release began, its process was killed, its validity ended, or it was lost before that. Only
+        the library knows when exactly a hold was lost early, and reports it a moment later. But the hold was not lost
+        yet when its owner last saw it valid.
         """
         ends = [end for end in (self.until, self.ended, self.killed_at) if end is not None]
         told_at = min((line["at"] for line in self.told), default=self.until)
@@ -89,7 +89,7 @@ class Hold:
 
     @classmethod
     def of(cls, lines: Sequence[Line], killed_at: int | None = None, journal: str = "") -> Hold | None:
-        """Return what the lines of one attempt amount to; None if nothing was acquired."""
+        """Return the hold that the lines of one attempt describe; None if nothing was acquired."""
         by_event = {line["event"]: line for line in lines}
         acquired = by_event.get("acquired")
         if acquired is None:
@@ -127,7 +127,7 @@ def holds_of(lines: Iterable[Line], killed_at: int | None = None, journal: str =
         killed_at: An instant just before its process was killed, None if it was not.
         journal: The name of its file.
     """
-    # A hold may be told lost before its owner has come to write that it was granted, so lines are gathered first.
+    # `on_lost` may be called before the owner writes that the hold was granted, so collect the lines first.
     attempts: dict[tuple[int, int], list[Line]] = {}
     for line in lines:
         if "number" in line:

@@ -63,7 +63,7 @@ now_ns: Callable[[], int] = (
 
 
 def nanoseconds(instant: float) -> int:
-    """Return an instant in seconds as ours, rounded down: no hold may seem to be believed for longer than it was."""
+    """Return an instant, given in seconds, in ns, rounded down: no hold may seem to be believed longer than it was."""
     return int(instant * 1e9)
 
 
@@ -74,12 +74,12 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, event: str, **fields: object) -> None:
-        """Append one line; its instant `at` is now, unless it is given."""
+        """Append one line; its instant `at` is now by default."""
         os.write(self._file, (json.dumps({"event": event, "at": now_ns(), **fields}) + "\n").encode())
 
 
 def read(path: Path) -> list[Line]:
-    """Return the whole lines of a journal; none if its process never came to write."""
+    """Return the whole lines of a journal; none if its process never wrote."""
     return Follower(path.parent, path.name).read()
 
 

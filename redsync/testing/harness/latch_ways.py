@@ -41,7 +41,7 @@ class LatchWays(LockWays):
         """Set it, if it is open; return whether it is certain that this has set it."""
         turn = self._call(name, "set", n=n)
         with self._survive(turn):
-            # That others set it all the time says nothing of whether it is open: "busy" would.
+            # A timeout because others set it all the time does not say whether it is open; "busy" would.
             with suppress(AcquireTimeout):
                 if await turn.thing.try_set_count(n):
                     turn.note("set", n=n)
@@ -50,7 +50,7 @@ class LatchWays(LockWays):
         return False
 
     async def delete(self, name: str) -> None:
-        """Let it be as if never set."""
+        """Delete it, so that it is as if never set."""
         turn = self._call(name, "delete")
         with self._survive(turn):
             with suppress(AcquireTimeout):
@@ -102,6 +102,6 @@ class LatchWays(LockWays):
         return {"timeout": task.timeout} if task.way == "count down" else {}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # An object tells nodes what it knows, so there are new ones, and old ones that know what is long past.
+        # An object tells nodes what it knows, so use new objects, and old ones that know outdated things.
         latch = self._make(name, keep=self._order.keep, **options)
         return latch if options or self._chance.random() < 0.3 else self._kept.setdefault(name, latch)

@@ -1,11 +1,12 @@
-"""Was anybody told that a latch is open before the count-downs had begun that open it?
+"""Was any owner told that a latch is open before the count-downs that open it had begun?
 
-Judged by the clock that all processes share, and by nothing else. A call that sets or deletes a latch may have begun a
-new setting from its beginning on, whatever it was told. Once one is told that it has set the latch, whoever asks
-afterwards finds this setting, or one whose call was not over when that call began. So who is told that the latch is
-open is right if *some* of these can be open by now: if as much was begun to be counted down as it was set to.
+The clock that all processes share is the only evidence. A call that sets or deletes a latch may have begun a new
+setting from the call's beginning on, whatever it was told. Once a caller is told that it has set the latch, every later
+call finds this setting, or one whose call was not over when that call began. So an owner that is told that the latch is
+open is right if *some* of these settings can be open by now: if count-downs for as much as it was set to had begun.
 
-Granted is that nodes remember: who looks when all of them have forgotten a latch, and knows nothing, may find it open.
+The checker assumes that nodes remember: an owner that knows nothing, and looks when all nodes have forgotten a latch,
+may find it open.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _NEVER: Final = 1 << 63
 
 
 class Counting(Protocol):
-    """A call that counts down, to be told from all others; one that failed is repeated by the client's next."""
+    """A call that counts down, with its identity; the client's next call repeats one that failed."""
 
     @property
     def client(self) -> Hashable:
-        """Whose it is."""
+        """The client that makes it."""
 
     @property
     def n(self) -> int:
@@ -40,7 +41,7 @@ Turns: TypeAlias = Sequence[tuple[str, Counting]]
 
 
 def most_counted(turns: Turns, since: int) -> int:
-    """Return how much may have been counted down of what was set after so many turns; each call counts once."""
+    """Return how much may have been counted down of a setting made after `since` turns; each call counts once."""
     active: dict[Counting, None] = {}
     doubts: dict[Hashable, int] = {}
     counted = 0
@@ -66,10 +67,10 @@ class _Call:
     """One call of an owner.
 
     Attributes:
-        client: Which client's.
+        client: The number of the client.
         asked: The line with which it began.
-        end: The line that tells what came of it.
-        known: When that call began whose setting was the latest of which somebody had been told; None if none was.
+        end: The line with its outcome.
+        known: When the call began that made the latest setting of which its caller had been told; None if none was.
     """
 
     client: int
@@ -89,12 +90,12 @@ class _Call:
 
 
 def tells_open(line: Line) -> bool:
-    """Whether somebody was told that a latch is open."""
+    """Whether an owner was told that a latch is open."""
     return line["event"] == "opened" or (line["event"] == "found" and line.get("left") == 0)
 
 
 def judge_latches(journals: Iterable[tuple[Sequence[Line], int | None]]) -> list[Violation]:
-    """Return who was told too early that a latch is open.
+    """Return the calls that were told too early that a latch is open.
 
     Args:
         journals: Those of all processes, each with one client, and an instant at which it had certainly ended; None if
@@ -140,7 +141,7 @@ class _Past:
         self._known: int | None = None
 
     def begin(self, call: _Call) -> str:
-        """Take note of a call; return nothing."""
+        """Record a call; return an empty text."""
         self._running[call] = None
         call.known = self._known
         if call.asked["how"] == "count down":
@@ -150,7 +151,7 @@ class _Past:
         return ""
 
     def end(self, call: _Call) -> str:
-        """Take note of what came of a call; return what is wrong with that, if anything is."""
+        """Record the outcome of a call; return what is wrong with it, if anything."""
         del self._running[call]
         if call.asked["how"] == "count down":
             how = "succeeds" if call.end["event"] == "counted" else "fails"
@@ -171,7 +172,7 @@ class _Past:
         return ", ".join(f"of {each.n} by {each} at most {counted} had been counted" for each, counted in most.items())
 
     def _forget(self) -> None:
-        """Forget what nobody finds any more, or to judge would take longer and longer."""
+        """Forget settings that no call finds any more, else judging would take longer and longer."""
         known = min(each for each in (self._known, *(call.known for call in self._running)) if each is not None)
         self._settings = [each for each in self._settings if each.end["at"] > known]
         since = min(each.asked["at"] for each in self._settings)

@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells this acquisition from all others: the worker, and when it was granted."""
+        """The identity of this acquisition: the worker, and when it was granted."""
         return self.worker, self.granted
 
     @classmethod
@@ -72,7 +72,7 @@ class Ledger:
 
     def begin(self, worker: int, granted: int) -> Entry:
         """Append the entry that opens a critical section, numbered by what stands in the ledger."""
-        # The highest of the last few: who lost its lock may have appended an old number at any time.
+        # The highest of the last few: an owner that lost its lock may have appended an old number at any time.
         number = 1 + max((entry.number for entry in self._tail()), default=0)
         entry = Entry("BEGIN", self.name, worker, granted, number)
         self._append(entry)
@@ -108,7 +108,7 @@ class Ledger:
     def _tail(self) -> list[Entry]:
         start = max(self._size() - _TAIL, 0)
         text = os.pread(self._entries, 2 * _TAIL, start)
-        # What precedes the first line's end may be half a line; so may the last one, which another is writing now.
+        # The first line may be cut in half, and so may the last one, which another process is writing now.
         lines = text.partition(b"\n")[2] if start else text
         return list(self._parse(lines[: lines.rfind(b"\n") + 1]))
 

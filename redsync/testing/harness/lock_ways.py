@@ -1,4 +1,4 @@
-"""What an owner does with locks: it takes them in all the ways there are, works under them, and gives them back or not.
+"""What an owner does with locks: it takes them in all possible ways, works under them, and gives them back or not.
 
 Under each exclusive hold it reads a counter, works for a while, looks at the hold, acquires it again, and writes the
 counter back unless the hold has become too old for that.
@@ -117,7 +117,7 @@ class LockWays:
         return options if task.max_hold is None else {**options, "max_hold": task.max_hold}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # A lock object knows whether the last to use it had to wait, so now and then one is used again.
+        # A lock object knows whether its last user had to wait, so now and then use one again.
         thing = self._make(name, **options)
         return thing if options else self._kept.setdefault(name, thing)
 
@@ -176,7 +176,7 @@ class LockWays:
             if more is not None:
                 await more(turn)
         finally:
-            # In this order: a hold that is valid after the instant was valid at it.
+            # In this order, because a hold that is valid after the instant was valid at it.
             ended = self._now()
             turn.note("done", at=ended, kept=turn.hold.remaining() > 0, until=self._until(turn))
         turn.stage = "leaving"
@@ -227,7 +227,7 @@ class LockWays:
             await self._nest(turn, left - 1, levels)
         except BaseException:
             if turn.state.lost is not None:
-                # It is had again only when it was given back as often as it was taken.
+                # The lock can be taken anew only when it was given back as often as it was taken.
                 with suppress(LeaseLostError):
                     await turn.thing.release()
             raise
@@ -263,7 +263,7 @@ class LockWays:
 
     def _note_acquired(self, turn: Turn) -> None:
         state, about = turn.state, self._about(turn)
-        # The round that won it; the library forgets that when it has seen to the nodes that did not answer in time.
+        # The round that won it; the library drops that once it has dealt with nodes that did not answer in time.
         since = turn.granted if state.tally is None else min(self._instant(state.tally.at) + 1, turn.granted)
         if state.fencing_token is not None:
             about["token"] = state.fencing_token

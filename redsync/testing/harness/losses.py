@@ -1,7 +1,7 @@
-"""Was each loss told in time, once and truly, and did holds never lie about themselves?
+"""Was each loss reported in time, once and truly, and did holds never lie about themselves?
 
-A hold that ends before its release must be told lost at its `valid_until`, or as soon as the process goes on; what a
-hold says of itself, `lost` and `remaining()`, is exact at any instant, and a lost one never comes back.
+A hold that ends before its release must be reported as lost at its `valid_until`, or as soon as the process goes on.
+What a hold says of itself, `lost` and `remaining()`, is exact at any instant, and a lost hold never comes back.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from redsync.testing.harness.verdicts import Stall, Violation, waited
 __all__ = ["SLACK", "judge_hearing", "judge_losses"]
 
 SLACK: Final = 1.2
-"""Seconds in which a process that does not stand still has certainly told."""
+"""Seconds within which a process that does not stand still has certainly reported a loss."""
 
 _GRAIN: Final = 2_000
 """Nanoseconds by which two readings of the clock may disagree, one being rounded seconds as a float."""
 
 
 def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violation]:
-    """Return what was not told, or wrongly, in one process.
+    """Return the losses that one process did not report, or reported wrongly.
 
     Args:
         holds: Those of the process.
@@ -39,7 +39,7 @@ def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violati
 def judge_hearing(lines: Sequence[Line], killed_at: int | None) -> list[Violation]:
     """Return whether listeners and `on_lost` of one process heard of different numbers of losses."""
     told, heard = (sum(line["event"] == event for line in lines) for event in ("told", "heard"))
-    # They are called one after the other, so death may come in between, to each thread that tells.
+    # They are called one after the other, so a kill may come in between, for each thread that reports.
     if told == heard or (killed_at is not None and heard < told <= heard + 3):
         return []
     return [Violation("loss not told", f"on_lost was called {told} times, but there were {heard} HoldLost events")]
@@ -53,7 +53,7 @@ def _untold(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
     if any(not line["lost"] or line["remaining"] for line in hold.told):
         yield "loss told wrongly", f"its own callback found it {hold.told}"
     told_at = hold.told[0]["at"] if hold.told else None
-    # A hold that was valid when its worker had done may turn out lost only by its release, whose error tells it.
+    # A hold that was valid at the end of the work may turn out lost only in its release, whose error reports it.
     must_be_told = hold.gone == "lost inside" or (hold.gone is not None and not hold.kept)
     if told_at is None and must_be_told:
         yield "loss not told", "nobody was told of it"
@@ -87,7 +87,7 @@ def _lies(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
         if look["lost"]:
             lost_at = lost_at or look["after"]
     if lost_at is not None and lost_at < hold.until - _GRAIN and hold.gone is not None:
-        # Lost before its time: whoever decided that tells it at once.
+        # Lost before its time: the code that decides so reports it at once.
         if told_at is None:
             yield "loss not told", f"lost at {lost_at}, before its time, and nobody was told"
         elif waited(lost_at, told_at, stalls) > SLACK:

@@ -1,7 +1,7 @@
-"""Does to nodes, connections and clients what the plan says, when it says so.
+"""Carries out a plan of faults on nodes, connections and clients.
 
-If one fault is late, because the machine is busy or a server takes its time, all that follow are put off by as much:
-gaps between faults are what the plan reckons with, and no gap is ever shorter than planned.
+If one fault is late, because the machine is busy or a server is slow, all later ones are put off by as much: the plan
+relies on the gaps between faults, and no gap is ever shorter than planned.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TICK: Final = 0.1
 
 
 class Fault(NamedTuple):
-    """One thing that is done.
+    """One fault of a plan.
 
     Attributes:
         at: When, in seconds from the start.
         action: The name of the nemesis's method.
-        target: Its arguments: a node or a client, for what happens to a connection a client and a node.
+        target: Its arguments: a node or a client; for a fault of a connection, a client and a node.
         value: One more, for the actions that take it.
     """
 
@@ -44,7 +44,7 @@ class Done(NamedTuple):
     """A fault that was carried out.
 
     Attributes:
-        fault: Which.
+        fault: The fault.
         before: The instant in ns before it.
         after: The instant in ns after it.
     """
@@ -58,8 +58,8 @@ class Nemesis:
     """Carries faults out.
 
     Attributes:
-        done: What was done so far.
-        late: By how many seconds the plan was put off in all.
+        done: The faults carried out so far.
+        late: By how many seconds in all the plan was put off.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Nemesis:
         Args:
             nodes: The nodes.
             crew: The clients.
-            proxies: By client and node.
+            proxies: The proxies, by client and node.
             journal: Where it notes what it does, if anywhere.
         """
         self._nodes, self._proxies, self._crew = nodes, proxies or {}, crew
@@ -83,7 +83,7 @@ class Nemesis:
         self.late = 0.0
 
     def run(self, faults: Iterable[Fault], seconds: float) -> None:
-        """Do all of it, and return after that many seconds at the earliest.
+        """Carry out all faults, and return after `seconds` seconds at the earliest.
 
         Raises:
             RunFailedError: A client ended by itself.

@@ -20,11 +20,11 @@ class Order:
         journal: The file to write.
         first: The number of its first owner, counted over all processes of the run.
         owners: How many owners it has.
-        seed: What all its choices are made from.
+        seed: The seed of all its choices.
         work: What kind of tasks it has, see `tasks.WORK`; with "steady" ones each owner fights over one thing only.
         flavour: "threads" or "asyncio".
         lease: The client's lease in seconds.
-        restart_guard: The client's; None for the default.
+        restart_guard: The client's restart guard in seconds; None for the default.
         warm: For how many seconds to wait for a first lock of its own before it is ready; 0.0 to be ready at once.
         last: Whether each owner takes each thing, or opens each latch, once more in the end; not for rate limiters.
         on_lost: Whether owners are called back when a hold is lost; else what they do under it is cancelled.

@@ -1,9 +1,9 @@
-"""Who does something: one thread or one task, that takes things and gives them back again and again.
+"""Owners: one thread or one task that takes things and gives them back again and again.
 
 What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`,
 `permit_ways`, `rate_ways` and `latch_ways`.
-Trouble is noted and survived, as a real program would have to: too few nodes, a timeout, a lost hold. Anything else is
-a bug, and comes out.
+An owner records trouble and survives it, as a real program must: too few nodes, a timeout, a lost hold. Anything else
+is a bug, and comes out.
 
 The code is that of an asyncio task; `blocking` makes it that of a thread. A `World` says where it runs: in a process
 with a real clock, or on a virtual machine of the simulator.
@@ -53,7 +53,7 @@ class World:
     Attributes:
         client: An `AsyncClient`, or `Blocking` with a client for threads.
         note: Writes a line to the journal; as `Journal.note`.
-        sleep: Waits for so many seconds.
+        sleep: Waits for the given number of seconds.
         now: Returns the instant in ns, on the clock that all owners share.
         instant: Returns an instant of the client's clock, in seconds, as one of `now`.
     """
@@ -69,10 +69,10 @@ class Owner:
     """One thread, or one task.
 
     Attributes:
-        number: Who it is, counted over all processes of the run.
+        number: Its number, counted over all processes of the run.
         order: What its process is to do.
         world: Where it lives.
-        chance: What all its choices are made from: by default the order's seed and its number.
+        chance: The source of all its choices, seeded by default with the order's seed and its number.
         ledgers: The ledgers of what it fights over; none if they have no directory.
     """
 
@@ -122,6 +122,6 @@ class Owner:
         return self._ways[kind]
 
     def begin(self, name: str) -> Note:
-        """Return what notes a new attempt of something."""
+        """Return the function that writes lines about a new attempt."""
         self._attempts += 1
         return partial(self._note, number=self._attempts, name=name)

@@ -46,7 +46,7 @@ class PermitWays(LockWays):
                 raise
             turn.note("forestalled")
         except (ConfigurationError, ValueError):
-            # One there always is.
+            # There is always one permit.
             if turn.task.n == 1:
                 raise
             turn.note("too many")
@@ -65,7 +65,7 @@ class PermitWays(LockWays):
             await self._give_back_latest(turn)
 
     async def _give_back_latest(self, turn: Turn) -> None:
-        """Give back the latest of this client, whosever they are, in several steps."""
+        """Give back this client's latest permits, whichever owner took them, in several steps."""
         left = turn.task.n
         while left:
             share = self._chance.randint(1, left)
@@ -75,7 +75,7 @@ class PermitWays(LockWays):
             await self._sleep(turn.task.share(self._chance, 1))
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # Each object knows the limit by what it has heard itself, so there are new ones and old ones.
+        # Each object knows only the limits that it has learned itself, so use new objects and old ones.
         return self._make(name, self._order.limit, **(options or {"timeout": 1.0}))
 
     def _about(self, turn: Turn) -> dict[str, Any]:

@@ -6,8 +6,8 @@ Its owners, threads or tasks, fight with those of all others. It reads its stand
 2. `<begin> <end>`, the instants in ns between which its owners work; an end of 0 is not known yet;
 3. `finish`, which ends the work if nothing has before.
 
-When the input ends sooner, whoever has started it is gone or has given up, and the process ends too. What no owner
-expects ends it at once, with status 1 and a traceback.
+If the input ends sooner, the process that started it is gone or has given up, and this one ends too. An error that no
+owner expects ends it at once, with status 1 and a traceback.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ async def _or_die(steps: Coroutine[Any, Any, None]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies: one that is stopped can't notice by itself."""
+    """Make the kernel kill this process when its parent dies: a stopped process can't notice by itself."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -176,7 +176,7 @@ def main() -> int:
     _die_with_parent()
     faulthandler.register(signal.SIGUSR1)  # for whoever wants to know where it hangs
     logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and told in the journal
-    # Without a buffer there is no lock that the thread which reads it could keep while the interpreter ends.
+    # Without a buffer there is no lock that the reading thread could hold while the interpreter ends.
     lines = io.FileIO(0, closefd=False)
     line = lines.readline()
     if not line:

@@ -31,7 +31,7 @@ class RateWays(LockWays):
                 await self._sleep(task.share(self._chance, 1))
 
     async def ask_when(self, name: str, n: int) -> None:
-        """Ask when there is room, wait for so long, and try once."""
+        """Ask when there is room, wait until then, and try once."""
         turn = self.turn(name, Task(0.0, 0.0, n=n, way="acquire"))
         with self._survive(turn):
             turn.note("wonders", n=n)
@@ -62,7 +62,7 @@ class RateWays(LockWays):
         return {"timeout": task.timeout} if task.way == "enter" else {}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # An object knows how long rounds have taken; each one that is new begins anew.
+        # An object remembers how long rounds have taken; a new one begins without that.
         limiter = self._make(name, self._order.limit, self._order.per, **options)
         return limiter if options else self._kept.setdefault(name, limiter)
 

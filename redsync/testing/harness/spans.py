@@ -1,4 +1,4 @@
-"""When was there less to have than there should be, although a quorum of nodes was whole?
+"""When were too few holds believed, although a quorum of nodes was whole?
 
 All instants are nanoseconds on the common clock, see `journal`.
 """
@@ -25,18 +25,18 @@ class Span(NamedTuple):
 
 
 def shortages(beliefs: Iterable[Span], out: Sequence[Sequence[Span]], judged: Span, *, least: int = 1) -> list[Span]:
-    """Return when fewer than so many believed although a quorum of nodes was whole.
+    """Return when fewer than `least` holds were believed although a quorum of nodes was whole.
 
     Args:
         beliefs: When each hold was believed.
         out: For each node, when it could not be counted on.
         judged: The time that is judged.
-        least: How many should believe.
+        least: How many holds should be believed.
     """
     bearable = (len(out) - 1) // 2
     count, missing = 0, 0
     begun, found = judged.since, []
-    # A node may have overlapping absences: of these it has one at a time.
+    # Merge a node's overlapping absences, so that it counts as absent once.
     absent = [span for each in out for span in _merge(each)]
     changes = [(at, by, 0) for at, by in _changes(beliefs)] + [(at, 0, by) for at, by in _changes(absent)]
     for at, believing, leaving in sorted(changes, key=lambda change: change[0]):

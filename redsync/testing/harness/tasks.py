@@ -23,14 +23,14 @@ class Task:
         seconds: How long the owner works under it, over all levels; or what draws that anew at each level.
         lease: The lease to ask for; None for the client's, which is renewed.
         levels: How often it is acquired, re-entries included, by an owner that may.
-        extends: How likely the owner lengthens it by hand.
+        extends: The probability that the owner lengthens it by hand.
         rest: How many seconds the owner rests afterwards.
         way: "enter"; "acquire", to take it and give it back by methods; "leave", to take it and not to give it back;
             "watch", to look at a latch or wait for it.
         mode: Of a read-write lock, "read" or "write".
         n: How many permits or successes to take at once.
         max_hold: After how many seconds the client gives it back itself, if any.
-        waits: Draws how it is acquired once more; None: as it was at first.
+        waits: Draws how it is acquired once more; None for the same way as at first.
     """
 
     timeout: float | None
@@ -90,7 +90,7 @@ def mixed(chance: random.Random, client_lease: float) -> Task:
 
 
 def counting(chance: random.Random, client_lease: float) -> Task:
-    """Return a task such that no failure of a minority costs more than time: no lease of its own, patient enough."""
+    """Return a task to which a failure of a minority costs only time: no lease of its own, a long enough timeout."""
     long = chance.random() < 0.01  # than the watchdog's period, and than a node is gone
     seconds = 0.45 * client_lease if long else chance.choice([0.0, 0.001, 0.003, 0.01, 0.1 * chance.random()])
     return Task(2.0, seconds)
@@ -118,9 +118,9 @@ def steady(chance: random.Random, _lease: float) -> Task:
 def eager(chance: random.Random, client_lease: float) -> Task:
     """Return a task such that all there is to have is wanted all the time.
 
-    Most are short, but most of the time is that of the long ones, for nodes to have something to forget. A hold with a
-    lease of its own is not told again to nodes that have forgotten it. Nodes that forgot wake nobody, so those notice
-    first who come new.
+    Most are short, but the long ones take most of the time, so that nodes have something to forget. A hold with its own
+    lease is not written again to nodes that have forgotten it. Nodes that forgot wake nobody, so newcomers are the
+    first to notice.
     """
     lease = client_lease if chance.random() < 0.5 else None
     timeout = chance.choice([math.inf, math.inf, 0.05, 0.3])

@@ -1,8 +1,8 @@
 """What the checkers have in common: how they say what is wrong, and what they know of a slow machine.
 
-A checker is a pure function of what owners wrote down. What redsync promises has conditions, and the checkers grant
-exactly these: belief ends at `valid_until`, and a process that stands still can be told nothing. They grant nothing on
-suspicion: that a process stood still counts only if its pulse says so *and* it did not use the processor meanwhile.
+A checker is a pure function of what owners wrote down. redsync's promises have conditions, and the checkers apply
+exactly these: belief ends at `valid_until`, and a process that stands still can't be told anything. They excuse nothing
+on suspicion: a standstill counts only if the process's pulse says so *and* it did not use the processor meanwhile.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from redsync.testing.harness.journal import Line
 __all__ = ["Stall", "Violation", "stalls_of", "waited"]
 
 _BUSY: Final = 0.5
-"""Of a processor: a process that used more than this was neither stopped nor starved."""
+"""The share of a processor above which a process was neither stopped nor starved."""
 
 
 class Violation(NamedTuple):
     """A promise that was broken.
 
     Attributes:
-        promise: Which, in a word or two.
+        promise: The promise, in a word or two.
         story: Who, when, and where it is written.
     """
 
@@ -50,6 +50,6 @@ def stalls_of(lines: Iterable[Line]) -> list[Stall]:
 
 
 def waited(since: int, until: int, stalls: Sequence[Stall]) -> float:
-    """Return how many seconds passed between two instants, without those in which the process stood still."""
+    """Return how many seconds passed between two instants, not counting standstills of the process."""
     still = sum(max(min(stall.until, until) - max(stall.since, since), 0) for stall in stalls)
     return (until - since - still) / 1e9

@@ -1,4 +1,4 @@
-"""What a client process notices of itself: that it stands still, that the library complains, what a client leaves."""
+"""What a client process notices about itself: standstills, errors of the library, leftovers of a closed client."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Pulse:
 
 
 class Complaints(logging.Handler):
-    """Notes what the library reports of itself with a traceback: that should never happen."""
+    """Records the library's own errors, logged with a traceback: these should never happen."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(logging.ERROR)
         self._journal = journal
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note a record that carries an exception."""
+        """Write a line for a record that carries an exception."""
         if record.exc_info:
             self._journal.note("complaint", text=logging.Formatter().format(record))
 
@@ -79,7 +79,7 @@ async def leftovers(
 
     Args:
         before: The sockets that were open before there was a client.
-        sleep: Waits for so many seconds.
+        sleep: Waits for the given number of seconds.
         patience: How long to give it, in seconds.
     """
     deadline = time.monotonic() + patience
