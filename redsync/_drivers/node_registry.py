@@ -28,7 +28,7 @@ __all__ = ["NodeRegistry"]
 log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries to connect a node, at least and at most: so soon a node counts again that is back."""
+"""Seconds between two tries to connect a node, at least and at most: one that is back counts again within 1 s."""
 
 _LOOK_AGAIN = 0.02
 """Seconds between two looks at nodes that other clients may be about to initialize."""

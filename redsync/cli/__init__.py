@@ -3,8 +3,8 @@
 Commands come in families, each a module of this package that is listed in `FAMILIES`. Such a module has a function
 `add_parsers(subparsers)`, which adds a parser for each of its commands and gives it what to run:
 `parser.set_defaults(run=function)`, where `function(options) -> int` does the work and returns the exit status (see
-`exits`). It imports slow or optional packages (redis, rich, servers) only inside that function, because `redsync
---help` must answer at once, even if no extra is installed. Only the family of the chosen command is imported, unless
+`exits`). It imports slow or optional packages (redis, rich, servers) only inside that function, because the help of
+`redsync` must answer at once, even if no extra is installed. Only the family of the chosen command is imported, unless
 all commands are to be listed.
 """
 
