@@ -261,7 +261,7 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
 
 def _check_clients(reports: Sequence[Report]) -> None:
     """Find nodes that some clients do not reach: at the same address these clients may reach another server."""
-    # A node that forgot its records a moment ago gets them again one by one.
+    # A node that forgot its records a moment ago gets them again over time.
     ages = {report.node: min(report.uptime or 0.0, report.newborn_age or math.inf) for report in reports}
     telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
     alive = {
