@@ -1,5 +1,5 @@
--- Purpose: judge a token that somebody tells: one that lies more than a year ahead of both this node's clock and its own token
--- comes from one broken node. What a quorum refuses is handed to nobody, and leaves room for the next.
+-- Purpose: refuse an absurd token. A told token more than a year ahead of both this node's clock and its own token
+-- comes from one broken node. A token that a quorum refuses is never handed out, and leaves room for the next.
 -- Uses told, stands: tokens. Sets absurd: the error to reply, or nil.
 local absurd
 if told > stands + 31622400000000 and told > (redis.call('time')[1] + 31622400) * 1000000 then

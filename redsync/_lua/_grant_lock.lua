@@ -1,4 +1,4 @@
--- Purpose: make a claim on a free lock in the place of its new holder; false if this node refuses. Uses KEYS[1] lock.
+-- Purpose: make a claim on a free lock on behalf of its new holder; false if this node refuses. Uses KEYS[1] lock.
 local function grant(claim, ms)
   -- A refusal is a table.
   if type(redis.pcall('hset', KEYS[1], claim, '1')) == 'table' then return false end

@@ -1,5 +1,7 @@
--- Purpose: keep the place of an attempt that is undone, but hand nothing over to it before it asks again: what it is handed
--- for the old claim would be undone as well. A node that can't write that down ends the place. Uses KEYS[2] queue,
+-- Purpose: keep the place of an attempt that is rolled back, but hand nothing over to it before it asks again: the
+-- rollback
+-- would also undo a hand-over for the old claim. A node that can't write that down deletes the place. Uses KEYS[2]
+-- queue,
 -- KEYS[3] places, ARGV[1] claim.
 do
 -- include: waiter

@@ -1,5 +1,5 @@
--- Purpose: give up the place in line without having got anything there: who stood behind it has come nearer.
--- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] permit. Adds to freed.
+-- Purpose: give up the place in line. The waiters behind it move up by the slots that it wanted.
+-- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] permit. Adds these slots to freed.
 do
 -- include: waiter
   local place = waiter and redis.call('hget', KEYS[3], waiter)

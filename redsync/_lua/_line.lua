@@ -1,9 +1,10 @@
--- Purpose: go along those who wait, from the front, for as long as all that they want fits into `room`. Who is dead (its
+-- Purpose: go along the waiters, from the front, as long as the slots that they want fit into `room`. A dead waiter
+-- (its
 -- place has expired, or nobody listens for it) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3] places, and
 -- what _slots.lua defines.
 
--- Returns how much is wanted by who waits before `me`, or by everybody if that has no place; more than `room` if it does
--- not fit. With `before`: wakes those who fit into `room` and did not fit into `before`, but not `me`.
+-- Returns how many slots the waiters before `me` want, or all waiters if `me` has no place; more than `room` if they do
+-- not fit. With `before`: wakes the waiters that fit into `room` and did not fit into `before`, except `me`.
 local function line(room, me, before)
   local ahead = 0
   local first = 0
@@ -24,7 +25,7 @@ local function line(room, me, before)
         end
       end
       if not lives then
-        -- Who stood behind it has come nearer.
+        -- The waiters behind it move up.
         if before then before = before - (wants or 0) else freed = freed + (wants or 0) end
         first = first - 1
         redis.call('zrem', KEYS[2], waiter)

@@ -1,6 +1,7 @@
--- Purpose: find the first in the queue whose place has not expired, by this node's clock alone; who is passed over loses
--- the place. Uses KEYS[2] queue, KEYS[3] places. Sets head, until_ms, and of, the number of its claim;
--- head is nil if nobody waits.
+-- Purpose: find the first waiter in the queue whose place has not expired, by this node's clock alone. Waiters before
+-- it
+-- lose their expired places. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and what its
+-- place says: until_ms, of (the number of its claim), mark, guard, channel.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
 local head, until_ms, of, mark, guard, channel
@@ -10,7 +11,7 @@ while true do
   local place = redis.call('hget', KEYS[3], head)
   if place then
     until_ms, of, mark, guard, channel = string.match(place, '^(%d+) (%d+) (%S+) (%S+) (.*)$')
-    -- What has another form is no place of ours.
+    -- A value of another form is no place of ours.
     if until_ms and tonumber(until_ms) > now then break end
   end
   redis.call('zrem', KEYS[2], head)

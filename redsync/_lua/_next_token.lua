@@ -1,16 +1,19 @@
--- Purpose: give the next fencing token: more than this node's latest, more than the highest that the asker knows of, and
--- more than anything that this node may have forgotten: that was given before it was born, and no token is ahead of the
--- clock, microseconds since 1970. A node whose birth record says nothing counts as born now, and so does one without a
--- token: it is kept for a day, and then the clock has gone on by more than any number of grants. The guard is added to
--- the birth, as this node grants only when that is over: by so much the clocks of nodes may differ. What is there but no
--- number is an error, and nothing is changed. Uses KEYS[last] token, ARGV[last] known, guard, and what _memory.lua sets.
--- Sets token.
+-- Purpose: give the next fencing token: higher than this node's latest, higher than the highest that the asker knows
+-- of,
+-- and higher than any that this node may have forgotten. It gave those before its birth, and no token is ahead of the
+-- clock, in microseconds since 1970. A node whose birth record says nothing counts as born now. So does a node without
+-- a
+-- token: tokens are kept for a day, in which the clock goes on by more than any number of grants. The guard is added to
+-- the birth, because this node grants only after the guard; the clocks of nodes may differ by that much. A value that
+-- is
+-- no number is an error, and nothing is changed. Uses KEYS[last] token, ARGV[last] known, guard, and what _memory.lua
+-- sets. Sets token.
 token = redis.call('incr', KEYS[#KEYS])
 redis.call('pexpire', KEYS[#KEYS], 86400000)
 local stands, told = token, tonumber(ARGV[#ARGV])
 -- include: absurd
 if absurd then
-  -- A token that is there, however low, would count as the latest that this node gave.
+  -- This INCR created the key: left there, the 1 would count as the latest token that this node gave.
   if token == 1 then redis.call('del', KEYS[#KEYS]) end
   return absurd
 end

@@ -1,4 +1,4 @@
--- Purpose: find the first free slots from ARGV[10] on, cyclically; bytes that are full are passed over as a whole.
+-- Purpose: find the first free slots from ARGV[10] on, cyclically; the search skips bytes that are full.
 -- Uses KEYS[5] taken, permits, wants. Sets found.
 local found, bits = {}, redis.call('get', KEYS[5]) or ''
 local function pick(slot, last)

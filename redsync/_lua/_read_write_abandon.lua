@@ -1,11 +1,11 @@
--- Purpose: what both modes of the read-write lock do when an attempt is undone. Uses mode, "r:" or "w:", and what read_write
--- has; replies.
--- A node that refuses to write answers by an error, or this would never be sent again.
+-- Purpose: roll back an attempt, in either mode of the read-write lock. Uses mode, "r:" or "w:", and what read_write
+-- defines; replies.
+-- A node that refuses to write must answer with an error: else the client would not send the rollback again.
 local had = type(redis.pcall('zscore', KEYS[1], mode .. ARGV[1])) == 'string'
 if had then redis.call('zrem', KEYS[1], mode .. ARGV[1]) end
 if ARGV[2] == '1' then
 -- include: leave_queue
-  -- Who leaves may have kept others waiting, or have been woken a moment ago.
+  -- The waiter that leaves may have kept others waiting, or may have been woken a moment ago.
   if type(redis.pcall('zcard', KEYS[1])) == 'number' then
 -- include: read_write_hand_over
   end

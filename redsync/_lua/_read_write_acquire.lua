@@ -1,5 +1,5 @@
--- Purpose: what both modes of the read-write lock do when they are asked for. Uses mode, "r:" or "w:", and what
--- read_write and read_write_claims have; replies.
+-- Purpose: grant or refuse a claim, in either mode of the read-write lock. Uses mode, "r:" or "w:", and what
+-- read_write and read_write_claims define; replies.
 local ours, guard = mode .. ARGV[1], ARGV[4]
 -- include: waiter
 if redis.call('exists', KEYS[1], KEYS[2] or KEYS[1]) == 0 then
@@ -26,7 +26,7 @@ local queued = false
 if mode == 'r:' and KEYS[2] and not blocker and not writes then
 -- include: read_write_next
   queued = first[1]
-  -- New readers come after a writer that waits, and those who wait come in their turn.
+  -- A new reader comes after a writer that waits; a reader that waits too comes in its turn.
   if writer and writer ~= waiter and not (ARGV[5] and now - ARGV[6] < writer_came) then
     blocker, until_ms = 'writers', writer_until
   end
@@ -44,7 +44,7 @@ if ARGV[5] then
 -- include: leave_queue
 end
 if queued then
-  -- Readers that wait with it, and have not yet been told.
+  -- Readers that wait as well and have not been woken yet get the lock with this one.
 -- include: read_write_hand_over
 end
 return 1

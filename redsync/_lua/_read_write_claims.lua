@@ -1,6 +1,7 @@
--- Purpose: make claims, and see who keeps whom out. Uses now and is_live of read_write.
+-- Purpose: make claims, and find the claim that keeps an owner out. Uses now and is_live of read_write.
 
--- Make a claim, or set until when it lasts and its hold count. A node may refuse to write: return what it says. The key
+-- Make a claim, or set its expiry and its hold count. Return the node's answer: an error if it refuses to write. The
+-- key
 -- lasts as long as the last of its claims; `alone`: there is no other.
 local function put(key, member, until_ms, count, alone)
   local score = until_ms
@@ -18,9 +19,9 @@ local function owner_of(member)
   return string.match(member, '^[rw]:(.*):%d+$')
 end
 
--- Return who keeps an owner from a claim in that mode, and until when, ms; if nobody does, whether the owner writes is the
--- third. All readers together are called "readers", for nodes need not name the same of them. The permits of a semaphore
--- of that name are told as an empty text. What has expired is swept, at most 64 claims per call.
+-- Return the claim that keeps an owner out in that mode, and until when, ms; if there is none, the third value says
+-- whether the owner writes. All readers together are "readers", because nodes may know different ones. Return an empty
+-- text if the key has the permits of a semaphore. Sweep expired claims, at most 64 per call.
 local function find_blocker(key, owner, mode)
   local first = redis.call('zrange', key, 0, 0, 'withscores')
   if not first[1] then return end
@@ -34,7 +35,7 @@ local function find_blocker(key, owner, mode)
     return string.sub(first[1], 3), math.floor(-score)
   end
   if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end
-  -- The last may be the owner's own, and some before it of earlier holds that it has given back elsewhere.
+  -- The last claim may be the owner's own, and so may some before it: earlier holds, given back on other nodes already.
   local at = -1
   repeat
     local last = redis.call('zrange', key, at, at, 'withscores')

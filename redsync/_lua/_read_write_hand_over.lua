@@ -1,10 +1,14 @@
--- Purpose: hand a read-write lock over as far as its holders allow, in the step in which they do: to all readers that wait
--- longer than any writer, or to that writer when nobody reads. A heir has the claim for as long as its place lasts, and
--- a message says so: "<mark or 0> <owner> <lock>". One whose mark is 0, or for whom this node does not remember for long
--- enough, is only woken: a writer then keeps its place, so that no new reader comes in before it. At most 64 readers per
--- call; the last of so many is only woken, and asks, and the next 64 get the lock with it. One whose client no longer
--- listens on this node (PUBLISH reached nobody) loses claim and place. Uses KEYS[1] holders, KEYS[2] queue,
--- KEYS[3] places, now, is_live.
+-- Purpose: hand a read-write lock over as far as its holders allow, in the very step in which they allow it: to all
+-- readers that have waited longer than any writer, or to the writer that has waited longest when nobody reads. The
+-- claim
+-- of a new holder lasts as long as its place, and a message says so: "<mark or 0> <owner> <lock>". A waiter is only
+-- woken
+-- if its mark is 0, or if this node has not remembered for as long as the waiter requires; a writer then keeps its
+-- place,
+-- so that no new reader comes in before it. At most 64 readers per call: the 64th is only woken, and its ask hands the
+-- lock over to the next 64. A waiter whose client no longer listens on this node (PUBLISH reached nobody) loses claim
+-- and
+-- place. Uses KEYS[1] holders, KEYS[2] queue, KEYS[3] places, now, is_live.
 -- include: read_write_claims
 local told = false
 while not told and not find_blocker(KEYS[1], '', 'r:') do
@@ -20,7 +24,7 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
     local claim = mode .. heir .. ':' .. (of or '')
     local had = redis.call('zscore', KEYS[1], claim)
     local stays, heard = false, false
-    -- A renewal may have made the claim here, where its owner still has a place.
+    -- A renewal may already have made the claim here, while its owner still had a place.
     if until_ms and tonumber(until_ms) > now and not (had and is_live(had)) then
       if mark ~= '0' and guard ~= '0' then
 -- include: memory

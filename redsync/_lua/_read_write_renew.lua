@@ -1,5 +1,5 @@
--- Purpose: what both modes of the read-write lock do to renew many claims. Uses mode, "r:" or "w:", and what read_write has;
--- replies.
+-- Purpose: renew many claims, in either mode of the read-write lock. Uses mode, "r:" or "w:", and what read_write and
+-- read_write_claims define; replies.
 local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}
@@ -9,8 +9,10 @@ for i, key in ipairs(KEYS) do
   if type(had) == 'table' then
     reply[i] = -1
   elseif had and is_live(had) then
-    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it. What a node
-    -- refuses to lengthen, as it can't save its data, must not count as lengthened.
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
+    -- the
+    -- script go on. A node that can't save its data refuses to lengthen the claim: then it must not count as
+    -- lengthened.
     redis.call('zrem', key, '')
     local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)
     if type(refusal) == 'table' then return refusal end

@@ -1,4 +1,5 @@
--- Purpose: refuse to grant if this node has not remembered everything for long enough. Uses guard, and what _memory.lua sets.
+-- Purpose: refuse to grant if this node has not remembered everything for as long as the guard requires.
+-- Uses guard, and what _memory.lua sets.
 if remembered ~= math.huge then
   local needed = tonumber(string.match(guard, '^%d+'))
   if needed > 0 and foreign then return foreign end

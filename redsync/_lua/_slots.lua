@@ -1,6 +1,7 @@
--- Purpose: the bookkeeping of slots on one node. What always holds: a slot's bit is set if and only if one permit has it,
--- and the three keys end together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms,
--- and freed: for how many slots there is room now that was not there before.
+-- Purpose: the bookkeeping of slots on one node. Invariants: a slot's bit is set if and only if one permit has the
+-- slot,
+-- and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms,
+-- and freed: how many slots this script has made room for.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local freed = 0
@@ -14,8 +15,9 @@ local function mark(slots, bit)
   return count
 end
 
--- Takes away what a permit has; returns how many slots are free again. What needs no memory is done first: from then on
--- a node that is out of memory lets the script go on.
+-- Takes away a permit's slots; returns how many are free again. Writes that need no memory come first: after them a
+-- node
+-- that is out of memory lets the script go on.
 local function drop(permit, slots)
   redis.call('zrem', KEYS[1], permit)
   redis.call('hdel', KEYS[4], permit)

@@ -1,8 +1,9 @@
--- Purpose: take the place that a ticket stands for, or keep it for longer; "+" stands for the ticket that the place has, or
--- else the next one that this node knows of. Highest is the highest ticket of the queue, and is set to ours. An ask that comes
--- late leaves the place alone that its owner has taken since for a later claim.
--- Uses KEYS[2] queue, KEYS[3] places, waiter, number, ARGV[4] guard, ms, ARGV[5] for how long, ms, ARGV[6] ticket,
--- ARGV[7] wake channel, ARGV[8] mark.
+-- Purpose: take the place that a ticket stands for, or keep it for longer. The ticket "+" stands for the one that the
+-- place
+-- has already, or else for the next one by this node's queue. If the owner has since taken a place for a later claim, a
+-- late ask leaves that place alone.
+-- Uses highest: the highest ticket in the queue, which it sets to ours; KEYS[2] queue, KEYS[3] places, waiter, number,
+-- ARGV[4] guard, ms, ARGV[5] how long to keep the place, ms, ARGV[6] ticket, ARGV[7] wake channel, ARGV[8] mark.
 local place = redis.call('hget', KEYS[3], waiter)
 if not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number then
   local time = redis.call('time')

@@ -1,9 +1,10 @@
--- Purpose: wake those for whom there is room now that was not there before `freed` slots came back. They keep their places
--- until they are served. Uses KEYS[6] limit, ARGV[1] the claim that caused it and is not to be woken, queued: whether anybody
--- may wait, and what _limit.lua and _line.lua define.
+-- Purpose: wake the waiters for which the `freed` slots that came back make room. They keep their places until they are
+-- served. Uses KEYS[6] limit, ARGV[1] the claim that freed the slots, whose owner is not woken, queued: whether anybody
+-- may
+-- wait, and what _limit.lua and _line.lua define.
 if freed > 0 and queued then
   local _, _, permits = read_limit(KEYS[6])
-  -- Who does not know the limit knows at least of this room.
+  -- A node that does not know the limit knows at least of this room.
   local room = permits and permits - redis.call('bitcount', KEYS[5]) or freed
   line(room, string.match(ARGV[1] or '', '^(.*):%d+$') or '', room - freed)
 end

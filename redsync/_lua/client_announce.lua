@@ -1,6 +1,6 @@
--- Purpose: keep the record of a client, by which people see who holds a lock. Idempotent.
+-- Purpose: keep the record of a client, which shows people who holds a lock. Idempotent.
 -- KEYS[1] the client's record
--- ARGV[1] the record, msgpack   ARGV[2] for how long to keep it, ms
+-- ARGV[1] the record, msgpack   ARGV[2] how long to keep it, ms
 -- Reply: 1
 redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
 return 1

@@ -1,4 +1,4 @@
--- Purpose: forget the record of a client that was closed. Idempotent.
+-- Purpose: delete the record of a client that was closed. Idempotent.
 -- KEYS[1] the client's record
 -- ARGV none
 -- Reply: 1 it was there | 0 it was not

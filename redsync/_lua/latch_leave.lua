@@ -1,5 +1,5 @@
--- Purpose: give up the place of one who no longer waits for a count-down latch. Idempotent.
--- KEYS[1] latch, not used   KEYS[2] waiters: zset "channel owner" -> until when, ms
--- ARGV[1] who waited, "channel owner"
+-- Purpose: give up the place of a waiter that no longer waits for a count-down latch. Idempotent.
+-- KEYS[1] latch, not used   KEYS[2] waiters: zset "channel owner" -> expiry, ms
+-- ARGV[1] the waiter, "channel owner"
 -- Reply: 1 it had a place | 0 it had none
 return redis.call('zrem', KEYS[2], ARGV[1])

@@ -1,8 +1,10 @@
--- Purpose: undo an attempt: drop our claim if this node granted one, and leave the queue when we stop waiting.
--- Who leaves may have been woken a moment ago: the wake-up is passed on, or it would be lost. Idempotent.
--- KEYS[1] lock: hash claim -> hold count    KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock    KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- Purpose: roll back an attempt: drop our claim if this node granted one, and leave the queue if we stop waiting. We
+-- may
+-- have been woken a moment ago: the script passes the wake-up on, or it would be lost. Idempotent.
+-- KEYS[1] lock: hash claim -> hold count   KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
+-- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] 1: leave the queue too; 0: go on waiting
--- Reply: 1 this node had our claim | 0 it had not
+-- Reply: 1 this node had our claim | 0 it did not have it
 local had = redis.pcall('hexists', KEYS[1], ARGV[1]) == 1
 if had then redis.call('del', KEYS[1]) end
 

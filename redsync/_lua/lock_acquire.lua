@@ -1,14 +1,16 @@
--- Purpose: claim a reentrant lock, or else take a place in its queue, in one atomic step: whoever is refused is already
+-- Purpose: claim a reentrant lock, or else take a place in its queue, in one atomic step: a refused waiter is already
 -- queued, so no release can slip in between. Idempotent: the hold count is set, never added to.
 -- KEYS[1] lock: hash claim -> hold count
--- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry number mark guard channel"
+-- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
+--        places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms, and under which
+-- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        0: it must not be handed over to it
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim} held by that claim; to who waits also
---        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
+--        0: the lock must not be handed over to it
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim} held by that claim; a waiter also
+--        learns how many wait before it | 0 the key holds another type, nothing was changed
+--        | error FORGETFUL <ms that this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
   local guard = ARGV[4]
 -- include: remembers

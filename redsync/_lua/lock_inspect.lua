@@ -1,15 +1,16 @@
--- Purpose: tell who holds a lock, mutex or read-write lock and who waits for it; changes nothing.
+-- Purpose: tell who holds a lock, mutex or read-write lock, and who waits for it; changes nothing.
 -- KEYS[1] lock: hash claim -> hold count; or mutex: string, its holder's value; or read-write lock: zset "r:<claim>" or
---         "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative
--- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of who wants to write
+--         "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
+-- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] latest fencing token, kept for a day
 -- ARGV none
--- Reply: {type of the key, "fenced" for a hash that goes with a token, remaining ms (-2 none, -1 no expiry), {claim, count},
---         {waiting owners, longest first}, the record of the holder's client, msgpack, or nothing}; of a read-write lock the
---         third is instead, for the writer and those readers who have it for longest, 64 at most,
---         {{claim, count, r or w, remaining ms, record or ""} ...}; of a semaphore it is empty
+-- Reply: {type of the key, or "fenced" for a hash with a token, remaining ms (-2 none, -1 no expiry), {claim, count},
+--         {waiting owners, longest first}, the record of the holder's client, msgpack, or nothing}. For a read-write
+-- lock the
+--         third element lists the writer and the readers whose claims last longest, 64 at most:
+--         {{claim, count, r or w, remaining ms, record or ""} ...}. For a semaphore it is empty
 local function find_record(claim)
-  -- Claims of ours are "<client uuid>:<serial>:<number>"; the record's key depends on who holds, so it is not among KEYS.
+  -- Our claims are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(claim or '', '^([%x-]+):%d+:%d+$')
   local record = client and redis.pcall('get', 'redsync:client:' .. client)
   return type(record) == 'string' and record or nil

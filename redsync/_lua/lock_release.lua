@@ -1,25 +1,28 @@
--- Purpose: give back one hold of a reentrant, fair or fenced lock. The count that remains is set, never subtracted; at 0
--- the lock is deleted, and handed over to the next waiter. Idempotent: a lock that is not ours stays as it is.
--- KEYS[1] lock: hash claim -> hold count    KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock    KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains   ARGV[3] Redisson's channel, told of the release
--- Reply: 1 this node had our claim | 0 it had not
+-- Purpose: give back one hold of a reentrant, fair or fenced lock. Sets the remaining count, never subtracts; at 0
+-- deletes
+-- the lock and hands it over to the next waiter. Idempotent: a lock that is not ours stays as it is.
+-- KEYS[1] lock: hash claim -> hold count   KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
+-- KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains
+-- ARGV[3] Redisson's channel, to announce the release on
+-- Reply: 1 this node had our claim | 0 it did not have it
 if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
   if ARGV[2] == '0' then
-    -- A place may be left if this node was not asked when the others granted.
+    -- The owner may still have a place here, if this node was not asked when the others granted.
 -- include: leave_queue
   end
   return 0
 end
 
 if ARGV[2] ~= '0' then
-  -- Under OOM a node may refuse the new count. It does no harm: each later count is set as a whole, and 0 is a DEL.
+  -- Out of memory, a node may refuse the new count. That does no harm: each later count is set as a whole, 0 is a DEL.
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
   return 1
 end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
-  -- A renewal may have made the claim here, where we were still queueing: without this we would wake ourselves.
+  -- A renewal may have made the claim here while our place was still queued: without this we would wake ourselves.
 -- include: leave_queue
 -- include: grant_lock
 -- include: hand_over

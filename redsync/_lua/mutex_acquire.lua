@@ -1,15 +1,18 @@
--- Purpose: claim a mutex, or else take a place in its queue, in one atomic step. What it keeps is the canonical Redlock
--- string of the Redis documentation, `SET key value NX PX lease`, shared with every other implementation of it.
+-- Purpose: claim a mutex, or else take a place in its queue, in one atomic step. A claim is the canonical Redlock
+-- string
+-- of the Redis documentation, `SET key value NX PX lease`, as every other implementation of it uses.
 -- Idempotent: the value is unique to one request.
--- KEYS[1] mutex: string, the value of whoever has it
--- KEYS[2], KEYS[3] only from who waits: queue: zset owner -> arrival ms; places: hash owner -> "expiry number mark guard channel"
+-- KEYS[1] mutex: string, the holder's value
+-- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
+--        places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant a new claim, ms, and under which
+-- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from who waits: for how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        0: it must not be handed over to it
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; to who waits also
---        how many wait before it | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
+--        0: the lock must not be handed over to it
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; a waiter also
+--        learns how many wait before it | 0 the key holds another type, nothing was changed
+--        | error FORGETFUL <ms that this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
   local guard = ARGV[4]
 -- include: remembers
@@ -23,7 +26,7 @@ end
 local value = redis.pcall('get', KEYS[1])
 if type(value) == 'table' then return 0 end
 if value == ARGV[1] then
-  -- The reply to an earlier try of this request was lost: the lease counts from this one.
+  -- The reply to an earlier try of this request was lost: the lease counts from this try.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
   if KEYS[2] then
 -- include: leave_queue

@@ -1,5 +1,6 @@
--- Purpose: lengthen many mutexes at once, compare and PEXPIRE. A claim that this node forgot is created again ("healed")
--- so that it counts from the next renewal on; it never counts in this one, or one that had expired could be won back.
+-- Purpose: lengthen many mutexes at once (compare and PEXPIRE). A claim that this node forgot is created again
+-- ("healed").
+-- It counts from the next renewal on, never in this one: else a mutex that had expired could be won back.
 -- KEYS[i] mutex i: string
 -- ARGV[3i-2] its value   ARGV[3i-1] not used   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1

@@ -1,18 +1,21 @@
 -- Purpose: tell all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
--- KEYS[1] claim: hash claim -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter), or
---         "r:<claim>" or "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative (read-write lock)
--- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."   KEYS[4] slots: hash permit -> "slot,slot"
--- KEYS[5] limit: "version permits", of a rate limiter also its window, us   KEYS[6] latest fencing token
--- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> until when, ms
--- ARGV[1] of how many holders and waiters to tell who they are, at most
--- Reply: {kind ("none", or the type of a foreign value), {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ...},
---        how many hold it, {{owner, record} ... first come first}, how many wait, permits or 0, window, us, or 0,
---        {size of the latch, how many are to come, remaining ms, how many wait} or {}}; a record is msgpack, or empty
+-- KEYS[1] claim: hash claim -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter)
+--        or
+--         "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative (read-write lock)
+-- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."
+-- KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] limit: "version permits", for a rate limiter also its window, us   KEYS[6] latest fencing token
+-- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> expiry, ms
+-- ARGV[1] how many holders, and how many waiters, to list at most
+-- Reply: {kind ("none", or the type of a foreign value),
+--        {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ...}, number of holders,
+--        {{owner, record} ... first come first}, number of waiters, permits or 0, window, us, or 0,
+--        {size of the latch, count left, remaining ms, number of waiters} or {}}; a record is msgpack, or empty
 -- include: read_write
 local most = tonumber(ARGV[1])
 
 local function find_record(owner)
-  -- Owners of ours are "<client uuid>:<serial>"; the record's key depends on who holds, so it is not among KEYS.
+  -- Our owners are "<client uuid>:<serial>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(owner, '^([%x-]+):%d+')
   local record = client and redis.pcall('get', 'redsync:client:' .. client)
   return type(record) == 'string' and record or ''
@@ -27,7 +30,7 @@ end
 local kind, pttl = redis.call('type', KEYS[1]).ok, redis.call('pttl', KEYS[1])
 local limit = redis.pcall('get', KEYS[5])
 local version, permits, window = string.match(type(limit) == 'string' and limit or '', '^(%d+) (%d+) ?(%d*)$')
--- A node that was healed may know of permits before it knows the limit.
+-- A healed node may know permits before it knows the limit.
 local counts = version or kind == 'zset' and redis.call('exists', KEYS[4]) == 1
 if counts and (kind == 'none' or kind == 'zset') then
   kind = tonumber(window) and 'rate limiter' or 'semaphore'
@@ -58,7 +61,7 @@ elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '
   end
 end
 
--- Who waits to write has a rank far below zero, so that it comes first; people are told who has waited for longest.
+-- A waiting writer has a rank far below zero, so that it comes first; people want to know who has waited longest.
 local waiters, came, waiting = {}, {}, redis.pcall('zrange', KEYS[2], 0, -1, 'withscores')
 for i = 1, #waiting, 2 do
   local place = redis.pcall('hget', KEYS[3], waiting[i])

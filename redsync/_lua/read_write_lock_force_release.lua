@@ -1,8 +1,10 @@
--- Purpose: take a read-write lock away from its writer, or from readers, and hand it over to the next waiters. Idempotent, and
--- late it harms nobody: it names the claims that it takes away.
--- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> until ms + (count - 1) / 1024, the writer's negative
--- KEYS[2] queue: zset owner -> arrival ms, less 2^52 of a writer    KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV "r:<claim>" or "w:<claim>" of those, some hundred at most
+-- Purpose: take a read-write lock away from its writer, or from readers, and hand it over to the next waiters.
+-- Idempotent.
+-- A late call harms nobody, because it names the claims that it takes away.
+-- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
+-- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
+-- KEYS[3] places: hash owner -> "expiry number mark guard channel"
+-- ARGV the claims to take away, "r:<claim>" or "w:<claim>", some hundred at most
 -- Reply: 1 one of them held it | 0 none did | -1 the key holds another type, nothing was changed
 -- include: read_write
 local held = 0

@@ -1,12 +1,15 @@
--- Purpose: undo an attempt: take back what this node granted, wake those who fit in now, and leave the line when we stop
--- waiting. Who goes on waiting gets its place back, which a grant has taken away: nobody shall overtake it meanwhile.
--- Idempotent.
+-- Purpose: roll back an attempt: take back what this node granted, wake the waiters that fit in now, and leave the line
+-- if
+-- we stop waiting. A grant takes the waiter's place away. A waiter that goes on waiting gets its place back, so that
+-- nobody
+-- overtakes it. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] 1: leave the line too; 0: go on waiting
--- ARGV[3..7] only from who has a place and keeps it: how many slots it wants; not used; for how long to keep the place, ms; its
---        ticket; wake channel
+-- ARGV[3..7] only from a waiter that keeps its place: how many slots it wants; not used; how long to keep the place,
+--        ms;
+--        its ticket; wake channel
 -- Reply: 1 this node had granted | 0 it had not
 -- include: slots
 -- include: limit

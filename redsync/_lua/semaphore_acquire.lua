@@ -1,26 +1,29 @@
 -- Purpose: grant a permit as many slots as it wants, or else let it wait in line, in one atomic step. First come, first
--- served: what is free is granted only if it is enough for the asker and for everybody who waits before it.
--- A first try takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose the
--- same ones. A further one wants exact slots: the permit has these afterwards and no others, or none at all.
--- Nothing is granted under an older limit than this node knows, or under a void one. Who knows a newer one that a resize has
--- made teaches it, granted or not; the one that programs bring along is written down with a grant only.
+-- served: this node grants only if the free slots are enough for the asker and for all waiters before it.
+-- A first try takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose
+-- the
+-- same ones. A further try wants exact slots: afterwards the permit has these and no others, or none at all.
+-- This node grants nothing under a limit that is void, or older than the one it knows. An ask under a newer limit made
+-- by a
+-- resize teaches it that limit, granted or not; the limit that programs bring along is written down with a grant only.
 -- Idempotent: a permit that has slots already keeps them.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] permit   ARGV[2] how many slots   ARGV[3] lease, ms
--- ARGV[4] for how long this node must have remembered everything to grant, ms, and under which processes:
+-- ARGV[4] how long this node must have remembered everything before it grants, ms, and under which processes:
 --        "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5] for how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
+-- ARGV[5] how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
 -- ARGV[8] the limit's version   ARGV[9] the limit   ARGV[10] start   ARGV[11] exact slots, or nothing
--- ARGV[12] 1: tell what is taken
--- ARGV[13] only of a rate limiter: its window, us
--- Reply: "slot,slot" granted | {"slot,slot", bit map of what is taken now} granted, and that was to be told
---        | {ms until enough slots have expired for those who wait before it and for itself, or -1, reason,
---        highest ticket, how many wait before it, detail, permits}; reason "full": no room, "taken": others have some of
---        these slots, detail: bit map of what is taken, "limit": this node knows another limit of at least that version,
---        or of another kind, or that version is void; detail: the limit that it knows, as at KEYS[6], if any, and its permits
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+-- ARGV[12] 1: tell which slots are taken
+-- ARGV[13] only for a rate limiter: its window, us
+-- Reply: "slot,slot" granted | {"slot,slot", bit map of the slots taken now} granted, if ARGV[12] asks for the map
+--        | {ms until enough slots have expired for the asker and the waiters before it, or -1, reason,
+--        highest ticket, how many wait before it, detail, permits} refused, for one of these reasons: "full": no room;
+--        "taken": others have some of these slots, detail: bit map of the taken slots; "limit": this node knows another
+--        limit of at least that version, or of another kind, or that version is void; detail: the limit that this node
+--        knows, as at KEYS[6], if any, and its permits
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
 -- include: limit
 local at_most = 4 + ARGV[2]
@@ -69,7 +72,7 @@ if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
   elseif had == wants and not beyond then
     chosen = mine
   else
-    -- Another limit, or another try: it begins anew.
+    -- Another limit, or another try: choose anew.
     if had > 0 then drop(me, mine) end
     mine = ''
 -- include: pick_slots
@@ -78,7 +81,7 @@ if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
 end
 
 if not chosen then
-  -- Who is refused keeps nothing, also not of an earlier round: there is nothing to undo here.
+  -- A refused permit keeps nothing here, not even slots of an earlier round: so a refusal needs no rollback.
   if had > 0 then freed = freed + drop(me, mine) end
   if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
   tidy()

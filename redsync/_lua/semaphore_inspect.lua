@@ -1,16 +1,18 @@
--- Purpose: tell what is taken of a semaphore, its limit, and who has permits. Permits that have expired are taken away first.
+-- Purpose: tell which slots of a semaphore are taken, its limit, and who has permits. Takes expired permits away first.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
--- ARGV[1] of how many permits to tell who has them, those that end first come first; -1: of those whose first slot is one of
---        the 1,000 from ARGV[3] on: who wants to know of all asks for a page at a time
--- ARGV[2] for how long this node must have remembered everything to be believed that there is room, ms, and
---        under which processes; 0: does not matter
+-- ARGV[1] how many permits to list, those that expire first come first; -1: a page: the permits whose first slot is one
+--        of
+--        the 1,000 from ARGV[3] on. A client that wants all permits asks page by page
+-- ARGV[2] how long this node must have remembered everything for its free slots to be believed, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[3] the first slot of the page
--- Reply: {version of the limit or -1, the limit or 0, bit map of what is taken, {{permit, slots, remaining ms, the record of
---        its client, msgpack, or nothing: it is told once}}, its window, us, or 0, how many slots are wanted by those who wait,
+-- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
+--        record
+--        of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the waiters want,
 --        this node's clock, ms}
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms for which this node remembers, or -1>
+--        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
 -- include: limit
 local at_most = math.huge
@@ -24,7 +26,7 @@ local guard = ARGV[2]
 local _, version, permits, window = read_limit(KEYS[6])
 local holders, told = {}, {}
 local function tell(permit, slots, expiry)
-  -- Permits of ours are "<client uuid>:<serial>:<number>"; the record's key depends on who holds, so it is not among KEYS.
+  -- Our permits are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(permit, '^([%x-]+):%d+:%d+$') or ''
   local record = not told[client] and redis.pcall('get', 'redsync:client:' .. client)
   told[client] = true

@@ -1,18 +1,19 @@
--- Purpose: give back a permit, or some of its slots, and wake those who fit in now. The slots that remain are set, none are
--- subtracted. Idempotent: a permit that is not there stays away.
+-- Purpose: give back a permit, or some of its slots, and wake the waiters that fit in now. The call names the slots
+-- that
+-- remain, not those to subtract. Idempotent: a permit that is not there is not created.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
--- Reply: 1 this node had the permit | 0 it had not, or no longer
+-- Reply: 1 this node had the permit | 0 it did not have it, or no longer
 -- include: slots
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
 local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
--- Mostly nobody waits. Then there is no place to leave and nobody to wake, and what that takes is not even defined.
+-- Mostly nobody waits. Then there is no place to leave and nobody to wake, and the functions for that are not defined.
 local queued = redis.call('exists', KEYS[2]) == 1
 if queued then
-  -- A place may be left, as this node did not grant when the others did.
+  -- The permit's owner may still have a place here, if this node did not grant when the others did.
 -- include: leave_line
 end
 if ARGV[2] == '0' then
@@ -28,7 +29,9 @@ elseif mine then
   if #kept == 0 then
     freed = freed + drop(ARGV[1], mine)
   elseif #given > 0 then
-    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it.
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
+    -- the
+    -- script go on.
     redis.call('zrem', KEYS[2], ARGV[1])
     redis.call('hset', KEYS[4], ARGV[1], table.concat(kept, ','))
     freed = freed + mark(table.concat(given, ','), 0)

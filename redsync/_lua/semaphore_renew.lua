@@ -1,14 +1,19 @@
--- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again, if they
--- are free ("healed"), so that it counts from the next renewal on; it never counts in this one, or what had expired could be
--- won back. Slots that the node gave besides are taken back, and a place in line that is left there is given up. The node gets
--- the limit as well, unless it knows a newer one, which it tells: so a limit lasts for as long as any permit that is renewed.
+-- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again,
+-- if
+-- they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be won
+-- back. The node takes back other slots that it gave the permit. A permit that it heals, or finds lost, also loses its
+-- place in line here. The node learns the limit, unless it knows a newer one: then it tells that. So a limit lasts as
+-- long
+-- as any permit that is renewed.
 -- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
 --        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
 -- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
---        | -1 the key holds another type; then, if it knows a newer limit of any: for each semaphore that limit, or nothing
+--        | -1 the key holds another type; then, if this node knows a newer limit of any semaphore: for each semaphore
+-- its
+--        newer limit, or an empty text
 local semaphores = #KEYS / 6
 local permits = math.floor((#ARGV - semaphores) / 4)
 local guarded = ARGV[4 * permits + semaphores + 1]
@@ -24,7 +29,7 @@ local function set(text)
   return members
 end
 
--- Makes the slots of a permit exactly the wanted ones, or none if others have some of them; returns whether it has them.
+-- Gives a permit exactly the wanted slots, or none if others have some of them; returns whether it has them.
 local function rearrange(taken, has, wanted)
   local free = true
   for slot in pairs(wanted) do free = free and (has[slot] or redis.call('getbit', taken, slot) == 0) end
@@ -47,7 +52,9 @@ for i = 1, permits do
   else
     local text = expiry and redis.call('hget', slots, permit)
     reply[i] = text and tonumber(expiry) > now and 2 or 1
-    -- Changes nothing, but needs no memory: a node that is out of memory lets the script go on after it.
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
+    -- the
+    -- script go on.
     if not longest[j] then redis.call('zrem', claim, '') end
     longest[j] = math.max(longest[j] or 0, lease)
     if text ~= wanted then
@@ -75,7 +82,8 @@ for i = 1, permits do
   end
 end
 
--- The keys outlast the permits, and end at one instant: a bit map must not outlive the permits that its bits stand for.
+-- The keys outlast the permits, and expire at one instant: a bit map must not outlive the permits that its bits stand
+-- for.
 local newer, any = {}, false
 for j = 1, semaphores do
   local lease, claim, lengthened = longest[j], KEYS[6 * j - 5], false
