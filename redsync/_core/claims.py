@@ -1,21 +1,22 @@
-"""Kinds of claim: what nodes keep for one holder at a time, and the scripts that make, end and renew it.
+"""Kinds of claims: what nodes keep for one holder at a time, and the scripts that make, end and renew it.
 
 All kinds follow one convention, so that trying, waiting, renewing, losing and releasing are written once:
 
-* `acquire`: KEYS claim, and from who waits queue and places (if there are modes, from whoever asks anew); ARGV owner,
-  hold count, lease in ms, guard in ms, and from who waits for how long to keep its place in ms, its rank (waited so
-  far in ms, or ticket), wake channel, mark. Reply 1 new, 2 was ours already, [remaining ms or -1, holder, its or the
-  highest ticket if by ticket, how many wait before it if it has a place] held, 0 foreign type, or the error FORGETFUL.
-* `release`: KEYS claim, queue, places; ARGV owner, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
-  What gets free is handed over to the head of the queue.
-* `abandon`: KEYS claim, queue, places; ARGV owner, 1 to leave the queue too. Reply 1 had ours, or 0.
+* `acquire`: KEYS claim, and from a waiter queue and places (for a kind with modes, from every new acquire); ARGV claim,
+  hold count, lease in ms, guard (ms and processes), and from a waiter: how long to keep its place in ms, its rank
+  (waited so far in ms, or ticket), wake channel, mark. Reply 1 new, 2 was ours already, [remaining ms or -1, holder,
+  its or the highest ticket if by ticket, how many wait before it if it has a place] held, 0 foreign type, or the error
+  FORGETFUL.
+* `release`: KEYS claim, queue, places; ARGV claim, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
+  The script hands a freed lock over to the head of the queue.
+* `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest token that is known;
   reply [1, token] or [2, token] for a grant. A re-entry has neither, as it keeps its token.
-* `renew`: KEYS claims; ARGV owner, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
+* `renew`: KEYS claims; ARGV claim, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.
 
-Permits go further: what is claimed is *slots*, and each node may grant others. Their `acquire` has more arguments and
-other replies (see `_protocols.slot_claims`), their `release` says which slots remain, their `renew` which to keep, and
+Permits go further: they claim *slots*, and nodes may grant different ones. Their `acquire` has more arguments and other
+replies (see `_protocols.slot_claims`), their `release` says which slots remain, their `renew` which to keep, and
 carries the limits of their semaphores.
 """
 
@@ -32,15 +33,15 @@ class ClaimKind(NamedTuple):
     """The scripts of one kind of claim.
 
     Attributes:
-        noun: What it is called.
+        noun: Its name in code; its acquire script is `<noun>_acquire`.
         value_type: The type of the value at its key, as the nodes call it.
         acquire: Claims, or refuses and queues.
         release: Gives one hold back, and the lock to the next waiter.
-        abandon: Undoes an attempt.
+        abandon: Rolls an attempt back.
         renew: Lengthens many claims.
         label: What messages call it.
-        mode: Tells it from the others that share the lock's keys; empty if there are none. Who only tries then heeds
-            the queue as well.
+        mode: Distinguishes the kinds that share a lock's keys; empty if none does. With a mode, even an acquire that
+            only tries heeds the queue.
     """
 
     noun: str
@@ -54,7 +55,7 @@ class ClaimKind(NamedTuple):
 
     @property
     def is_threads(self) -> bool:
-        """Whether a thread or task holds it; mutexes and permits belong to themselves."""
+        """Whether a thread or task holds it; a mutex or permit belongs to its object."""
         return self.value_type == b"hash" or self.mode != b""
 
     @classmethod

@@ -1,14 +1,15 @@
 """Crowds: of the many waiters of one client for one lock, only the first stand in the nodes' queues.
 
-A waiter renews its place on the nodes every second or two. Ten thousand of one client would keep it, and the nodes,
-busy with that alone. So `FRONT` of them ask; the others wait inside the process, in the order in which they came, and
-each asks when one before it was served or has given up. On the nodes it has waited since then: if it told how long it
-has really waited, the nodes, which hear of it at slightly different instants, would order the waiters of one client
-differently, and hand the lock over to several of them.
+A waiter renews its place on the nodes every second or two. Ten thousand waiters of one client would keep client and
+nodes busy with that alone. So `FRONT` of them ask; the others wait inside the process, in the order in which they came,
+and each asks when one before it was served or gave up. For the nodes its waiting begins then. If it told them how long
+it has really waited, nodes would order the waiters of one client differently, because they learn of them at slightly
+different instants; so they would hand the lock over to several of them.
 
-Where few wait, for whatever locks, nothing is noted but how many. So up to `FRONT` more of a lock may have begun then.
+While few acquires of the client wait, for whatever locks, the client only counts them. So up to `FRONT` more waiters
+for a lock may have begun by then.
 
-Everything is done within one step of a protocol.
+Each operation here runs within one step of a protocol.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Final
 __all__ = ["FRONT", "Crowds"]
 
 FRONT = 64
-"""Waiters of one client for one lock that ask: more than can be served before the next one has its place."""
+"""Waiters of one client for one lock that ask: more than nodes can serve before the next one has its place."""
 
 
 class Crowds:
-    """Who waits for what, of one client.
+    """The waiters of one client, by crowd: those in front ask, those behind wait inside the process.
 
     Attributes:
-        under_way: How many acquires that may wait are under way.
-        mute: For which crowds the latest round of one in front found no quorum; kept only while others are behind.
+        under_way: How many acquires are under way.
+        mute: The crowds in which the latest round of a waiter in front found no quorum; kept only while others are
+            behind.
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class Crowds:
         self.mute: Final[set[Hashable]] = set()
 
     def enter(self, crowd: Hashable, waiter: bytes) -> bool:
-        """Join a crowd, or stay where one is; return whether the waiter is in front and may ask."""
+        """Join a crowd, or keep the position in it; return whether the waiter is in front and may ask."""
         front = self._front.get(crowd)
         if front is None:
             self._front[crowd] = {waiter}
@@ -54,14 +56,14 @@ class Crowds:
         return waiter in self._front.get(crowd, ())
 
     def note(self, crowd: Hashable, *, mute: bool) -> None:
-        """Take note of a round of one in front."""
+        """Record the round of a waiter in front."""
         if mute and crowd in self._behind:
             self.mute.add(crowd)
         else:
             self.mute.discard(crowd)
 
     def leave(self, crowd: Hashable, waiter: bytes) -> bytes | None:
-        """Leave a crowd; return who is in front now in its stead, to be woken. Nothing for one that is not in it."""
+        """Leave a crowd, if in it; return the waiter that moves to the front instead, to be woken, or None."""
         front, behind = self._front.get(crowd), self._behind.get(crowd)
         if front is not None:
             front.discard(waiter)

@@ -1,4 +1,4 @@
-"""Effects as data: all that a protocol can ask of the world, and the only places where one yields.
+"""Effects as data: all that a protocol can ask of the world, and the only places where a protocol yields.
 
 A protocol is a generator (`Steps[T]`) that makes every decision and performs nothing. It yields an effect, the driver
 performs it and sends the reply in:
@@ -14,16 +14,16 @@ performs it and sends the reply in:
 Two promises of every driver carry the protocols' correctness:
 
 * **Steps are atomic.** Between two yields a protocol runs alone: no other protocol of the same client runs at the same
-  time, in whatever thread. What protocols share (the table of holds) therefore needs no lock of its own, and a protocol
-  is read as one reads asyncio code: the state can change at a yield, and nowhere else.
+  time, in any thread. So state that protocols share (the table of holds) needs no lock of its own, and a protocol reads
+  like asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** Each node executes the commands of one owner in the order in which they were yielded, over one
-  connection. A late acquire is always followed by its release. What was written to a connection that was given up may
+  connection. A late acquire is always followed by its release. A command written to a connection that was given up may
   come later: exclusion does not rest on order, as each hold has a claim of its own.
 
 An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield; the driver then goes
 on performing the protocol's clean-up effects to the end. Protocols are never closed half-way.
 
-The traps below contain the only bare `yield`s; everything else says `yield from`, so that reply types are exact.
+The functions below contain the only bare `yield`s; everything else says `yield from`, so that reply types are exact.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ T = TypeVar("T")
 Arg: TypeAlias = bytes | int | Guard
 
 _LEAST_LINGERING = 0.02
-"""Seconds for which a round lingers at least: as long as a healthy node on a busy machine may stand still."""
+"""The least time in seconds for which a round lingers: a healthy node on a busy machine may stand still that long."""
 
 _SLOWER = 4
-"""By how much slower than the quorum a healthy node may be to be heard, if that is more."""
+"""If that is more, a round lingers this many times as long as the quorum took."""
 
 
 class Command(NamedTuple):
-    """A script with what it is called on; the same for every node.
+    """A script with its keys and arguments, the same for every node.
 
     Attributes:
         script: What the node executes.
@@ -65,7 +65,7 @@ class Command(NamedTuple):
 
     @property
     def words(self) -> tuple[bytes | int, ...]:
-        """The arguments as they would be sent now."""
+        """The arguments as a driver would send them now."""
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
@@ -73,22 +73,23 @@ class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
 
     Attributes:
-        command: What to send, or a function that makes it at the instant of sending, when it is certain which of the
-            client's commands go before it and which behind. None from that function sends nothing.
-        owner: Whose command it is; None for one on behalf of several owners.
+        command: What to send, or a function that makes it at the instant of sending, when the order of the client's
+            commands is certain. If the function returns None, the driver sends nothing.
+        owner: Whose command it is; None if it acts for several owners.
         judge: Reads a reply, see `quorum.Judge`.
         timeout: How long the round may wait for nodes, in seconds from sending.
-        guard: For how many seconds a node must have remembered everything to have a vote; 0.0 for all that is no new
-            claim.
-        owed_to: Bit set of the nodes that must get it in any case: one that can't be reached gets it as soon as it is
-            back, unless that is after `owed_until`.
-        owed_until: The instant from which the delivery would be pointless, because nodes expire what it removes; not so
-            for a node that has left commands unanswered: it may execute them at any time, and they last from then on.
+        guard: Seconds for which a node must have remembered everything to have a vote; 0.0 for all but new claims.
+        owed_to: Bit set of the nodes that must get the command in any case: a node out of reach gets it as soon as it
+            is back, unless that is after `owed_until`.
+        owed_until: The instant from which the delivery is pointless, because nodes expire what the command removes. It
+            does not bind for a node that left commands unanswered: it may execute them at any time, and what they write
+            lasts from then on.
         decide: Replaces the plain count of votes, see `Tally`.
-        thorough: Whether silence must be told from refusals, see `Tally`.
-        late: Whether to note votes that come after the round was won, see `Tally`.
-        lingers: Whether to wait for the other nodes when it is won, until `lingers_until`: what they know counts too.
-        listen: Keep wake-ups for this key from before the sending on, so that none is missed before the `Wait`.
+        thorough: Whether to tell silence from refusals, see `Tally`.
+        late: Whether to record votes that come after the round was won, see `Tally`.
+        lingers: Whether to wait for the other nodes after the round is won, until `lingers_until`: what they know
+            counts too.
+        listen: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
     """
 
     command: Command | Callable[[], Command | None]
@@ -109,7 +110,7 @@ class Broadcast(NamedTuple):
         return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=self.late, lingers=self.lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:
-        """Return until when the other nodes are waited for: by the pace of the first ones they hang after that."""
+        """Return until when to wait for the other nodes: later, by the pace of the first nodes, they count as hung."""
         return min(won_at + max(_LEAST_LINGERING, _SLOWER * (won_at - sent_at)), sent_at + self.timeout)
 
 
@@ -130,15 +131,14 @@ class Wait(NamedTuple):
 
     Attributes:
         until: The latest instant, seconds on the driver's clock.
-        key: What the nodes' messages say; None for a plain sleep.
+        key: The words of the nodes' messages to wait for; None for a plain sleep.
         enough: How many nodes' signals end the wait at once.
         grace: How long to wait for further signals after the first, in seconds.
-        mark: Which signals say that the node has handed the claim over; None if none can.
-        unless: For a key that is signalled within this process: looked at once more when the driver has begun to
-            listen; if true the wait ends at once. So no `Signal` slips in between the protocol's look and its sleep.
-        retry_at: For a sleep before a round is repeated that found no quorum: it ends when it is this run's turn, among
-            all that sleep so, and not before this instant; see `retries`. The turn lasts until the run sleeps again or
-            ends.
+        mark: The mark of signals that say that a node has handed the claim over; None if no node can.
+        unless: For a key that is signalled within this process: the driver calls it once it has begun to listen, and
+            ends the wait at once if it returns true. So no `Signal` slips in between the protocol's look and its sleep.
+        retry_at: For a sleep after a round that found no quorum: it ends when it is this run's turn, among all that
+            sleep so, and not before this instant; see `retries`. The turn lasts until the run sleeps again or ends.
     """
 
     until: float
@@ -151,7 +151,7 @@ class Wait(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Wake everybody in this process who waits for that key."""
+    """Wake all sleepers of this process that wait for the key."""
 
     key: bytes
 
@@ -168,8 +168,7 @@ class Wakeup(NamedTuple):
     Attributes:
         at: The instant, seconds on the driver's clock.
         signals: How many nodes signalled; 0 when the instant came first.
-        handed: Bit set of the nodes whose signals have the mark that was waited for. That is proof, as their votes
-            would be.
+        handed: Bit set of the nodes whose signals have the mark of the `Wait`. That is proof, as their votes would be.
     """
 
     at: float

@@ -15,7 +15,7 @@ class HoldLost(NamedTuple):
 
     Attributes:
         name: The synchronizer's name.
-        owner: Who held, as `Hold.owner` tells.
+        owner: The former holder, as `Hold.owner` names it.
         reason: A sentence that says what ended the hold.
         state: The hold itself.
     """
@@ -27,11 +27,11 @@ class HoldLost(NamedTuple):
 
 
 class HoldOrphaned(NamedTuple):
-    """A hold was given back because its owner ended without doing so: a thread, or an object that nobody has any more.
+    """The watchdog gave a hold back because its owner ended without a release: a thread or task, or a dropped object.
 
     Attributes:
         name: The synchronizer's name.
-        owner: Who held, as `Hold.owner` tells.
+        owner: The former holder, as `Hold.owner` names it.
     """
 
     name: str | bytes

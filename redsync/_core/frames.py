@@ -1,12 +1,13 @@
-"""Frames: where a `with` statement stands, and by what it is left.
+"""Frames: where a `with` statement stands, and how its body ended.
 
-A `with` in a generator or coroutine may end in another thread or task than it began in: whoever closes it, the loop or
-the garbage collector. Its frame is the same then, and no other runs in it. So a frame tells which statement it is.
+A `with` in a generator or coroutine may end in another thread or task than it began in: the one that closes it, the
+loop's, or the garbage collector's. Its frame is still the same, and no other `with` runs in it. So the frame identifies
+the statement.
 
 When a `GeneratorExit` ends the body of an `async with`, an async generator was closed at its `yield`, by `aclose()` or
-the loop, or a coroutine was dropped, by `close()` or the garbage collector. In the first case its end may await, in the
-second it may not: that would be a `RuntimeError`. The traceback tells them apart: the error has come through nothing
-but async generators that stood at a `yield`. What is not recognized counts as dropped.
+the loop, or a coroutine was dropped, by `close()` or the garbage collector. In the first case `__aexit__` may await; in
+the second an await would raise `RuntimeError`. The traceback tells them apart: in the first case the error came only
+through async generators that stood at a `yield`. Any other traceback counts as a dropped coroutine.
 
 A dropped coroutine whose own clean-up calls `aclose()` looks like the first case: there an await fails.
 """
@@ -29,7 +30,7 @@ _AFTER_YIELD: Final = 1
 def statement() -> FrameType | None:
     """Return the frame of the `with` whose begin or end calls this, if it can be closed; None for a plain function.
 
-    What was entered through an `ExitStack` belongs to the frame that uses the stack.
+    A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
     """
     frame = sys._getframe(1).f_back
     while frame is not None and frame.f_globals.get("__name__") == "contextlib":
@@ -38,7 +39,7 @@ def statement() -> FrameType | None:
 
 
 def may_await(error: GeneratorExit) -> bool:
-    """Whether the end of an `async with` may await, whose body ended by that error."""
+    """Whether `__aexit__` may await after that error ended the body of its `async with`."""
     traceback = error.__traceback__
     while traceback is not None and _stands_at_yield(traceback):
         traceback = traceback.tb_next
@@ -49,7 +50,7 @@ def _stands_at_yield(traceback: TracebackType) -> bool:
     code, at = traceback.tb_frame.f_code, traceback.tb_lasti
     if not code.co_flags & CO_ASYNC_GENERATOR:
         return False
-    # It would go on with a RESUME, which says behind what it stands: a `yield` or an `await`. That is the instruction
-    # in the traceback from Python 3.13 on, before that the next one.
+    # The frame would go on with a RESUME, which says whether it stands at a `yield` or an `await`. From Python 3.13 on
+    # the traceback points at this instruction, before that at the one before.
     resume = at if code.co_code[at] == _RESUME else at + 2
     return code.co_code[resume] == _RESUME and code.co_code[resume + 1] & 3 == _AFTER_YIELD

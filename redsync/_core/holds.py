@@ -1,13 +1,13 @@
-"""What this client believes to hold: one record per key and owner, for all synchronizers alike.
+"""The holds in which this client believes: one record per key and owner, for all kinds of synchronizers.
 
 Invariants:
 
 * A record is in the table from the step in which a quorum granted the claim until the step that begins its last
-  release. Whoever sends a renewal looks at `live` at the instant of sending; whoever releases ends `live` before it
-  sends: the two can't overtake each other, because one connection to each node carries both.
+  release. A renewal looks at `live` at the instant of sending, and a release ends `live` before it is sent: the two
+  can't overtake each other, because one connection to each node carries both.
 * `valid_until` only ever moves forward, and only while the hold is not lost.
 * `lost` is set once and never taken back. A lost hold stays in the table until its owner has released each of its
-  acquisitions, so that each of them is told.
+  acquisitions, so that each release raises the loss.
 
 Guarded by the atomicity of protocol steps (see `effects`); single attributes may be read from anywhere at any time.
 """
@@ -36,8 +36,8 @@ class Renewal(NamedTuple):
 
     Attributes:
         keys: The script's KEYS.
-        args: Its ARGV, but for what goes behind them, whatever the kind.
-        limits: What is known of the limits that go along, for each semaphore in the order of its keys.
+        args: Its ARGV, without the last one that all kinds share.
+        limits: The limits that the call carries, for each semaphore in the order of its keys: one for each permit.
     """
 
     keys: tuple[bytes, ...]
@@ -50,30 +50,30 @@ class HoldState:
 
     Attributes:
         name: The synchronizer's name as the caller gave it.
-        kind: What is held.
+        kind: The kind of its claim.
         keys: The keys on the nodes.
-        owner: Who holds.
-        claim: What nodes keep for this hold, unlike that of any other.
+        owner: The holder.
+        claim: The claim as nodes keep it, different from any other.
         count: How many acquisitions are not yet released.
-        lease: For how long the nodes keep the claim, in seconds, from each renewal on.
+        lease: How long nodes keep the claim, in seconds, from each renewal on.
         valid_until: Until when holding may be believed.
-        renew_at: When the watchdog renews it next; infinity if it does not renew it.
-        fill_at: When to see whether more than a bare majority keeps the claim; infinity once that is so.
-        fill_pause: Seconds between the last two such looks.
-        tally: The round that won it, in which late votes are noted; None once it was looked at, or a
-            renewal has told anew who keeps it.
-        ends_at: When `max_hold` ends it, whatever the renewals say.
+        renew_at: When the watchdog renews the hold next; infinity if it does not renew it.
+        fill_at: When to check whether more than a bare majority keeps the claim; infinity once that is so.
+        fill_pause: Seconds between the last two such checks.
+        tally: The round that won the hold, which records late votes; None once the watchdog has checked it, or a
+            renewal has shown anew which nodes keep the claim.
+        ends_at: When `max_hold` ends the hold, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
         kept_until: The instant at which the last of them forgets it; later than `valid_until` by the drift allowance at
-            least, and by far when `max_hold` ends the hold early.
+            least, and much later when `max_hold` ends the hold early.
         live: Whether renewals may be sent.
-        lost: Why the hold ended before its release; None while it did not.
-        on_lost: What to call when it is lost: one callback for each acquisition that brought one.
-        watching: What else to call then: whoever sleeps until the hold ends, or has a body cancelled.
-        fencing_token: The token of a fenced lock.
-        watchers: How many sleep until it ends.
-        queued: Its owner had to queue for it.
-        what: What it is called.
+        lost: Why the hold ended before its release; None if it did not.
+        on_lost: What to call when the hold is lost: one callback for each acquisition that brought one.
+        watching: What else to call then, for code that sleeps until the hold ends, or for a body to cancel.
+        fencing_token: The token of a fenced lock; None for other kinds.
+        watchers: How many sleep until the hold ends.
+        queued: Whether its owner had to queue for it.
+        what: What messages call it.
         entered: Whether a `with` statement will give it back.
     """
 
@@ -149,11 +149,11 @@ class HoldState:
         return self.live and self.lost is None and now < self.valid_until
 
     def ended(self, now: float) -> bool:
-        """Whether it has been lost, or is at that instant although nobody has noticed yet."""
+        """Whether the hold is lost, or its validity is over at that instant although nobody has noticed yet."""
         return self.lost is not None or (self.live and now >= self.valid_until)
 
     def forget_callback(self, on_lost: Callable[[HoldState], object] | None) -> None:
-        """Forget the callback that came with an acquisition that was given back; never keep more than there are left.
+        """Forget the callback of an acquisition that was given back; keep no more callbacks than acquisitions.
 
         An acquisition may be given back through an object with another callback, or with none.
         """
@@ -168,16 +168,16 @@ class HoldState:
 
     @property
     def holder(self) -> str:
-        """Who holds; of what belongs to no thread, what nodes store."""
+        """The holder as text; for a claim that belongs to no thread, the claim as nodes keep it."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
     @property
     def rest(self) -> bytes:
-        """What a release says besides the count: Redisson's channel."""
+        """The argument of a release besides the count: Redisson's channel."""
         return self.keys.channel
 
     def mismatched(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
-        """Return the bit set of the nodes that granted something else."""
+        """Return the bit set of the nodes that granted something other than this hold."""
         return 0
 
     @property
@@ -186,7 +186,7 @@ class HoldState:
         return b"end " + self.claim + b" " + self.keys.lock
 
     def note_sent(self, nodes: int, kept_until: float) -> None:
-        """Note which nodes may keep the claim until when, whatever they answered."""
+        """Record which nodes may keep the claim, whatever they answered, and until when."""
         self.touched |= nodes
         self.kept_until = max(self.kept_until, kept_until)
 
@@ -196,21 +196,21 @@ class HoldState:
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
-        """Return what renews several holds of one kind, each for its lease."""
+        """Return the call that renews several holds of one kind, each for its lease."""
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
             args += (state.claim, state.count, lease_ms)
         return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
 
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        """Enter it in the table of permits by key, if it is one."""
+        """Enter the hold in the table of permits by key, if it is a permit."""
 
     def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        """Take it out of that table."""
+        """Remove the hold from that table."""
 
     @property
     def due(self) -> float:
-        """When somebody has to look at it: to renew it, to fill up its majority, or to tell that it is lost."""
+        """When the watchdog must look at the hold: to renew it, to fill up its majority, or to report its loss."""
         return min(self.renew_at, self.valid_until, self.fill_at)
 
 
@@ -219,16 +219,16 @@ class HoldTable:
 
     Attributes:
         orphans: Owners that have ended, whatever they may hold; filled by `orphan`, emptied by the watchdog.
-        watched_until: The instant at which the watchdog will look next; an earlier due moves it and calls the alarm.
-            It stays even if the hold that asked for it is gone: so a lock that is taken and released all the time
-            wakes the watchdog once per period, not once per acquire.
+        watched_until: The instant at which the watchdog will look next; a hold that is due earlier moves it and calls
+            the alarm. It stays even if that hold is gone: so a lock that is taken and released all the time wakes the
+            watchdog once per period, not once per acquire.
     """
 
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
-        # By owner first: that an owner has ended, and most have without any hold, is seen at a glance.
+        # Keyed by owner, so an ended owner costs one look-up: most owners end without any hold.
         self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
-        # Permits again by key: any thread may give back the latest.
+        # Permits again by key: any thread may give back the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
@@ -241,7 +241,7 @@ class HoldTable:
         return iter(list(chain.from_iterable(map(dict.values, self._holds.values()))))
 
     def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
-        """Return the hold that `LockKeys.hold` names, by that owner, lost or not."""
+        """Return the owner's hold of `key`, which is a `LockKeys.hold`, lost or not; None if there is none."""
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
@@ -250,29 +250,29 @@ class HoldTable:
         return list(reversed(self._permits.get(key, {})))
 
     def add(self, state: HoldState) -> None:
-        """Take up a new hold."""
+        """Add a new hold."""
         self._holds.setdefault(state.owner, {})[state.keys.hold] = state
         state.enlist(self._permits)
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
-        """See to it that the watchdog looks in time, after a hold's due has changed."""
+        """Make the watchdog look in time, after a hold's `due` has changed."""
         due = state.due
         if due < self.watched_until:
             self.watched_until = due
             self._alarm()
 
     def orphan(self, owner: Owner) -> None:
-        """Note that an owner has ended and can release nothing any more.
+        """Record that an owner has ended, and can't release anything any more.
 
-        Called from finalizers, in any thread at any point: it takes no lock, and the look is one step.
+        Finalizers call it, in any thread at any point: it takes no lock, and its look-up is one step.
         """
         if owner in self._holds:
             self.orphans.append(owner)
             self._alarm()
 
     def watch_next(self, now: float) -> float:
-        """Return when the watchdog has to look after it has looked at `now`, and note it."""
+        """Return and record when the watchdog must look next, after it has looked at `now`."""
         asked = self.watched_until if self.watched_until > now else math.inf
         self.watched_until = min(self.next_due(), asked)
         return self.watched_until
@@ -288,7 +288,7 @@ class HoldTable:
         state.delist(self._permits)
 
     def clear(self) -> None:
-        """Forget everything, as the child of a fork does: it holds nothing."""
+        """Forget everything, in the child of a fork: it holds nothing."""
         for state in self:
             state.live = False
             state.count = 0

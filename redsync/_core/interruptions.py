@@ -1,9 +1,9 @@
-"""Interruptions: errors that pass through our code and are none of its own.
+"""Interruptions: errors that pass through our code but are not its own.
 
-A signal's handler runs in the main thread between any two steps of whatever that does, and what it raises comes out
-there. Often that is a `TimeoutError`, which is an `OSError`: where we expect a socket's errors it must not be taken for
-one of these. The traceback tells: what a socket raises, or a thread that can't be started, has come through our modules
-and those that wrap sockets and threads; what a handler raises through the handler.
+A signal handler runs in the main thread between any two steps of the program, and its error comes out there. Often that
+is a `TimeoutError`, which is an `OSError`: code that expects a socket's errors must not take it for one of these. The
+traceback tells them apart. The error of a socket, or of a thread that can't be started, comes through our modules and
+those that wrap sockets and threads; the error of a handler comes through the handler.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WRAPPERS: Final = frozenset(
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether what was caught here was raised by a handler, and not by what was called here.
+    """Whether a signal handler raised the caught error, and not the code that was called.
 
-    To be called in the function that has caught it.
+    Call this in the function that has caught the error.
     """
     if not isinstance(error, Exception):
         return True
@@ -36,7 +36,7 @@ def is_interruption(error: BaseException) -> bool:
 
 
 class expected(suppress):  # noqa: N801  (it is used like the function that it extends)
-    """`contextlib.suppress`, but an interruption comes out."""
+    """Suppresses errors like `contextlib.suppress`, but lets an interruption out."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,8 +1,8 @@
 """The names of keys and channels, derived in this one place.
 
-A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that on a cluster all of one lock's
-keys fall into one slot; a key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share).
-The queue of `{x}` is spelled apart from that of `x`: two names never share a key.
+A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that on a cluster all keys of one
+lock fall into one slot; a key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share).
+The queue of `{x}` is spelled differently from that of `x`: two names never share a key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wak
 MAX_NAME = 512
 
 HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
-"""No name, whatever its bytes, makes of a lock's key the pair of another."""
+"""A lock's key, or a pair of key and mode: no name, whatever its bytes, can make a key equal a pair."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -68,15 +68,16 @@ class LockKeys:
     """The keys of one lock.
 
     Attributes:
-        lock: Hash owner -> hold count, expiring as a whole; Redisson's RLock layout. Other kinds keep theirs there.
+        lock: Hash claim -> hold count, expiring as a whole; Redisson's RLock layout. Other kinds keep their claims
+            there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
-        places: Hash waiting owner -> "expiry mark guard channel": until when its place is kept, and how to
-            hand over to it.
+        places: Hash waiting owner -> "expiry number mark guard channel": until when its place is kept, and how to
+            hand the lock over to it.
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
-        held: Those that a renewal takes, in its order.
-        hold: What tells an owner's hold from its others: the lock, and the mode of one that is held in several.
+        held: The keys that a renewal takes, in its order.
+        hold: What distinguishes an owner's holds: the lock, with the mode if the lock has several.
     """
 
     lock: bytes
@@ -105,8 +106,8 @@ class LatchKeys(NamedTuple):
 
     Attributes:
         latch: Hash: generation, size, and what each client has counted down.
-        waiters: Sorted set of those who wait, "channel owner", by when their places end, node time in ms.
-        setting: The fenced lock of whoever sets or deletes it.
+        waiters: Sorted set of waiters, "channel owner", by when their places end, node time in ms.
+        setting: The fenced lock under which clients set or delete the latch.
         all: The keys in the order in which the latch's scripts take them.
     """
 

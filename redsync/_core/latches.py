@@ -1,9 +1,9 @@
-"""What is known of a count-down latch: values that only ever grow, so that they can be joined in any order.
+"""Knowledge of a count-down latch: values that only ever grow, so that they can be joined in any order.
 
-Each setting of a latch is a *generation*, a number that is higher than all before it. Within one, each client counts
-what it has counted down itself, and only the total travels: it is set to a maximum, so a repetition changes nothing.
-What two nodes know is joined by the higher generation, or within one by the higher total of each client. The latch is
-open when the totals add up to its size. What nobody has set is generation 0, of size 0.
+Each setting of a latch is a *generation*, a number that is higher than all before it. Within a generation, each client
+adds up what it has counted down itself, and only the total travels: nodes keep the maximum, so a repetition changes
+nothing. A join of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The
+latch is open when the totals add up to its size. A latch that nobody has set has generation 0 and size 0.
 
 A node that lost its memory may have known more than it does now: it says so, see `Told`.
 """
@@ -20,16 +20,16 @@ __all__ = ["Arrivals", "LatchState", "Told"]
 
 
 _HIGHEST: Final = 1 << 52
-"""No generation, which is a fencing token, and no count is as high; what one broken node tells must not spread."""
+"""No generation (a fencing token) and no count is higher; the number of one broken node must not spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatchState:
-    """What somebody knows of a latch.
+    """What a node or client knows of a latch.
 
     Attributes:
-        generation: Which setting; 0 for none.
-        size: How much is to be counted down.
+        generation: The number of the setting; 0 for none.
+        size: The count that it was set to.
         arrivals: How much each client has counted down, by its UUID.
     """
 
@@ -39,11 +39,11 @@ class LatchState:
 
     @property
     def count(self) -> int:
-        """How much is left to be counted down; 0 if it is open or was never set."""
+        """The count that is left; 0 if the latch is open or was never set."""
         return max(self.size - sum(self.arrivals.values()), 0)
 
     def join(self, other: LatchState) -> LatchState:
-        """Return what is known together."""
+        """Return what both know together."""
         if self.generation != other.generation:
             return self if self.generation > other.generation else other
         joined = dict(self.arrivals)
@@ -58,7 +58,7 @@ class LatchState:
         return all(self.arrivals.get(client, 0) >= total for client, total in other.arrivals.items())
 
     def words(self) -> tuple[bytes | int, ...]:
-        """Return it as arguments of a script."""
+        """Return the state as arguments of a script."""
         return (self.generation, self.size, *(word for pair in self.arrivals.items() for word in pair))
 
     @classmethod
@@ -81,12 +81,12 @@ class LatchState:
 
 
 class Told(NamedTuple):
-    """What a node has told; true if that is all that it ever knew.
+    """What a node has told; true if the node never knew more.
 
     Attributes:
-        state: What it knows.
-        life: Since when it remembers, by its own clock in ms, if it may have known more before; None if this is all
-            that it ever knew.
+        state: What the node knows.
+        life: Since when the node remembers, by its own clock in ms, if it may have known more before; None if it never
+            knew more.
     """
 
     state: LatchState
@@ -110,13 +110,13 @@ class Told(NamedTuple):
 
 
 class Arrivals:
-    """What one client is counting down on one latch, in all its threads, until a quorum is known to know.
+    """What one client is counting down on one latch, in all its threads, until it knows that a quorum knows.
 
-    A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so whoever
-    calls again after an error counts once.
+    A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so a caller
+    that calls again after an error counts once.
 
-    It is to be kept for as long as a call is under way: what that has read of the nodes may be older than what another
-    call has counted since.
+    The client keeps this object as long as a call is under way: what that call has read from the nodes may be older
+    than what another call has counted since.
 
     Attributes:
         running: How many calls are under way.
@@ -130,7 +130,7 @@ class Arrivals:
         self.running = self.doubt = 0
 
     def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
-        """Count `n` more, less what was in doubt; return the client's new total, None if it was set anew since."""
+        """Count `n` more, less what was in doubt; return the client's new total, None if the latch was set anew."""
         if state.generation < self._generation:
             return None
         if state.generation > self._generation:
@@ -145,11 +145,11 @@ class Arrivals:
         return generation != self._generation or total <= self._confirmed
 
     def confirm(self, generation: int, total: int) -> None:
-        """Take note that a quorum knows that total."""
+        """Record that a quorum knows that total."""
         if generation == self._generation:
             self._confirmed = max(self._confirmed, total)
 
     def fail(self, generation: int, n: int) -> None:
-        """Take note that a call failed: also if others have confirmed what it counted, for its caller can't know."""
+        """Record that a call failed, even if others have confirmed what it counted: its caller can't know that."""
         if generation == self._generation:
             self.doubt += n

@@ -1,17 +1,17 @@
 """Limits: how many slots a semaphore or a rate limiter has, as programs say and as nodes write it down.
 
-A limit has a version, and the highest one is in force. Programs bring along version 0. A resize makes a version of the
-time at which it happens, by the nodes' clocks, and of the number of permits. So
+A limit has a version, and the highest one is in force. Programs bring along version 0. A resize makes a version from
+the time at which it happens, by the nodes' clocks, and from the number of permits. So
 
-* two resizes at the same time have different versions, unless they want the same;
-* a resize exceeds whatever an earlier one has made, even if only an old object remembers that, and no node;
-* a version that lies far ahead of the clock is *void*: no resize has made it. One broken node that tells an absurd one
-  can't make a resize impossible, for the next would have to exceed it.
+* two resizes at the same time have different versions, unless they want the same number;
+* a resize exceeds every earlier version, even if only an old object remembers that version, and no node;
+* a version that lies far ahead of the clock is *void*: no resize has made it. So a broken node that tells an absurd
+  version can't make resizes impossible, which would have to exceed it.
 
-Each node judges by its own clock what is void, and heeds it as little as a limit that it does not know. A client has no
-clock to judge by. It takes over what any node tells, for it may be the only one left that knows, and asks under that
-limit; if so many nodes refuse it as void that no quorum can be had, the client goes back to the last that was *proven*:
-a quorum has granted something under it.
+Each node judges by its own clock which versions are void, and ignores these. A client has no clock to judge by. It
+adopts the limit that any node tells, for that node may be the only one left that knows, and asks under that limit. If
+so many nodes refuse it as void that no quorum is possible, the client goes back to the last *proven* limit, under which
+a quorum has granted something.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NUMBERS = 1 << 14
 """A version is hundredths of a second since 1970, times this, plus the permits. So it fits 53 bits until 2144."""
 
 _AHEAD = 366 * 86_400 * 100
-"""Hundredths of a second by which a version may lie ahead of a clock: less than this, clocks are roughly right."""
+"""Hundredths of a second by which a version may lie ahead of a clock: roughly right clocks differ by less."""
 
 
 def next_version(known: int, permits: int, now_ms: int) -> int:
-    """Return the version of a resize to so many permits; `known`: the highest version before."""
+    """Return the version of a resize to `permits`; `known`: the highest version before."""
     return max(known // _NUMBERS + 1, now_ms // 10) * _NUMBERS + permits
 
 
 def is_void(version: int, now_ms: int) -> bool:
-    """Whether no resize can have made that version until then."""
+    """Whether no resize can have made that version by the instant `now_ms`."""
     return version // _NUMBERS > now_ms // 10 + _AHEAD
 
 
@@ -46,8 +46,9 @@ class Limit:
     Attributes:
         version: Orders the limits: 0 for the one that programs bring along; each change has a higher one.
         permits: How many slots.
-        per_us: Of a rate limiter its window, whole microseconds; 0 of a semaphore. So nodes tell one from the other.
-        lowered: Whether permits may be out, for all that is known, whose slots are beyond it; see `shrinking`.
+        per_us: A rate limiter's window in whole microseconds; 0 for a semaphore. So nodes tell one from the other.
+        lowered: Whether permits with slots beyond the limit may still be out, as far as this client knows; see
+            `shrinking`.
     """
 
     __slots__ = ("_proven", "_void", "lowered", "per_us", "permits", "version")
@@ -66,12 +67,12 @@ class Limit:
 
     @property
     def window(self) -> tuple[int, ...]:
-        """What scripts are told besides version and permits."""
+        """The arguments of scripts besides version and permits."""
         return (self.per_us,) if self.per_us else ()
 
     @property
     def text(self) -> bytes:
-        """What nodes write down."""
+        """The limit as nodes write it down."""
         return b" ".join(b"%d" % number for number in (self.version, self.permits, *self.window))
 
     def __str__(self) -> str:
@@ -82,7 +83,7 @@ class Limit:
         """Return the limit that a node has written down.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is no limit.
         """
         version, permits, *per_us = map(int, text.split(b" "))
         if version < 0 or not 1 <= permits <= MAX_PERMITS:
@@ -104,19 +105,19 @@ class Limit:
         )
 
     def learn(self, version: int, permits: int) -> bool:
-        """Take over a limit that is newer; return whether it is."""
+        """Adopt a limit if it is newer; return whether it is."""
         if version <= self.version or version == self._void:
             return False
         self.version, self.permits, self.lowered = version, permits, True
         return True
 
     def prove(self, version: int) -> None:
-        """Note that a quorum of nodes has granted something under that version."""
+        """Record that a quorum of nodes has granted something under that version."""
         if version == self.version:
             self._proven = self.version, self.permits
 
     def forget(self) -> None:
-        """Go back to the last limit that was proven: nodes refuse this one as void."""
+        """Go back to the last proven limit: nodes refuse this one as void."""
         self._void = self.version
         self.version, self.permits = self._proven
         self.lowered = self.version > 0

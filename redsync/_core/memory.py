@@ -1,8 +1,8 @@
 """Whether nodes remember: birth records, and what a node without one gets.
 
 A node that lost memory may have forgotten claims that are still believed, tokens, and counts. Its *birth record* says
-since when it remembers, and under which server process that was written: `original MS PROCESS` for a node that never
-forgot anything, `newborn MS PROCESS` for one that may have. A record is worth something only under its own process:
+since when it remembers, and under which server process the record was written: `original MS PROCESS` for a node that
+never forgot anything, `newborn MS PROCESS` for one that may have. A record counts only under its own process:
 
 * After a restart the data may be of any age (a snapshot, an append-only file without its last second, a restored disk),
   and its record looks as good as ever. But a restart is another process.
@@ -10,26 +10,26 @@ forgot anything, `newborn MS PROCESS` for one that may have. A record is worth s
   process along.
 * FLUSHALL takes the record away.
 
-So each connection begins with `node_initialize`, which compares the record with the process that it runs in. Each grant
-names the processes that its client is connected to (`Processes`), and the granting script refuses under the record of
-any other: no client can be the one that did not notice. A record of an earlier form names no process, and counts as one
-of another.
+So each connection begins with `node_initialize`, which compares the record with the process that it runs in. Each
+acquire names the processes that its client is connected to (`Processes`), and the granting script refuses under the
+record of any other process: so no client can miss a restart. A record of an earlier form names no process, and counts
+as one of another process.
 
-**First use.** A node without a record has forgotten, unless nobody has used the nodes yet. If the client asks and finds
+**First use.** A node without a record has forgotten, unless nobody has used the nodes yet. If a client asks and finds
 all nodes without one, a node may have been used and emptied between two answers. Hence the first look leaves a mark, a
-*blank* record, under which nothing is granted to a client with a restart guard, and which FLUSHALL takes away like any
-other. A client looks twice, and the second time only after all nodes have answered the first. Marks that are the same
-both times were there at one instant, between the looks, on all nodes at once: none of them could have granted anything
-since its mark, and none has been emptied since. Then all get an *original* record, and each node only in exchange for
-that very mark, so that a command which arrives late makes no emptied node original. No clock is compared with another,
-and no age judged.
+*blank* record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL takes it away like any
+other record. A client looks twice, and the second time only after all nodes have answered the first look. Marks that
+are the same both times were there at one instant, between the looks, on all nodes at once: none of them could have
+granted anything since its mark, and none has been emptied since. Then all nodes get an *original* record, each only in
+exchange for that very mark, so that a late command makes no emptied node original. This compares no clock with another,
+and judges no age.
 
-That all nodes were emptied together before the first look is the one thing that nobody can know. Clients who have used
-the nodes before know better, and so does the server's uptime.
+One thing nobody can know: whether all nodes were emptied together before the first look. Clients that have used the
+nodes before know better, and the server's uptime tells too.
 
-**Many clients begin at once**, and one finds some nodes original and others still blank: the records of these are on
-their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all that lack a record while
-others have one, are *newborn*: they grant again when that record is older than the guard.
+**Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
+client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all
+that lack a record while others have one, become *newborn*: they grant again when that record is older than the guard.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple, Self
 __all__ = ["BIRTH_KEY", "BLANK", "FIRST_USE", "LOOK", "NEWBORN", "ORIGINAL", "Birth", "Guard", "Processes", "next_step"]
 
 BIRTH_KEY: Final = b"redsync_birth"
-"""Spelled apart from the default prefix: a lock may be called "birth"."""
+"""Spelled differently from the default prefix: a lock may be called "birth"."""
 
 BLANK: Final = b"blank"
 ORIGINAL: Final = b"original"
@@ -48,7 +48,7 @@ NEWBORN: Final = b"newborn"
 LOOK: Final = b"look"
 
 FIRST_USE: Final = 0.5
-"""Seconds for which a client that finds some nodes blank looks again, as others may be at work on them."""
+"""Seconds for which a client that finds some nodes blank looks again, as other clients may be about to mark them."""
 
 
 class Birth(NamedTuple):
@@ -58,7 +58,7 @@ class Birth(NamedTuple):
         kind: ORIGINAL, NEWBORN or BLANK.
         since_ms: When it was written, by the node's clock.
         process: The server process that it was written under.
-        age: For how many seconds the node has remembered everything since, by its own clock.
+        age: Seconds for which the node has remembered everything, by its own clock.
     """
 
     kind: bytes
@@ -68,7 +68,7 @@ class Birth(NamedTuple):
 
     @property
     def mark(self) -> bytes:
-        """What tells this record from any other of the same kind."""
+        """What distinguishes this record from any other of the same kind."""
         return b"%d,%b" % (self.since_ms, self.process)
 
     @classmethod
@@ -76,7 +76,7 @@ class Birth(NamedTuple):
         """Return what a record says at that instant of the node's clock, in seconds; None if there is none.
 
         Raises:
-            ValueError: It is no record.
+            ValueError: The value is no birth record.
         """
         if not record:
             return None
@@ -90,8 +90,7 @@ class Birth(NamedTuple):
     def initialized(cls, reply: Any) -> tuple[bytes, Self | None]:
         """Return the server process that replied to `node_initialize`, and its birth record.
 
-        The record is None if there is none that was written under that process: a node without memory to spare keeps
-        what it has.
+        The record is None if none was written under that process: a node that is out of memory keeps its old record.
 
         Raises:
             TypeError, ValueError: It is not what the script replies.
@@ -107,30 +106,30 @@ class Processes:
     """The server processes that a client is connected to.
 
     Attributes:
-        named: All of them, as scripts are told: `,PROCESS,PROCESS,`. Replaced as a whole.
+        named: All of them, as scripts get them: `,PROCESS,PROCESS,`. Replaced as a whole.
     """
 
     __slots__ = ("_of_node", "named")
 
     def __init__(self) -> None:
         self._of_node: dict[int, bytes] = {}
-        # A server that does not tell its identity is called so.
+        # "-" names a server that does not tell its identity.
         self.named = b",-,"
 
     def note(self, node: int, process: bytes) -> None:
-        """Record the process that the node with that index is now."""
+        """Record the present process of the node with that index."""
         self._of_node[node] = process
         self.named = b",%b," % b",".join(name for _, name in sorted(self._of_node.items()))
 
     def guard(self, ms: int) -> Guard:
-        """Return the argument for a script that grants only on a node that has remembered everything for so long."""
+        """Return the argument by which a script grants only on a node that has remembered everything for `ms`."""
         return Guard(ms, self)
 
 
 class Guard:
     """An argument of a script: for how many ms a node must have remembered everything, and under which processes.
 
-    It is turned into bytes when the command is sent, for by then the client may know other processes.
+    The driver turns it into bytes when it sends the command, for by then the client may know other processes.
     """
 
     __slots__ = ("_ms", "_processes")
@@ -144,13 +143,13 @@ class Guard:
 
 
 def next_step(births: Sequence[Birth | None], *, certain: bool, steady: bool, patient: bool) -> bytes | None:
-    """Return what to do about nodes whose records do not tell: LOOK, ORIGINAL or NEWBORN; None if there are none.
+    """Return what to do about nodes with a blank record or none: LOOK, ORIGINAL or NEWBORN; None if there are none.
 
     Args:
         births: The records of all nodes that have been asked.
         certain: Whether all nodes have been asked, and none of them is known to have had a record before.
         steady: Whether all nodes had the same records at the look before this one.
-        patient: Whether to look again.
+        patient: Whether there is time to look again.
     """
     kinds = {BLANK if birth is None else birth.kind for birth in births}
     if BLANK not in kinds:

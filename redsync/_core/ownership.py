@@ -1,13 +1,13 @@
-"""Who holds: identities that are never mistaken for one another.
+"""Owners and claims: identities that are never mistaken for one another.
 
 An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and is never reused, unlike
 the thread ids of an operating system: a new thread can't inherit the holds of one that ended.
 
-What nodes keep for an owner is a *claim*, `<client uuid>:<serial>:<number>`, a field of a hash as in Redisson's RLock,
-so that Java and Python share locks. Each outermost hold has a number of its own, and so has each try that follows one
-that was undone. A command that comes late, over a connection that was given up long ago, can thus only touch the claim
-that it was meant for: nothing rests on the order between two connections. Numbers only grow. By them nodes tell a late
-command from a newer place in a queue, where the owner stands without a number.
+Nodes keep a *claim* for an owner, `<client uuid>:<serial>:<number>`, a field of a hash as in Redisson's RLock, so that
+Java and Python could share locks. Each outermost hold has a number of its own, and so has each try after a rollback. A
+command that comes late, over a connection that was given up long ago, can thus only touch the claim that it was meant
+for: nothing rests on the order between two connections. Numbers only grow. By the numbers, nodes recognize that a
+command is older than an owner's place in a queue, which is kept under the owner alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Owner:
     Attributes:
         client_id: The client's UUID as text.
         serial: The thread's or task's number within its process, from 1.
-        wire: The owner as queues of nodes have it, UTF-8.
+        wire: The owner as it stands in the nodes' queues, UTF-8.
         channel: The channel over which nodes wake this owner.
     """
 

@@ -33,8 +33,8 @@ class SlotGrant(NamedTuple):
     """A node grants slots.
 
     Attributes:
-        slots: Which.
-        taken: Bit map of all that are taken there, if that was asked for.
+        slots: The slots that it granted.
+        taken: Bit map of all slots taken on the node, if the ask wanted it.
     """
 
     slots: tuple[int, ...]
@@ -49,8 +49,8 @@ class PermitState(HoldState):
     """One permit: a hold of slots, of which the first `count` are not yet given back.
 
     Attributes:
-        slots: Which slots it has.
-        limit: What is known of the limit of its semaphore.
+        slots: The slots that it has.
+        limit: What the client knows of its semaphore's limit.
     """
 
     __slots__ = ("limit", "slots")
@@ -58,18 +58,18 @@ class PermitState(HoldState):
     what = "permit"
 
     def grant(self, slots: tuple[int, ...], limit: Limit) -> None:
-        """Note which slots were won, under which limit."""
+        """Record which slots were won, under which limit."""
         self.slots, self.limit = slots, limit
 
     @property
     def rest(self) -> bytes:
-        """The slots that remain, as a release says."""
+        """The slots that remain, as an argument of a release."""
         return write_slots(self.slots[: self.count])
 
     def mismatched(self, votes: Votes) -> int:
-        """Return the bit set of the nodes that answered, but did not grant just these slots.
+        """Return the bit set of the nodes that answered, but did not grant exactly these slots.
 
-        There other slots are to be exchanged, or a place is left in the line.
+        A renewal must exchange the other slots there, or end a place in the line.
         """
         ours = set(self.slots)
         return sum(
@@ -80,7 +80,7 @@ class PermitState(HoldState):
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
-        # Many permits are of one semaphore: its keys are sent once, and the newest limit that is known of it.
+        # Many permits belong to one semaphore: send its keys once, with the newest limit that any of them knows.
         numbers: dict[bytes, int] = {}
         limits: list[list[Limit]] = []
         keys: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Who has what, for people: claims as nodes tell of them, and the records that tell who is behind a client's UUID.
+"""Claims and clients, for people: claims as nodes report them, and the records that explain a client's UUID.
 
 Each client keeps its record on every node.
 """
@@ -14,7 +14,7 @@ __all__ = ["Claim", "ClientRecord", "owner_of"]
 _CLAIM: Final = re.compile(rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+")
 
 LONGEST: Final = 500
-"""Characters of a host's or program's name that are read."""
+"""How many characters of a host's or program's name are kept."""
 
 _MODES: Final = {b"r": "read", b"w": "write", b"": None}
 
@@ -36,15 +36,15 @@ class ClientRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the record as msgpack: a map, so that later versions can add to it."""
-        import msgpack  # late: who only imports redsync need not wait for it
+        import msgpack  # late: so that a bare `import redsync` does not wait for it
 
-        # Names that the system could not decode are kept as lone surrogates, which are no UTF-8: shown as escapes.
+        # Names that the system could not decode contain lone surrogates, which UTF-8 can't encode: write escapes.
         packed: bytes = msgpack.packb(self._asdict(), unicode_errors="backslashreplace")
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> ClientRecord | None:
-        """Return what was packed; None if it is not a record, as whoever has the key may write there."""
+        """Return the packed record; None if it is no record, because other programs may write to the key."""
         import msgpack
 
         try:
@@ -57,7 +57,7 @@ class ClientRecord(NamedTuple):
 
 
 def owner_of(claim: bytes) -> str:
-    """Return whose claim on a lock it is: an owner of ours without the claim's number, what others keep as it is."""
+    """Return the owner of a claim on a lock: our claims without their number, other libraries' claims as they are."""
     ours = _CLAIM.fullmatch(claim)
     return (claim if ours is None else ours[1]).decode("utf-8", "backslashreplace")
 
@@ -68,9 +68,9 @@ class Claim(NamedTuple):
     Attributes:
         owner: The holder.
         hold_count: How many acquisitions it has to release.
-        mode: "read" or "write" of a read-write lock; None of what is held in one way only.
+        mode: "read" or "write" for a read-write lock; None for other kinds.
         remaining: Seconds until the node forgets the claim; None when it never does.
-        client: Who is behind the holder, None if unknown.
+        client: The record of the holder's client, None if unknown.
         raw: The claim as the node keeps it.
     """
 
@@ -83,14 +83,14 @@ class Claim(NamedTuple):
 
     @classmethod
     def read(cls, words: Any, *, by_thread: bool) -> Claim:
-        """Return what a script says of one claim: claim, hold count, mode, remaining ms (-1: for ever), record.
+        """Return a claim from a script's words: claim, hold count, mode, remaining ms (-1: for ever), record.
 
         Args:
-            words: What it says.
-            by_thread: Whether a thread or task holds it, not an object of its own.
+            words: The script's words for one claim.
+            by_thread: Whether a thread or task holds it, not an object.
 
         Raises:
-            ValueError: No script of ours says that.
+            ValueError: None of our scripts replies that.
         """
         raw, count, mode, remaining_ms, record = words
         if (type(raw), type(count), type(remaining_ms)) != (bytes, int, int):

@@ -13,8 +13,8 @@ share a node, also for even N, and that shared node is the whole safety argument
 A LOST round is either *busy* (enough nodes answered, they refused) or *without quorum* (more than `n - quorum` nodes
 FAILED). The two are never merged: busy is an answer, no quorum is an outage.
 
-A protocol that is resumed with a tally reads it without it changing under its eyes: votes that come after the verdict
-are not counted, and are noted, if at all, in a copy. Not thread-safe: the driver that fills a tally guards it.
+A tally does not change while a resumed protocol reads it: votes that come after the verdict are not counted, and are
+recorded, if at all, in a copy. Not thread-safe: the driver that fills a tally guards it.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
 Judge: TypeAlias = Callable[[Any], object]
-"""Reads a script's reply; returns what it says: true if the node grants, false if it refuses.
+"""Reads a script's reply and returns its meaning: true if the node grants, false if it refuses.
 
-It raises on a reply of no known shape."""
+It raises on a reply of unknown shape."""
 
 
 _ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
-"""What a judge raises on a reply of no known shape."""
+"""What a judge raises on a reply of unknown shape."""
 
 
 class _Outline(reprlib.Repr):
-    """Neither long nor deep, whatever a node sent: to format all of it would take time, or more stack than there is."""
+    """Formats a reply, neither long nor deep: formatting all of it could take too much time or stack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,13 +107,13 @@ class Vote(NamedTuple):
 
 
 class Votes:
-    """What each node said.
+    """The vote of each node.
 
     Attributes:
         nodes: The addresses of the configured nodes.
-        quorum: How many of them win.
+        quorum: How many grants win.
         choices: Each node's choice, None while it has not voted.
-        answers: What each node's reply says, as the judge reads it; None for a node that has not voted, or FAILED.
+        answers: Each node's reply as the judge reads it; None for a node that has not voted, or FAILED.
         replies: Each node's reply as it came, or the reason (text) for which it FAILED: for people.
     """
 
@@ -130,13 +130,13 @@ class Votes:
 
     @property
     def grants(self) -> list[Any]:
-        """What the nodes say that GRANTED."""
+        """The answers of the nodes that GRANTED."""
         votes = zip(self.choices, self.answers, strict=True)
         return [answer for choice, answer in votes if choice is _GRANTED]
 
     @property
     def refusals(self) -> list[Any]:
-        """What the nodes say that REFUSED."""
+        """The answers of the nodes that REFUSED."""
         votes = zip(self.choices, self.answers, strict=True)
         return [answer for choice, answer in votes if choice is _REFUSED]
 
@@ -152,7 +152,7 @@ class Votes:
 
     @property
     def votes(self) -> tuple[Vote, ...]:
-        """What each node said; a node whose vote was not waited for is left out of the count but listed."""
+        """Each node's vote, for people; a node that the round did not wait for is listed as FAILED, but not counted."""
         return tuple(
             Vote(node, choice, reply if choice is _FAILED else outline(reply))
             if choice is not None
@@ -167,9 +167,9 @@ class Tally(Votes):
     Attributes:
         granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
         verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
-        late: Whether votes that come after the round was won are noted too, see `all_votes`.
-        lingers: Whether those are even waited for, so failures are noted as well; until the tally is frozen.
-        sent: Bit set of the nodes to which the command was handed, so of all nodes that may ever execute it.
+        late: Whether to record votes that come after the round was won too, see `all_votes`.
+        lingers: Whether to wait for these votes as well, and so to record failures too, until the tally is frozen.
+        sent: Bit set of the nodes that were handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
     """
@@ -207,9 +207,9 @@ class Tally(Votes):
             judge: Reads a reply.
             decide: Replaces the plain count of votes.
             thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
-                must not be taken for a refusal. A function tells whether they also say enough about who has it.
-            late: Note who grants after the round was won.
-            lingers: Note whatever anybody says after that.
+                must not count as a refusal. A function returns whether these refusals also say enough about the holder.
+            late: Record votes after the round was won.
+            lingers: Record votes and failures after that.
         """
         n = len(nodes)
         super().__init__(nodes, [None] * n, [None] * n, [None] * n)
@@ -225,9 +225,9 @@ class Tally(Votes):
         self._thorough = thorough
 
     def record(self, node: int, reply: object) -> bool | None:
-        """Count the reply of the node with that index; True when this very vote ended what is waited for.
+        """Count the reply of the node with that index; return True if this vote ended the waiting.
 
-        None says that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
+        None means that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
         """
         if self.verdict is not _PENDING:
             if self.late and self.verdict is _WON and self.all_votes.choices[node] is None:
@@ -244,7 +244,7 @@ class Tally(Votes):
                 raise
             self.fail(node, f"unexpected reply {outline(reply)}")
             return None
-        # No call from here on until the choice is made: an interruption would leave an answer without one.
+        # No call from here on until the choice is stored: an interruption would leave an answer without a choice.
         self.replies[node], self.answers[node] = reply, answer
         if grants:
             self.choices[node] = _GRANTED
@@ -258,9 +258,9 @@ class Tally(Votes):
         return self._decided()
 
     def _note_late(self, node: int, reply: object) -> bool:
-        """Keep a vote that came after the verdict; it counts for nothing any more, but tells who keeps the claim.
+        """Record a vote that came after the verdict; return whether the judge knows such a reply.
 
-        Returns whether the judge knows such a reply.
+        The vote does not count any more, but shows which nodes keep the claim.
         """
         answer = None
         try:
@@ -282,20 +282,20 @@ class Tally(Votes):
 
     @property
     def all_votes(self) -> Votes:
-        """All votes so far, late ones included; what has been returned does not change any more."""
+        """All votes so far, late ones included; votes that were returned do not change any more."""
         return self._late_votes or self
 
     @property
     def open(self) -> bool:
-        """Whether a vote that comes now may be waited for."""
+        """Whether the round still waits for votes."""
         return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.choices)
 
     def freeze(self) -> None:
-        """Note no vote any more."""
+        """Record no more votes."""
         self.late = self.lingers = False
 
     def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason, if it has not voted; True when nobody is waited for any more."""
+        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the waiting."""
         if self.verdict is not _PENDING:
             if not self.open or self.choices[node] is not None:
                 return False
@@ -303,7 +303,7 @@ class Tally(Votes):
             self.choices[node] = _FAILED
             return not self.open
         if self.choices[node] is not None:
-            # Whoever counted that vote may have been interrupted before the verdict.
+            # An interruption may have come between the count of that vote and the verdict.
             return self._decided()
         self.replies[node] = reason
         self.choices[node] = _FAILED
@@ -311,20 +311,21 @@ class Tally(Votes):
         return self._decided()
 
     def close(self, reason: str) -> None:
-        """End the round: whoever has not voted FAILED for that reason. After it the verdict is never PENDING."""
+        """End the round: nodes that have not voted FAILED for that reason. Then the verdict is no longer PENDING."""
         for node, choice in enumerate(self.choices):
             if choice is None and self.verdict is _PENDING:
                 self.fail(node, reason)
         if self.verdict is _PENDING:
-            # Only a custom decision can leave a full tally open: nothing more will come, so it was not won.
+            # Only a custom decision can leave a full tally open: no more votes will come, so the round was not won.
             self.verdict = _LOST
 
     def _decided(self) -> bool:
-        """Look for a verdict after a vote other than the one that won: `record` sees that by itself."""
+        """Update the verdict after a vote, and return whether there is one; `record` sees a plain win by itself."""
         if self._decide is not None:
             self.verdict = self._decide(self)
             if self.verdict is not _PENDING:
-                # Not called again. It may lead to a hold that keeps this tally: only the collector would free both.
+                # Not called again. It may refer to a hold that keeps this tally: only the cycle collector would free
+                # both.
                 self._decide = None
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST

@@ -1,19 +1,19 @@
-"""Replies: what a node's bytes may cost, judged before they are parsed.
+"""Replies: bounds on the cost of a node's bytes, checked before they are parsed.
 
-hiredis makes room for all elements of an array as soon as it has read their number. The twelve bytes `*2147483647` cost
-17 GB, and seconds in which no thread of the process runs: one broken node would stop everybody. So the headers are
-looked at before hiredis gets them. What always holds:
+hiredis allocates all elements of an array as soon as it has read their number. The twelve bytes `*2147483647` cost 17
+GB, and seconds in which no thread of the process runs: one broken node would stop all threads. So this module looks at
+the headers before hiredis gets them. What always holds:
 
-* the arrays under way have room for no more than `MOST_ELEMENTS` elements that have not come, besides those that
-  announce fewer than a thousand; of these hiredis nests no more than 1,024;
-* a line has at most `MOST_IN_LINE` bytes, for an unfinished one is searched again with each piece that comes.
+* the arrays under way have room for no more than `MOST_ELEMENTS` elements that have not come, besides arrays that
+  announce fewer than a thousand; hiredis nests at most 1,024 of these;
+* a line has at most `MOST_IN_LINE` bytes, for an unfinished line is searched again with each piece that comes.
 
-Small pieces, and those without a large number behind a header's first byte, pass at once. The others are walked from
-header to header: where such a number is (it may as well be in somebody's name), and where a piece begins or ends within
+Small pieces, and those without a large number after a header's first byte, pass at once. The reader walks the others
+from header to header: pieces with such a number (it may as well be part of a name), and pieces that begin or end within
 an element. A walk begins between two elements, hence it never takes a payload for a header.
 
-How many bytes may come without any complete reply (`MOST_BYTES`), and for how long, is not seen here: whoever takes
-the replies knows.
+This module does not check how many bytes may come without any complete reply (`MOST_BYTES`), or for how long: the code
+that takes the replies does.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ import hiredis
 __all__ = ["MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader"]
 
 MOST_BYTES: Final = 8 << 20
-"""Of one reply. Ten thousand permits, all with their holders, are less than half of it."""
+"""The longest reply in bytes. Ten thousand permits, all with their holders, take less than half of it."""
 
 MOST_ELEMENTS: Final = 1_000_000
 
 MOST_IN_LINE: Final = 1 << 16
 
 NOTHING: Final = object()
-"""What our readers give when no reply is complete."""
+"""What our readers return when no reply is complete."""
 
 _SIMPLE: Final = bytes.maketrans(b"~>%|123456789", b"****000000000")
 _LARGE: Final = b"*0000"
-"""The beginning of a header with a large number, in bytes made simple."""
+"""The beginning of a header with a large number, after a translation by `_SIMPLE`."""
 
 _LINE_FEED: Final = ord("\n")
 
@@ -48,9 +48,8 @@ class ReplyReader:
     """hiredis, behind the bounds.
 
     Attributes:
-        feed: Takes what has come, one byte at least. Raises `hiredis.ProtocolError` where no node of ours answers like
-            that.
-        gets: Returns the next complete reply of what was fed, NOTHING if there is none.
+        feed: Takes received bytes, at least one. Raises `hiredis.ProtocolError` if they exceed the bounds.
+        gets: Returns the next complete reply of the bytes fed, NOTHING if there is none.
     """
 
     __slots__ = ("feed", "gets")
@@ -63,7 +62,7 @@ class ReplyReader:
 
 
 def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
-    # A function with variables of its own, for this is done for each piece that comes.
+    # A closure is faster than attributes, and this runs for each piece that comes.
     walk, feed, has_data = _Walk(), reader.feed, reader.has_data
     walking = False
     last = b""
@@ -79,7 +78,7 @@ def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
 
     def feed_bounded(data: bytes) -> None:
         nonlocal last
-        # Of a piece that ends behind a header's first byte the reader says that it has no data left.
+        # After a piece that ends with a header's first byte, the reader claims to have no data left.
         if (
             walking
             or data[-1] != _LINE_FEED
@@ -95,22 +94,22 @@ def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
 
 
 class _Walk:
-    """Where it is in what has come."""
+    """The position of the walk in the received bytes."""
 
     __slots__ = ("_head", "_missing", "_payload")
 
     def __init__(self) -> None:
-        self._payload = 0  # Bytes that are to come of the payload of an element.
-        self._missing = 0  # Elements that are to come.
-        self._head = b""  # The beginning of a header.
+        self._payload = 0  # Bytes that are still to come of an element's payload.
+        self._missing = 0  # Elements that are still to come.
+        self._head = b""  # The beginning of an unfinished header.
 
     @property
     def is_between(self) -> bool:
-        """Whether it is between two replies."""
+        """Whether the walk is between two replies."""
         return not (self._payload or self._missing or self._head)
 
     def go_on(self, data: bytes) -> None:
-        """Walk on, over what has come."""
+        """Walk on over `data`."""
         data, place = self._head + data, 0
         self._head = b""
         while place < len(data):
@@ -149,18 +148,18 @@ class BoundedReader:
     __slots__ = ("_nothing", "_reader", "_replies", "_size")
 
     def __init__(self, reader: hiredis.Reader) -> None:
-        """Read with that reader, which is new."""
-        # A new reader has nothing, and so tells what it says then.
+        """Read with `reader`, which must be new."""
+        # A new reader has no reply, so it returns its value for "none".
         self._nothing: Final = reader.gets()
         self._reader: Final = reader
         self._replies: Final = ReplyReader(reader)
         self._size = 0
 
     def feed(self, data: bytes | bytearray, begin: int = 0, length: int | None = None) -> None:
-        """Take what has come.
+        """Take received bytes.
 
         Raises:
-            hiredis.ProtocolError: No node of ours answers like that.
+            hiredis.ProtocolError: They exceed the bounds.
         """
         piece = bytes(data[begin:] if length is None else data[begin : begin + length])
         self._size += len(piece)
@@ -169,12 +168,12 @@ class BoundedReader:
         self._replies.feed(piece)
 
     def gets(self, *should_decode: bool) -> Any:
-        """Return the next complete reply of what was fed, or what tells that there is none."""
+        """Return the next complete reply of the bytes fed, or the reader's value for "none"."""
         reply = self._reader.gets(*should_decode)
         if reply is not self._nothing:
             self._size = 0
         return reply
 
     def has_data(self) -> bool:
-        """Whether something has come that is not a complete reply yet."""
+        """Whether bytes of an incomplete reply have come."""
         return self._reader.has_data()

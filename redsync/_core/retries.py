@@ -1,19 +1,19 @@
-"""Retries: when those may ask again who found no quorum, so that thousands of them don't keep the nodes down.
+"""Retries: when waiters that found no quorum may ask again, so that thousands of them don't keep the nodes down.
 
-While no quorum answers, each waiter of a client would ask several times a second. Some thousand of them would keep the
-process so busy that it doesn't get round to connecting the nodes that are back, and those would drown in commands. So
-the waiters of a client stand in one queue, and a *window* says how many of them may be on their way at a time:
+While no quorum answers, each waiter of a client would ask several times a second. Thousands of them would keep the
+process too busy to connect the nodes that are back, and would flood these with commands. So the waiters of a client
+stand in one queue, and a *window* says how many of them may have a try under way at a time:
 
-* a try that finds no quorum again halves the window, joins the queue at its end, and nobody else goes for `_PACE`
-  seconds. So in an outage one waiter at a time asks, a hundred a second at most, each in its turn;
+* a try that finds no quorum again halves the window, its waiter joins the end of the queue, and no other waiter goes
+  for `_PACE` seconds. So in an outage one waiter at a time asks, at most a hundred a second, each in its turn;
 * a try that was answered, by grants or refusals, widens the window by one. So it doubles with every round trip, up to
   `_WIDEST`, for as long as the nodes keep up.
 
-The same for nodes that are down, hung, overloaded, in quarantine or answer errors, for nothing is asked but whether a
-try had an answer. Nobody stays behind waiters whose tries can't succeed (a lease too short for these nodes), because
-those go to the end of the queue.
+Nodes that are down, hung, overloaded, in quarantine or answer errors are treated alike, because only one thing counts:
+whether a try had an answer. Waiters whose tries can't succeed (a lease too short for these nodes) hold nobody up,
+because they go to the end of the queue.
 
-Pure arithmetic: the driver has the clock, the sleeping, and the mutex under which all of this is called.
+Pure arithmetic: the driver has the clock, the sleeping, and the mutex under which it calls all of this.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _PACE = 0.01
 """Seconds after a try without a quorum before the next waiter goes."""
 
 _WIDEST = 256
-"""Waiters on their way at a time, at most: at 50 ms per round trip five thousand a second."""
+"""The most tries under way at a time: at 50 ms per round trip five thousand a second."""
 
 _LONGEST_TRY = 1.0
-"""Seconds after which a try is no longer waited for: its thread stands still, or its end was lost."""
+"""Seconds after which the queue no longer waits for a try: its thread stands still, or its end was lost."""
 
 
 class RetryQueue(Generic[T]):
     """The waiters of one client that wait to ask again.
 
     Attributes:
-        window: How many may be on their way at a time.
+        window: How many tries may be under way at a time.
     """
 
     def __init__(self, wake: Callable[[T], None]) -> None:
-        """Make it empty; `wake(waiter)` lets one look that may go, or that is the first now."""
+        """Make an empty queue; `wake(waiter)` makes a waiter look because it may go, or is the first now."""
         self._wake: Final = wake
         self._waiting: Final[OrderedDict[T, float]] = OrderedDict()  # By order of joining: not before which instant.
         self._going: Final[OrderedDict[T, float]] = OrderedDict()  # By order of going: since when.
@@ -53,7 +53,7 @@ class RetryQueue(Generic[T]):
         self.window = 1
 
     def join(self, waiter: T, ready_at: float, now: float) -> None:
-        """Wait for a turn, after a try that found no quorum; it comes at `ready_at` at the earliest."""
+        """Queue for a turn, after a try that found no quorum; the turn comes at `ready_at` at the earliest."""
         returns = self._going.pop(waiter, None) is not None
         self._waiting[waiter] = ready_at
         if returns:
@@ -62,7 +62,7 @@ class RetryQueue(Generic[T]):
             self._let_go(now)
 
     def look(self, waiter: T, now: float) -> float | None:
-        """Return when to look again: never for all but the first, for they are woken. None: it is its turn."""
+        """Return when to look again, None if it is the waiter's turn; infinity for all but the first, who are woken."""
         at = self._next_look(waiter)
         if at is not None and at <= now:
             self._let_go(now)
@@ -70,15 +70,15 @@ class RetryQueue(Generic[T]):
         return at
 
     def give_up(self, waiter: T, now: float) -> None:
-        """Wait no longer; nothing for one that does not wait."""
+        """Stop waiting; no effect for a waiter that is not in the queue."""
         if self._waiting.pop(waiter, None) is not None:
             self._go_on(now)
 
     def end(self, waiter: T, now: float) -> None:
-        """End a turn, as the try was answered; nothing if it has ended already."""
+        """End a turn, as the try was answered; no effect if the turn has ended already."""
         if self._going.pop(waiter, None) is not None:
             self.window = min(self.window + 1, _WIDEST)
-        # An interruption may have struck where it gave up: then nobody has called the next one.
+        # An interruption may have struck in `give_up`: then nobody has let the next waiter go.
         self._waiting.pop(waiter, None)
         self._go_on(now)
 
@@ -98,7 +98,7 @@ class RetryQueue(Generic[T]):
         return next(iter(self._going.values())) + _LONGEST_TRY
 
     def _let_go(self, now: float) -> None:
-        """Let those go whose turn it is, and wake the first of the others: it has to look when its time comes."""
+        """Let the waiters go whose turn it is, and wake the first of the others: it must look when its time comes."""
         waiting, going = self._waiting, self._going
         while going and next(iter(going.values())) + _LONGEST_TRY <= now:
             going.popitem(last=False)
@@ -107,7 +107,8 @@ class RetryQueue(Generic[T]):
             if len(going) >= self.window or max(ready_at, self._paced_until) > now:
                 self._wake(first)
                 return
-            # In this order: after an interruption it is woken, or the others go on when its turn has lasted too long.
+            # In this order: after an interruption the waiter is woken, or the others go on when its turn has lasted too
+            # long.
             going[first] = now
             self._wake(first)
             del waiting[first]

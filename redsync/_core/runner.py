@@ -1,6 +1,7 @@
-"""What facades and protocols see of the world that runs them.
+"""What facades and protocols see of the driver that runs them.
 
-A facade holds a `Runner` and a `Session` and never a driver; which driver it is, only `client.py` knows.
+A facade holds a `Runner` and a `Session`, never a driver; only `client.py` and `client_async.py` know which driver it
+is.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Session:
         random: Returns a random number in [0, 1), for delays that spread contenders.
         record_key: Where the nodes keep the record of this client.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
-        marks: Numbers that this client has not used before, to tell what belongs to which of its asks.
+        marks: Numbers that this client has not used before; each identifies one of its asks.
         claims: Numbers of claims, none of which this client has used before, see `ownership`.
         arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
         processes: The server processes that this client is connected to.
-        crowds: Those of this client that wait for the same lock.
+        crowds: This client's waiters, by lock.
     """
 
     nodes: int
@@ -67,10 +68,10 @@ class Session:
 
 
 class AnyRunner(Protocol):
-    """What runs protocols, for whichever flavour of callers.
+    """Runs protocols, for callers of either flavour.
 
     Attributes:
-        session: What the client's synchronizers share; a forked child has another.
+        session: What the client's synchronizers share; a forked child has another one.
         homes: Where each node keeps its keys; equal for two clients of the same nodes.
     """
 
@@ -81,7 +82,7 @@ class AnyRunner(Protocol):
     def homes(self) -> tuple[str, ...]: ...
 
     def servers(self) -> frozenset[str]:
-        """Return which servers and databases are connected, by what the servers say they are."""
+        """Return the connected servers and databases, by the identities that the servers report."""
         ...
 
     def owner(self) -> Owner:
@@ -89,7 +90,7 @@ class AnyRunner(Protocol):
         ...
 
     def new_owner(self) -> Owner:
-        """Return an owner that nobody has been before, for what is not owned by a thread or task."""
+        """Return a new owner, for a claim that no thread or task owns."""
         ...
 
     def now(self) -> float:
@@ -109,15 +110,15 @@ class Runner(AnyRunner, Protocol):
         ...
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that gives something back; never waits for what the calling thread itself has begun.
+        """Run a protocol that gives something back; never wait for an operation that the calling thread itself began.
 
-        In a signal's handler or a finalizer that may mean that it is performed a moment later, by another thread.
+        In a signal handler or a finalizer, another thread may perform it a moment later.
         """
         ...
 
 
 class Scope(Protocol):
-    """Lets the body of an `async with` be cancelled, and tells that cancellation from all others."""
+    """Cancels the body of an `async with`, and distinguishes that cancellation from all others."""
 
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
@@ -126,7 +127,8 @@ class Scope(Protocol):
     def close(self, error: BaseException | None) -> bool:
         """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one.
 
-        A generator that is closed can't see what cancelled its task: there it is whether nobody else asked for that.
+        A closed generator can't see what cancelled its task: there the result only says that nobody else asked for a
+        cancellation.
         """
         ...
 
@@ -143,15 +145,15 @@ class AsyncRunner(AnyRunner, Protocol):
         ...
 
     def scope(self) -> Scope:
-        """Open a scope around what the running task does from now on."""
+        """Open a scope around the running task's code from now on."""
         ...
 
     def in_task(self) -> bool:
-        """Return whether a task of the client's loop is running: nothing else can await what a node answers."""
+        """Return whether a task of the client's loop is running: nothing else can await a node's answer."""
         ...
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let the client's loop do what gives something back; callable from a finalizer, in any thread."""
+        """Let the client's loop run an action that gives something back; finalizers may call this, in any thread."""
         ...
 
 
@@ -162,7 +164,7 @@ class AnyHost(Protocol[RunnerT_co]):
     """What a facade knows of the client that made it. Picklable if the client is.
 
     Attributes:
-        prefix: What all keys begin with.
+        prefix: The prefix of all keys.
         runner: Runs the facade's protocols.
     """
 
@@ -178,15 +180,15 @@ AsyncHost: TypeAlias = AnyHost[AsyncRunner]
 
 
 class _Dropped(BaseException):
-    """Stands for GeneratorExit in a protocol: `yield from` does not hand that on, but closes what it delegates to."""
+    """Stands for GeneratorExit in a protocol: `yield from` does not pass that on, but closes the inner generator."""
 
 
 async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) -> T:
     """Drive a protocol with a function that performs one effect, for drivers whose protocols share one thread.
 
-    What comes out of `perform`, a cancellation above all, is thrown into the protocol, whose clean-up effects are then
-    performed to the end. They wait for nothing, so a second cancellation finds nothing to abandon; and so a coroutine
-    that is dropped, in which nothing can be awaited any more, cleans up too.
+    An error of `perform`, above all a cancellation, is thrown into the protocol, whose clean-up effects are then
+    performed to the end. These wait for nothing, so a second cancellation finds nothing to interrupt. A dropped
+    coroutine, in which nothing can be awaited any more, cleans up for the same reason.
     """
     reply: Reply = None
     interruption: BaseException | None = None

@@ -19,7 +19,7 @@ class SlotKeys(LockKeys):
     Attributes:
         slots: Hash permit -> "slot,slot": which slots it has.
         taken: Bit map of the slots that are taken.
-        limit: "version permits": how many slots there are, and who said so last.
+        limit: "version permits": how many slots there are, and the version that orders the changes.
     """
 
     slots: bytes

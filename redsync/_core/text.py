@@ -1,8 +1,8 @@
-"""Text that others chose, made fit for people: error texts, log lines, what a terminal shows.
+"""Foreign text, made safe for people to read: in error messages, log lines and on terminals.
 
-Whoever can write to a node, or is one, chooses names, hosts, programs, versions and the words of errors. Raw, these
-could move a terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours. So they are escaped
-where they become part of a text of ours. Values for programs, such as the host that `inspect` tells, stay as they are.
+Other clients and the nodes choose names, hosts, programs, versions and the words of errors. Raw, these could move a
+terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours. So we escape them where they
+become part of our text. Values for programs, such as the host that `inspect` returns, stay as they are.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ LONGEST = 200
 
 
 def printable(text: str) -> str:
-    """Return a text with all that is not printable escaped: controls, line ends, marks of direction, lone surrogates.
+    """Return a text with unprintable characters escaped: controls, line ends, direction marks, lone surrogates.
 
-    Spaces stay, other white space does not. What is printable stays as it is, so to do it twice changes nothing.
+    Spaces stay, other white space is escaped. Printable characters stay as they are, so a second call changes nothing.
     """
     if text.isprintable():
         return text
@@ -23,5 +23,5 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of an error as one short line."""
+    """Return an error's text as one short line."""
     return printable(" ".join(text.split())[:LONGEST])

@@ -33,7 +33,7 @@ class Timing(NamedTuple):
         lease: The default lease in seconds.
         node_timeout: The longest that a round waits for a node, in seconds, while its verdict is open.
         drift_factor: By how much, at most, the clocks of client and nodes run at different rates.
-        restart_guard: For how many seconds a node that lost its memory takes no part in new grants; 0.0: it may.
+        restart_guard: Seconds for which a node that lost its memory takes no part in new grants; 0.0: no guard.
     """
 
     lease: float
@@ -52,8 +52,8 @@ class Timing(NamedTuple):
     def guard(self, lease: float) -> float:
         """Return for how many seconds a node must have remembered everything to grant a claim with that lease.
 
-        What a node forgot may be believed for as long as a lease. Who asks for a longer one than the client's expects
-        others to do so too; a guard of 0 was asked for.
+        A forgotten claim may be believed for as long as its lease. An acquire with a longer lease than the client's
+        assumes that others use such leases too. A guard of 0 stays 0, as the user chose it.
         """
         return max(self.restart_guard, lease) if self.restart_guard and lease > self.lease else self.restart_guard
 
@@ -70,7 +70,7 @@ class Timing(NamedTuple):
 
         Args:
             lease: In seconds.
-            called: What a message calls it: the argument that the caller gave.
+            called: The name of the argument, for messages.
 
         Raises:
             ValueError: It is not a positive, finite number, is used up by its own drift allowance, or is longer
@@ -113,9 +113,9 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
 
 
 def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
-    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by bad random.
+    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by chance.
 
-    Random over a span that doubles with each attempt: contenders that met once are spread further apart each time.
+    Random over a span that doubles with each attempt, which spreads contenders further apart each time.
 
     Args:
         attempt: How many tries have failed, from 1.

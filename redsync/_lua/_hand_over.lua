@@ -1,11 +1,9 @@
 -- Purpose: hand a free lock over to the head of the queue, in the step in which it becomes free: nobody else can come
--- in
--- between, and the new holder needs no round to get it. Its claim lasts only as long as its place, because the new
--- holder
--- may have stopped. The head is only woken if its mark is 0, or if this node has not remembered for as long as the head
--- requires. The message says which of its asks it answers: "<mark or 0> <owner> <lock>". The new holder keeps its place
--- until it gives the lock back, so nobody overtakes it. If its client no longer listens on this node (PUBLISH reached
--- nobody), it loses claim and place at once.
+-- in between, and the new holder needs no round to get it. Its claim lasts only as long as its place, because the new
+-- holder may have stopped. The head is only woken if its mark is 0, or if this node has not remembered for as long as
+-- the head requires. The message says which of its asks it answers: "<mark or 0> <owner> <lock>". The new holder keeps
+-- its place until it gives the lock back, so nobody overtakes it. If its client no longer listens on this node (PUBLISH
+-- reached nobody), it loses claim and place at once.
 -- Uses KEYS[1] lock, KEYS[2] queue, KEYS[3] places, and the function grant.
 while true do
 -- include: live_head

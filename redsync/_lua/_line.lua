@@ -1,7 +1,6 @@
 -- Purpose: go along the waiters, from the front, as long as the slots that they want fit into `room`. A dead waiter
--- (its
--- place has expired, or nobody listens for it) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3] places, and
--- what _slots.lua defines.
+-- (its place has expired, or nobody listens for it) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3] places,
+-- and what _slots.lua defines.
 
 -- Returns how many slots the waiters before `me` want, or all waiters if `me` has no place; more than `room` if they do
 -- not fit. With `before`: wakes the waiters that fit into `room` and did not fit into `before`, except `me`.

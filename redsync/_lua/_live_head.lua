@@ -1,7 +1,6 @@
 -- Purpose: find the first waiter in the queue whose place has not expired, by this node's clock alone. Waiters before
--- it
--- lose their expired places. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and what its
--- place says: until_ms, of (the number of its claim), mark, guard, channel.
+-- it lose their expired places. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and what
+-- its place says: until_ms, of (the number of its claim), mark, guard, channel.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
 local head, until_ms, of, mark, guard, channel

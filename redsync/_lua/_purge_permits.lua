@@ -1,8 +1,7 @@
 -- Purpose: take away expired permits, by this node's clock alone, `at_most` per call so that a script stays quick. The
 -- others keep their slots a little longer, which harms nobody. If all permits have expired, the keys are deleted as a
 -- whole, however many permits there are. No command gets more than 1,000 values: Lua can't pass on more than some
--- 8,000.
--- Uses at_most and what _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
+-- 8,000. Uses at_most and what _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
 local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
 local foreign = first.err ~= nil or string.match(first[1] or '', '^[rw]:') ~= nil
 if not foreign and first[1] and tonumber(first[2]) <= now then

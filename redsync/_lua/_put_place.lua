@@ -1,6 +1,6 @@
 -- Purpose: take a place in the queue, or keep it. The arrival is this node's time less the time already waited: a
--- duration
--- needs no common clock. If the owner has since taken a place for a later claim, a late ask leaves that place alone.
+-- duration needs no common clock. If the owner has since taken a place for a later claim, a late ask leaves that place
+-- alone.
 -- Uses KEYS[2] queue, KEYS[3] places, now, waiter, number, ahead: ms to go before the others, ARGV[4] guard, ms,
 -- ARGV[5] how long to keep the place, ms, ARGV[6] waited so far, ms, ARGV[7] wake channel, ARGV[8] mark.
 -- Sets rank: how many stand before it in the queue, expired places included, because sorting these out would take long.

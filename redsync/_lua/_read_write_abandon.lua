@@ -1,6 +1,6 @@
 -- Purpose: roll back an attempt, in either mode of the read-write lock. Uses mode, "r:" or "w:", and what read_write
--- defines; replies.
--- A node that refuses to write must answer with an error: else the client would not send the rollback again.
+-- defines; replies. A node that refuses to write must answer with an error: else the client would not send the rollback
+-- again.
 local had = type(redis.pcall('zscore', KEYS[1], mode .. ARGV[1])) == 'string'
 if had then redis.call('zrem', KEYS[1], mode .. ARGV[1]) end
 if ARGV[2] == '1' then

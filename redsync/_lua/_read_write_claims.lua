@@ -1,8 +1,7 @@
 -- Purpose: make claims, and find the claim that keeps an owner out. Uses now and is_live of read_write.
 
 -- Make a claim, or set its expiry and its hold count. Return the node's answer: an error if it refuses to write. The
--- key
--- lasts as long as the last of its claims; `alone`: there is no other.
+-- key lasts as long as the last of its claims; `alone`: there is no other.
 local function put(key, member, until_ms, count, alone)
   local score = until_ms
   if count ~= '1' then score = score + math.min(count - 1, 1023) / 1024 end

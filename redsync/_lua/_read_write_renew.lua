@@ -10,8 +10,7 @@ for i, key in ipairs(KEYS) do
     reply[i] = -1
   elseif had and is_live(had) then
     -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the
-    -- script go on. A node that can't save its data refuses to lengthen the claim: then it must not count as
+    -- the script go on. A node that can't save its data refuses to lengthen the claim: then it must not count as
     -- lengthened.
     redis.call('zrem', key, '')
     local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)

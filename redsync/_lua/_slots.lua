@@ -1,7 +1,6 @@
 -- Purpose: the bookkeeping of slots on one node. Invariants: a slot's bit is set if and only if one permit has the
--- slot,
--- and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms,
--- and freed: how many slots this script has made room for.
+-- slot, and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms, and freed:
+-- how many slots this script has made room for.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local freed = 0
@@ -16,8 +15,7 @@ local function mark(slots, bit)
 end
 
 -- Takes away a permit's slots; returns how many are free again. Writes that need no memory come first: after them a
--- node
--- that is out of memory lets the script go on.
+-- node that is out of memory lets the script go on.
 local function drop(permit, slots)
   redis.call('zrem', KEYS[1], permit)
   redis.call('hdel', KEYS[4], permit)

@@ -1,12 +1,8 @@
 -- Purpose: tell how long it takes, if nobody gives anything back, until enough slots have expired for the asker and for
--- all
--- waiters before it: so each waiter looks when its own turn may have come. Free slots go to the first waiters, and
--- expire
--- after all that are taken now. Far back in the line slots must expire more than once: that counts one lease for each
--- time.
--- If permits have several slots, their average counts. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken, ARGV[3] lease,
--- ms,
--- now, permits, wants, before. Sets left, ms; -1 if there is room.
+-- all waiters before it: so each waiter looks when its own turn may have come. Free slots go to the first waiters, and
+-- expire after all that are taken now. Far back in the line slots must expire more than once: that counts one lease for
+-- each time. If permits have several slots, their average counts. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken,
+-- ARGV[3] lease, ms, now, permits, wants, before. Sets left, ms; -1 if there is room.
 local taken = redis.call('bitcount', KEYS[5])
 local cycle = math.max(permits, taken)
 local last = (before or redis.call('zcard', KEYS[2])) + wants - 1 + cycle - permits

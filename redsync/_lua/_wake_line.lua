@@ -1,7 +1,6 @@
 -- Purpose: wake the waiters for which the `freed` slots that came back make room. They keep their places until they are
 -- served. Uses KEYS[6] limit, ARGV[1] the claim that freed the slots, whose owner is not woken, queued: whether anybody
--- may
--- wait, and what _limit.lua and _line.lua define.
+-- may wait, and what _limit.lua and _line.lua define.
 if freed > 0 and queued then
   local _, _, permits = read_limit(KEYS[6])
   -- A node that does not know the limit knows at least of this room.

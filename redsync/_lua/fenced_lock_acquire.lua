@@ -1,7 +1,6 @@
 -- Purpose: claim a reentrant lock with a fencing token, or else take a place in its queue, in one atomic step, as
 -- lock_acquire does. Each grant gives a higher token. Idempotent except for the token: a repeated ask gets a token
--- higher
--- than needed.
+-- higher than needed.
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
 --        places: hash owner -> "expiry number mark guard channel"

@@ -1,7 +1,6 @@
 -- Purpose: raise this node's fencing token to a token that the client is about to hand out. It never lowers the token,
--- so it
--- is idempotent and may come late. Only a node that keeps the claim meanwhile counts for that token: another node may
--- already have granted to the next owner, with a lower token.
+-- so it is idempotent and may come late. Only a node that keeps the claim meanwhile counts for that token: another node
+-- may already have granted to the next owner, with a lower token.
 -- KEYS[1] lock: hash claim -> hold count   KEYS[2] latest token of this node
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] token
 -- Reply: this node's latest token now | error UNCLAIMED: this node does not keep our claim; it raised its token all the

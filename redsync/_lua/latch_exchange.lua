@@ -1,15 +1,10 @@
 -- Purpose: tell a node what a client knows of a count-down latch, and the client what the node knows then. This
--- knowledge
--- only grows: a higher generation replaces a lower one, and within a generation each client's total is set to the
--- higher
--- value. So one script sets, counts down, repairs, deletes (a generation of size 0) and looks. A waiter gets a place in
--- the
--- same step; the script wakes all waiters when this node sees the latch open. Idempotent.
--- If a node lost its memory, its knowledge of the latch is hearsay, even if it was told since, or has old data back: it
--- may
--- have known more. It says so, and since when it remembers (its *life*). That ends when a client tells it in this life
--- that
--- the client knows all that nodes knew at a later time, or when the node has remembered for long enough.
+-- knowledge only grows: a higher generation replaces a lower one, and within a generation each client's total is set to
+-- the higher value. So one script sets, counts down, repairs, deletes (a generation of size 0) and looks. A waiter gets
+-- a place in the same step; the script wakes all waiters when this node sees the latch open. Idempotent. If a node lost
+-- its memory, its knowledge of the latch is hearsay, even if it was told since, or has old data back: it may have known
+-- more. It says so, and since when it remembers (its *life*). That ends when a client tells it in this life that the
+-- client knows all that nodes knew at a later time, or when the node has remembered for long enough.
 -- KEYS[1] latch: hash generation, size, client -> total; life: the node's life in which a client told it all
 -- KEYS[2] waiters: zset "channel owner" -> expiry, ms
 -- ARGV[1] how long to keep the latch from now on, ms

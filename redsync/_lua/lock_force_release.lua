@@ -1,6 +1,5 @@
 -- Purpose: take a lock or mutex away from one holder, and hand it over to the next waiter. Idempotent. A late call
--- harms
--- nobody, because it names the claim that it takes away.
+-- harms nobody, because it names the claim that it takes away.
 -- KEYS[1] lock: hash, or mutex: string    KEYS[2] queue: zset owner -> rank
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] the claim, whoever's   ARGV[2] the type of value to take away: hash | string

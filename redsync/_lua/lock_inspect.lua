@@ -6,8 +6,7 @@
 -- ARGV none
 -- Reply: {type of the key, or "fenced" for a hash with a token, remaining ms (-2 none, -1 no expiry), {claim, count},
 --         {waiting owners, longest first}, the record of the holder's client, msgpack, or nothing}. For a read-write
--- lock the
---         third element lists the writer and the readers whose claims last longest, 64 at most:
+--         lock the third element lists the writer and the readers whose claims last longest, 64 at most:
 --         {{claim, count, r or w, remaining ms, record or ""} ...}. For a semaphore it is empty
 local function find_record(claim)
   -- Our claims are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.

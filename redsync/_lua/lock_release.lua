@@ -1,6 +1,5 @@
 -- Purpose: give back one hold of a reentrant, fair or fenced lock. Sets the remaining count, never subtracts; at 0
--- deletes
--- the lock and hands it over to the next waiter. Idempotent: a lock that is not ours stays as it is.
+-- deletes the lock and hands it over to the next waiter. Idempotent: a lock that is not ours stays as it is.
 -- KEYS[1] lock: hash claim -> hold count   KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains

@@ -1,6 +1,5 @@
 -- Purpose: lengthen many claims at once. A claim that this node forgot is created again ("healed"). It counts from the
--- next
--- renewal on, never in this one: else a lock that had expired could be won back.
+-- next renewal on, never in this one: else a lock that had expired could be won back.
 -- KEYS[i] lock i: hash claim -> hold count
 -- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1

@@ -1,6 +1,5 @@
 -- Purpose: roll back an attempt: drop our claim if this node granted one, and leave the queue if we stop waiting. We
--- may
--- have been woken a moment ago: the script passes the wake-up on, or it would be lost. Idempotent.
+-- may have been woken a moment ago: the script passes the wake-up on, or it would be lost. Idempotent.
 -- KEYS[1] mutex: string   KEYS[2] queue: zset owner -> arrival ms
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2] 1: leave the queue too; 0: go on waiting

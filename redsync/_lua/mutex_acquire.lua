@@ -1,6 +1,5 @@
 -- Purpose: claim a mutex, or else take a place in its queue, in one atomic step. A claim is the canonical Redlock
--- string
--- of the Redis documentation, `SET key value NX PX lease`, as every other implementation of it uses.
+-- string of the Redis documentation, `SET key value NX PX lease`, as every other implementation of it uses.
 -- Idempotent: the value is unique to one request.
 -- KEYS[1] mutex: string, the holder's value
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;

@@ -1,6 +1,5 @@
 -- Purpose: lengthen many mutexes at once (compare and PEXPIRE). A claim that this node forgot is created again
--- ("healed").
--- It counts from the next renewal on, never in this one: else a mutex that had expired could be won back.
+-- ("healed"). It counts from the next renewal on, never in this one: else a mutex that had expired could be won back.
 -- KEYS[i] mutex i: string
 -- ARGV[3i-2] its value   ARGV[3i-1] not used   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1

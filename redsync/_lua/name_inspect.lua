@@ -1,7 +1,6 @@
 -- Purpose: tell all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
 -- KEYS[1] claim: hash claim -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter)
---        or
---         "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative (read-write lock)
+--        or "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative (read-write lock)
 -- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."
 -- KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] limit: "version permits", for a rate limiter also its window, us   KEYS[6] latest fencing token

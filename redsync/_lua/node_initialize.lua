@@ -1,8 +1,6 @@
 -- Purpose: settle since when this node remembers everything, before anybody relies on it. If the birth record was
--- written
--- under another server process, a "newborn" one replaces it, whatever it says: the data may be of any age. The script
--- reads
--- the process in this very step, so no restart can come in between. Idempotent.
+-- written under another server process, a "newborn" one replaces it, whatever it says: the data may be of any age. The
+-- script reads the process in this very step, so no restart can come in between. Idempotent.
 -- KEYS[1] birth record: "<kind> <ms> <process>"; kind: original: this node never forgot anything | newborn: it may have
 --         forgotten | blank: a client looked when there was no record; clients with a restart guard get no grants yet
 -- ARGV[1] which record to write if there is none, or a blank one: look: a blank one | newborn

@@ -1,6 +1,5 @@
 -- Purpose: take a read-write lock away from its writer, or from readers, and hand it over to the next waiters.
--- Idempotent.
--- A late call harms nobody, because it names the claims that it takes away.
+-- Idempotent. A late call harms nobody, because it names the claims that it takes away.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"

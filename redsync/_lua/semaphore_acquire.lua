@@ -1,11 +1,9 @@
 -- Purpose: grant a permit as many slots as it wants, or else let it wait in line, in one atomic step. First come, first
--- served: this node grants only if the free slots are enough for the asker and for all waiters before it.
--- A first try takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose
--- the
--- same ones. A further try wants exact slots: afterwards the permit has these and no others, or none at all.
--- This node grants nothing under a limit that is void, or older than the one it knows. An ask under a newer limit made
--- by a
--- resize teaches it that limit, granted or not; the limit that programs bring along is written down with a grant only.
+-- served: this node grants only if the free slots are enough for the asker and for all waiters before it. A first try
+-- takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose the same ones.
+-- A further try wants exact slots: afterwards the permit has these and no others, or none at all. This node grants
+-- nothing under a limit that is void, or older than the one it knows. An ask under a newer limit made by a resize
+-- teaches it that limit, granted or not; the limit that programs bring along is written down with a grant only.
 -- Idempotent: a permit that has slots already keeps them.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"

@@ -3,15 +3,13 @@
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] how many permits to list, those that expire first come first; -1: a page: the permits whose first slot is one
---        of
---        the 1,000 from ARGV[3] on. A client that wants all permits asks page by page
+--        of the 1,000 from ARGV[3] on. A client that wants all permits asks page by page
 -- ARGV[2] how long this node must have remembered everything for its free slots to be believed, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[3] the first slot of the page
 -- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
---        record
---        of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the waiters want,
---        this node's clock, ms}
+--        record of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the
+--        waiters want, this node's clock, ms}
 --        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
 -- include: limit

@@ -1,6 +1,5 @@
 -- Purpose: give back a permit, or some of its slots, and wake the waiters that fit in now. The call names the slots
--- that
--- remain, not those to subtract. Idempotent: a permit that is not there is not created.
+-- that remain, not those to subtract. Idempotent: a permit that is not there is not created.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
@@ -30,8 +29,7 @@ elseif mine then
     freed = freed + drop(ARGV[1], mine)
   elseif #given > 0 then
     -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the
-    -- script go on.
+    -- the script go on.
     redis.call('zrem', KEYS[2], ARGV[1])
     redis.call('hset', KEYS[4], ARGV[1], table.concat(kept, ','))
     freed = freed + mark(table.concat(given, ','), 0)

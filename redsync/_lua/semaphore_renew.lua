@@ -1,10 +1,8 @@
 -- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again,
--- if
--- they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be won
--- back. The node takes back other slots that it gave the permit. A permit that it heals, or finds lost, also loses its
--- place in line here. The node learns the limit, unless it knows a newer one: then it tells that. So a limit lasts as
--- long
--- as any permit that is renewed.
+-- if they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be
+-- won back. The node takes back other slots that it gave the permit. A permit that it heals, or finds lost, also loses
+-- its place in line here. The node learns the limit, unless it knows a newer one: then it tells that. So a limit lasts
+-- as long as any permit that is renewed.
 -- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
 --        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
@@ -12,8 +10,7 @@
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
 -- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
 --        | -1 the key holds another type; then, if this node knows a newer limit of any semaphore: for each semaphore
--- its
---        newer limit, or an empty text
+--        its newer limit, or an empty text
 local semaphores = #KEYS / 6
 local permits = math.floor((#ARGV - semaphores) / 4)
 local guarded = ARGV[4 * permits + semaphores + 1]
@@ -53,8 +50,7 @@ for i = 1, permits do
     local text = expiry and redis.call('hget', slots, permit)
     reply[i] = text and tonumber(expiry) > now and 2 or 1
     -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the
-    -- script go on.
+    -- the script go on.
     if not longest[j] then redis.call('zrem', claim, '') end
     longest[j] = math.max(longest[j] or 0, lease)
     if text ~= wanted then

@@ -1,6 +1,5 @@
 -- Purpose: roll back an attempt to write: drop our claim if this node granted one, and leave the queue if we stop
--- waiting.
--- Then it may be the turn of those behind us. Idempotent.
+-- waiting. Then it may be the turn of those behind us. Idempotent.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"

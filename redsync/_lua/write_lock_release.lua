@@ -1,6 +1,5 @@
 -- Purpose: give back one hold of the write lock. Sets the remaining count, never subtracts; at 0 deletes the claim and
--- hands
--- the lock over to the next waiters. Idempotent: a lock that is not ours stays as it is.
+-- hands the lock over to the next waiters. Idempotent: a lock that is not ours stays as it is.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"

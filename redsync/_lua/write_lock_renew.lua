@@ -1,8 +1,6 @@
 -- Purpose: lengthen the claims of many writers at once. A claim that this node forgot is created again ("healed") if
--- nobody
--- else reads or writes. It counts from the next renewal on, never in this one: else a lock that had expired could be
--- won
--- back.
+-- nobody else reads or writes. It counts from the next renewal on, never in this one: else a lock that had expired
+-- could be won back.
 -- KEYS[i] holders of lock i: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1

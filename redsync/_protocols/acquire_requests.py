@@ -1,4 +1,4 @@
-"""What an acquire is told: what to claim and how, and where to note that it has succeeded."""
+"""Acquire requests: what to claim and how, and the outcome in which an acquire notes its success."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["AcquireRequest", "Outcome"]
 
 
 class Outcome:
-    """What tells an interrupted caller whether its acquire had succeeded.
+    """Tells an interrupted caller whether its acquire had succeeded.
 
-    The interruption may come when the protocol has ended and its result is on the way. It is written in the very step
-    in which the claim is counted: between the two stores, and until the protocol has ended, the interpreter does not
-    look for signals.
+    An interruption may come when the protocol has ended and its result is on the way. So the acquire writes its outcome
+    in the very step in which it counts the claim: between the two stores, and until the protocol has ended, the
+    interpreter does not look for signals.
 
     Attributes:
         state: The hold that was acquired, None if there is none.
@@ -40,14 +40,14 @@ class AcquireRequest(NamedTuple):
         kind: What is claimed.
         keys: The lock's keys.
         owner: For whom.
-        outcome: Where success is noted.
-        lease: Seconds that the nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
+        outcome: Where the acquire notes its success.
+        lease: Seconds for which nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
         timeout: Seconds to wait; 0.0 for one try, None for ever.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: What to call when the hold is lost.
         holds: How many holds to take at once.
         crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
-        queue: How one waits for a lock that others hold.
+        queue: Makes the place in which the acquire waits for a lock that others hold.
     """
 
     name: str | bytes
@@ -65,9 +65,9 @@ class AcquireRequest(NamedTuple):
 
     @property
     def renewed(self) -> bool:
-        """Whether the watchdog is to renew what comes of it."""
+        """Whether the watchdog is to renew the hold."""
         return self.lease is None
 
     def deadline(self, started: float) -> float:
-        """Return when the time is up of an acquire that began at that instant."""
+        """Return the instant at which the timeout ends of an acquire that began at `started`."""
         return math.inf if self.timeout is None else started + self.timeout

@@ -1,25 +1,25 @@
-"""Acquiring: ask for a new claim, wait for it, roll back what came of a try. Shared by all that is claimed.
+"""Acquiring: ask for a new claim, wait for it, roll back failed tries. Shared by all kinds of claims.
 
-A round that was not won is rolled back on all nodes. There are two exceptions: each node that was asked has refused, or
-the attempt asks for the same again at once, now with a place in the queue. What comes next depends on why it was lost:
+An attempt rolls back each round that it did not win, on all nodes. There are two exceptions: each node that it asked
+has refused, or it asks for the same again at once, now with a place in the queue. The next step depends on why it lost:
 
-* *without quorum* (too many nodes failed): an error at once when not blocking; else another try, after a growing pause,
-  until the deadline, and without a place that others would have to wait for;
+* *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try, after a
+  growing pause, until the deadline, and without a place that others would have to wait for;
 * *split vote* (contenders hold a minority each, so nobody can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
 **Handed over.** A node that frees a lock claims it for the head of the queue in the same step, for as long as it would
 have kept the place. It says so with the *mark* of the ask that it answers. A quorum of such messages counts like votes,
-and the hold is believed from the instant of that ask. A rollback may take away what was handed over since. So after a
-rollback no hand-over counts until the next ask, which has another mark. The hold is taken up only while half of its
-time is left, because the watchdog has to lengthen it; else the attempt asks, and finds its claims there.
+and the hold is believed from the instant of that ask. A rollback may undo a later hand-over. So after a rollback no
+hand-over counts until the next ask, which has another mark. The attempt takes up the hold only while half of its time
+is left, because the watchdog has to lengthen it; else the attempt asks, and finds its claims there.
 
 **Each try after a rollback is a claim of its own**, with a number that no try before had. So a rollback that arrives
-late, over a connection that was given up, finds nothing of what was asked for since. The place in the queue goes on: it
+late, over a connection that was given up, finds none of the claims asked for since. The place in the queue goes on: it
 belongs to the owner. A try without a rollback before it repeats its claim, and finds it where it was granted.
 
-What is claimed is decided in `claims`, and who is served first in `places`. This loop knows neither by name.
+`claims` decides what to claim, and `places` who is served first. This loop knows neither by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["acquire_new"]
 def acquire_new(
     session: Session, request: AcquireRequest, claim: Claim, started: float, now: float
 ) -> Steps[HoldState | None]:
-    """Ask for a new claim until it is had, for as long as the request says; None if others held it all the time.
+    """Return the hold of a new claim, or None if others held it until the request's deadline.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
@@ -64,12 +64,12 @@ def acquire_new(
             attempt.note(tally, now)
             refusal = None if tally.won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None
-            # A round that was won too late tells as little as one without answers: the nodes are too slow now.
+            # Winning a round too late says as little as getting no answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
             was_held, held = held, not mute
             turn.note(mute=mute)
             if refusal is None and attempt.repeats(tally, over=over):
-                # What some nodes may have granted is asked for again at once, and counts then: no rollback yet.
+                # The next round asks at once for what some nodes may have granted, and it counts then: no rollback yet.
                 continue
             leave = over or (mute and attempt.place.suspend())
             if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):

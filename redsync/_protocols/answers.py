@@ -1,4 +1,4 @@
-"""Answers: what nodes reply to an acquire. Each reply is read once, as it comes in. Grants are true, refusals false."""
+"""Answers: what nodes reply to an acquire. Each reply is read once, on arrival. Grants are true, refusals false."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ NEW, EXISTING = 1, 2
 """Grants of a lock: the node keeps the claim from now on, or kept it already."""
 
 FULL, TAKEN, OTHER_LIMIT = b"full", b"taken", b"limit"
-"""Why slots are refused: there is no room, others have some of those that were asked for, the limit is another one."""
+"""Why a node refuses slots: there is no room, others have some of the requested slots, the limit is another one."""
 
 
 class Refusal(NamedTuple):
     """A node refuses a lock.
 
     Attributes:
-        left_ms: Milliseconds for which it keeps the holder's claim; -1 if that has no end, or is not known.
-        holder: The owner of that claim, or the one whose turn it is.
-        ticket: The highest ticket of its queue, where tickets are drawn.
+        left_ms: Milliseconds for which the node keeps the holder's claim; -1 if that has no end, or is not known.
+        holder: That claim, or the claim of the waiter whose turn it is; "readers" or "writers" for many.
+        ticket: The asker's ticket, or the highest ticket of the queue if it has none; 0 in a queue by arrival.
         ahead: How many wait before the asker; -1 if it has no place.
     """
 
@@ -60,10 +60,10 @@ class SlotRefusal(NamedTuple):
     Attributes:
         left_ms: Milliseconds until enough of them run out; -1 if that is not known.
         reason: `FULL`, `TAKEN` or `OTHER_LIMIT`.
-        ticket: The highest ticket in its line.
+        ticket: The highest ticket in the node's line.
         ahead: How many wait before the asker, or how many slots those want.
-        taken: Bit map of what is taken there, if that is the reason.
-        limit: The limit that it knows, if that is the reason, and it knows any.
+        taken: Bit map of the slots taken on the node, if the reason is `TAKEN`.
+        limit: The limit that the node knows, if the reason is `OTHER_LIMIT` and it knows any.
     """
 
     left_ms: int
@@ -118,8 +118,8 @@ def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> Slot
     Args:
         reply: The reply.
         wanted: How many were asked for.
-        permits: How many there are.
-        tells: Whether what is taken was asked for.
+        permits: The limit.
+        tells: Whether the ask wanted to know which slots are taken.
 
     Raises:
         ValueError: It is not one.
@@ -149,7 +149,7 @@ def _read_grant(reply: Any, words: list[type], *, tells: bool) -> SlotGrant:
 
 
 class Forced(NamedTuple):
-    """A node has done a forced release; `had`: whether it kept such a claim."""
+    """A node performed a forced release; `had`: whether it kept such a claim."""
 
     had: bool
 

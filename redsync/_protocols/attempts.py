@@ -1,6 +1,6 @@
-"""One acquire's attempt: what has been asked of which nodes, enough to roll it back at any point; see `acquiring`.
+"""One acquire's attempt: what it has asked which nodes, so that it can be rolled back at any point; see `acquiring`.
 
-It knows neither what is claimed (`claims`) nor how one waits (`places`).
+It knows neither what it claims (`claims`) nor how it waits (`places`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LAST_TRY = 0.03
 
 
 class Attempt:
-    """What one acquire has done so far: enough to roll it back at any point.
+    """What one acquire has done so far, so that it can be rolled back at any point.
 
     Attributes:
-        id: What nodes keep for the claim, unlike that of any other.
+        id: The claim as nodes keep it, different from any other.
         place: How it waits.
         deadline: When the caller's timeout is over.
     """
@@ -72,7 +72,7 @@ class Attempt:
         self.id = request.owner.claim(next(session.claims))
         self.place = claim.place(started)
         self.deadline = request.deadline(started)
-        # Bit sets: nodes asked since the last rollback, those of them that may have granted, and all ever asked.
+        # Bit sets of nodes: asked since the last rollback; of these, those that may have granted; and all ever asked.
         self._asked = self._doubtful = self._touched = 0
         self._kept_until = self._asked_at = 0.0
         self._asking = self._left = self._repeats = self._hurried = False
@@ -86,13 +86,13 @@ class Attempt:
 
     @property
     def _wake_key(self) -> bytes | None:
-        """What the nodes' wake-ups for this attempt say; None if there will be none."""
+        """The words by which nodes' wake-ups name this attempt; None if no wake-up will come."""
         return self._request.owner.wire + b" " + self._request.keys.lock if self.place.taken else None
 
     # Asking.
 
     def ask(self, now: float) -> Broadcast:
-        """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
+        """Return the effect that asks all nodes for a new claim, and for a place in the queue if they refuse."""
         claim, place = self._claim, self.place
         timeout = self.timeout_at(now)
         self._hurried = timeout < claim.round_timeout
@@ -123,7 +123,7 @@ class Attempt:
         return min(usual, max(self.deadline - now, _LAST_TRY)) if self._request.timeout else usual
 
     def note(self, tally: Tally, now: float) -> None:
-        """Record which nodes were asked, and that they may have granted until now."""
+        """Record which nodes the round asked, and that each may have granted as late as now."""
         self._asking = False
         self._touched |= tally.sent
         self._asked |= tally.sent
@@ -132,7 +132,7 @@ class Attempt:
         self._kept_until = max(self._kept_until, now + self._claim.lease)
 
     def repeats(self, tally: Tally, *, over: bool) -> bool:
-        """Record a round without success; return whether to ask again at once, without a rollback before."""
+        """Record a round without success; return whether to ask again at once, without a rollback first."""
         claim = self._claim
         if tally.won:
             self._repeats = claim.insist(tally)
@@ -165,14 +165,14 @@ class Attempt:
             request.kind, request.keys, request.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until
         )
         if back:
-            # Owed to nobody: a node that restored the place later would keep it for an owner that has left.
+            # Not kept as a pending release: a node that restored the place later would keep it for an owner that left.
             command = drop.command._replace(args=(*drop.command.args, *back))
             yield from tell(drop._replace(command=command, owed_to=0))
         yield from tell(drop)
         if back:
             # Now even nodes that were never asked keep the place, and must learn when we leave it.
             self._touched = self._session.all_nodes
-        # Only now: an interruption before it was sent finds all of it still to be undone.
+        # Only now: after an interruption before the send, all of it must still be rolled back.
         self._doubtful = self._asked = 0
         self.id = request.owner.claim(next(self._session.claims))
         self._left = leave
@@ -180,7 +180,7 @@ class Attempt:
             place.leave()
 
     def drop(self, *, settled: bool) -> Steps[None]:
-        """Undo everything, even a hold that was won; nothing if the acquire is over and undone already."""
+        """Roll back everything, even a hold that was won; do nothing if the acquire is over and rolled back already."""
         if settled:
             return
         # Interrupted: a claim may be on its way to any node, and a place in any queue.
@@ -191,10 +191,10 @@ class Attempt:
             yield from self.roll_back(leave=True)
 
     def conclude(self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
-        """End an acquire whose time is up: return if others hold it, else raise the reason."""
+        """End an acquire whose time is up: return if others hold the lock, else raise the reason."""
         if refusal is not None:
             raise refusal
-        # In no time nobody can answer. Then the round before it tells whether others hold it.
+        # A last round cut short by the deadline may get no answers. Then the round before tells whether others hold it.
         if mute and not (was_held and self._hurried):
             raise no_quorum(self._request.name, tally, self._request.kind.label, at=now)
 
@@ -214,7 +214,7 @@ class Attempt:
         """Return how many seconds to sleep after a refusal."""
         if self._claim.is_split(tally):
             # From now on each try takes a place, in the same step that refuses it. But if we have just left the queue,
-            # we come after all who have queued by then, and of them this round knows nothing.
+            # our place comes after all that queued meanwhile, and this round knows nothing of them.
             if not self._left:
                 self._queue(tally)
             self._splits += 1
@@ -225,15 +225,16 @@ class Attempt:
     # Succeeding.
 
     def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
-        """Take up the hold that was won."""
+        """Return the hold that was won, after adding it to the client's holds."""
         session, lease, sent_at = self._session, self._claim.lease, tally.sent_at
-        # A place lasts where the round that won did not come.
+        # On nodes that the winning round did not reach, the place lasts.
         kept_until = max(self._kept_until, now + lease) if self.place.taken else now + lease
         renewal_at = renew_at(sent_at, lease) if self._request.renewed else math.inf
         touched = self._touched | tally.sent
         state = self._claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
         if session.nodes > session.quorum:
-            # At full turns of a common clock: ten thousand grants must not wake the watchdog ten thousand times.
+            # Rounded to multiples of a round timeout: ten thousand grants must not wake the watchdog ten thousand
+            # times.
             turn = session.timing.round_timeout(lease)
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
@@ -242,7 +243,7 @@ class Attempt:
         return self._take_up(state)
 
     def is_fresh(self, now: float) -> bool:
-        """Whether what nodes handed over since they were asked lasts long enough to be lengthened in time."""
+        """Whether the lock that nodes handed over since the last ask lasts long enough to be lengthened in time."""
         return now < (self._asked_at + self._handed_until) / 2
 
     @property
@@ -250,7 +251,7 @@ class Attempt:
         return self._session.timing.valid_until(self._asked_at, self.place.kept)
 
     def take_over(self, now: float) -> HoldState:
-        """Take up the hold that a quorum of nodes handed over: each keeps it for as long as the place it knew."""
+        """Return the hold that a quorum of nodes handed over: each node keeps it for as long as the place it knew."""
         believed_until, claim = self._handed_until, self._claim
         turn = min(claim.round_timeout, self.place.kept / 12)
         renewal_at = min((now // turn + 2) * turn, (now + believed_until) / 2)

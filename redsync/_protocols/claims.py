@@ -1,7 +1,7 @@
 """Claims: what one acquire asks nodes for. A whole lock here; with a token in `tokens`; slots in `slot_claims`.
 
-The acquiring loop (`acquiring`) knows the interface of `Claim` alone; `places` decide how one waits. Each acquire has a
-claim object of its own, and asks with it as often as it must.
+The acquiring loop (`acquiring`) knows only the interface of `Claim`; `places` decide how an acquire waits. Each acquire
+has a claim object of its own, and uses it for all its asks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from redsync.exceptions import RedsyncError
 __all__ = ["Claim", "Settlement", "listen"]
 
 _SHORTEST_HANDED = 1.0
-"""Seconds of the shortest lease with which one is handed a lock: it must be renewed before half of it is over."""
+"""Seconds of the shortest lease with which nodes hand a lock over: half of it must leave time for a renewal."""
 
 
 class Settlement(NamedTuple):
-    """What became of a round that was won, but did not count yet.
+    """The result of settling a round that was won, but did not count yet.
 
     Attributes:
         tally: The round that was won, if it counts now; else the round that failed to make it count.
-        at: The instant at which that was known, seconds on the driver's clock.
+        at: The instant at which the result was known, seconds on the driver's clock.
     """
 
     tally: Tally
@@ -42,11 +42,11 @@ class Claim:
     """A whole lock, as one acquire claims it.
 
     Attributes:
-        lease: Seconds for which nodes shall keep what they are asked for now.
-        guard: For how many seconds a node must have remembered everything to grant.
+        lease: Seconds for which nodes shall keep the claim of the next ask.
+        guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: How long a round may wait for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
-        spread: Seconds over which those who wait for one holder spread their looks when its time is up.
+        spread: Seconds over which waiters for one holder spread their looks when its time is up.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
@@ -81,16 +81,16 @@ class Claim:
 
     @property
     def _handed_over(self) -> bool:
-        """Whether nodes may hand it over."""
-        # It lasts as long as a place then: no longer than was asked for, and the watchdog lengthens it.
+        """Whether nodes may hand the lock over."""
+        # A lock that is handed over lasts as long as a place: no longer than the lease, and the watchdog lengthens it.
         request = self._request
         return request.lease is None and request.holds == 1 and self.lease >= _SHORTEST_HANDED
 
     def begin(self) -> None:
-        """Begin another try: forget what the one before has found out."""
+        """Begin another try: forget what the try before found out."""
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        """Return the command of the next round; `place`: its further arguments that ask for a place, if it does."""
+        """Return the command of the next round; `place`: further arguments that ask for a place, or nothing."""
         request = self._request
         keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
         args = (claim, request.holds, milliseconds(self.lease), self._memory)
@@ -100,27 +100,28 @@ class Claim:
     def judge(self) -> Judge:
         """Reads the replies to the latest ask, see `quorum.Judge`.
 
-        A hold keeps it with its votes. So it must not lead back to the hold: only the collector would free both.
+        A hold keeps it along with its votes. So it must not refer back to the hold: only the cycle collector would free
+        both.
         """
         return self._read
 
     # What a round says.
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when what was won may be believed."""
+        """Return until when a hold won by that round may be believed."""
         return min(self._session.timing.valid_until(tally.sent_at, self.lease), tally.sent_at + self._longest)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Record a round that was won; return whether it counts as it is."""
+        """Record a round that was won; return whether it counts without being settled."""
         return True
 
     def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
-        """Make a round count that was won; `timeout_at(now)`: for how many seconds a further round may wait."""
+        """Make a won round count; `timeout_at(now)`: for how many seconds a further round may wait."""
         yield from ()
         return Settlement(tally, tally.at)
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
-        """Return the error to raise if what the nodes said rules the claim out for good."""
+        """Return the error to raise if the nodes' answers rule the claim out permanently."""
         return type_error(self._request.name, tally)
 
     def insist(self, tally: Tally) -> bool:  # noqa: ARG002
@@ -139,10 +140,10 @@ class Claim:
         """Record that the next round asks for a place, unlike the one before."""
 
     def is_split(self, tally: Tally) -> bool:
-        """Whether no other owner can be seen to have a quorum: then waiting for its release would most likely be vain.
+        """Whether no other owner is seen to have a quorum: then there is most likely no release to wait for.
 
-        An owner's claims on nodes that failed are not seen. To take a holder for a split vote costs one ask too many.
-        To take a split vote for a holder is worse: all contenders would sleep, with nobody left to wake them.
+        Claims on nodes that failed are not seen. Taking a holder for a split vote costs one ask too many. Taking a
+        split vote for a holder is worse: all contenders would sleep, with nobody left to wake them.
         """
         return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
@@ -173,10 +174,10 @@ class Claim:
         )
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
-        """Record in a hold what the round that won it has told."""
+        """Record in a hold what the nodes told in the round that won it."""
 
     def take_up(self, state: HoldState) -> None:
-        """Add it to the client's holds: from now on it is renewed, and must be given back."""
+        """Add the hold to the client's holds: from now on the watchdog renews it, and it must be given back."""
         listen(state, self._request)
         self._session.holds.add(state)
 

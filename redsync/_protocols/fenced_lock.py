@@ -22,7 +22,7 @@ def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float)
     """Take the lock; return the hold, which has a token, or None when others held it all the time.
 
     Raises:
-        LeaseLostError: The owner held it, and that hold is lost.
+        LeaseLostError: The owner held the lock, and that hold is lost.
         QuorumError: Too few nodes answered, or kept the claim when the token was written back.
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """

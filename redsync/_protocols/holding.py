@@ -1,4 +1,4 @@
-"""Having a hold: may it still be believed, give it back, lengthen it. Shared by all that is owned by one at a time."""
+"""Having a hold: check whether it may be believed, release it, extend it. Shared by all kinds of claims."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def release(
     holds: int = 1,
     on_lost: Callable[[HoldState], object] | None = None,
 ) -> Steps[None]:
-    """Give that many holds back, all of them in one command; with them goes the callback that came with the last.
+    """Give that many holds back with one command; also forget `on_lost`, the callback that came with the last of them.
 
     Raises:
-        LeaseLostError: It had been lost; the holds are given back all the same.
+        LeaseLostError: The hold had been lost; its holds are given back all the same.
         NotOwnedError: Another thread was quicker to give them back.
     """
     if state.count < holds:
@@ -83,8 +83,8 @@ def release(
         yield from tell_end(state)
     if tally.won:
         return
-    # Too few nodes could be reached: they get the release later, or the claim expires there. That is no loss while
-    # the claim was still to be believed.
+    # Too few nodes were in reach: the others get the release later, or the claim expires there. That is no loss while
+    # the claim could still be believed.
     if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:
@@ -94,14 +94,14 @@ def release(
 
 
 def give_back(session: Session, state: HoldState) -> Steps[None]:
-    """Give a hold back in its owner's place, whatever its count, and wait for nothing."""
+    """Give a hold back on behalf of its owner, whatever its count, and wait for nothing."""
     try:
         session.holds.remove(state)
         if state.lost is None:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
             yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
     except BaseException:
-        # Interrupted, perhaps before a byte was sent, and nobody will renew or release it any more.
+        # Interrupted, perhaps before a byte was sent, and nobody will renew or release the hold any more.
         session.holds.remove(state)
         if state.lost is None:
             yield from tell(rollback_of(state, leave=True))
@@ -114,7 +114,7 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
     """Lengthen a hold now, on a quorum.
 
     Raises:
-        LeaseLostError: It is lost.
+        LeaseLostError: The hold is lost.
         NotOwnedError: Another thread gave it back meanwhile.
         QuorumError: Too few nodes answered; the hold stays as it was.
     """

@@ -1,17 +1,18 @@
-"""The count-down latch: it opens when as much was counted down as it was set to, and never because nodes fail.
+"""The count-down latch: it opens when it has been counted down to zero, and never because nodes fail.
 
 What nodes know only grows (see `_core/latches`), so every command is an *exchange*: it tells each node what this client
-knows, and what the node knows then comes back. That makes repetitions harmless, and each look a repair of nodes that
-were down or forgot. How it is read, and what counts of nodes that forgot, is in `latch_exchange`.
+knows, and the node replies with what it knows then. That makes repetitions harmless, and each look repairs nodes that
+were down or forgot. `latch_exchange` explains how answers are read, and which answers count after nodes forgot.
 
 * *Counting down* has succeeded when a quorum knows the client's new total.
-* *Setting* needs exclusion: two must not both find it open and set it. It is done under a fenced lock, whose token is
-  the generation. So a setter that was paused, or died half-way, can't replace what was set after it; and one that was
-  paused for longer than the lock lasts does not say that it has set it.
-* *Waiting* is for one generation. It is over when that is open, or a later one is set: that needs an open latch, or one
-  whose setting had failed half-way. A waiter restores what nodes forget, at every look, so it is not released by them.
+* *Setting* needs exclusion: two clients must not both find the latch open and set it. A setter holds a fenced lock,
+  whose token is the generation. So a setter that was paused, or died half-way, can't replace a later generation; and a
+  setter that was paused for longer than the lock lasts does not claim success.
+* *Waiting* is for one generation. It is over when that generation is open, or a later one is set: that needs an open
+  latch, or one whose setting had failed half-way. At every look a waiter restores what nodes forgot, so a node that
+  forgets does not release it.
 
-A latch is forgotten when it was not used for `keep` seconds.
+Nodes forget a latch that was not used for `keep` seconds.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _GRACE = 0.003
 """Seconds to wait for more nodes' wake-ups after the first."""
 
 _SETTING = 5.0
-"""Seconds of the lease under which it is set: some rounds long. Others wait that long if the setter dies."""
+"""The lease in seconds of the lock for setting: several rounds long. Others wait that long if the setter dies."""
 
 
 def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
-    """Return how much is left to be counted down; 0 if it is open or was never set.
+    """Return the count that is left; 0 if the latch is open or was never set.
 
     Raises:
         QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
@@ -59,7 +60,7 @@ def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Step
 
 
 def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | None, now: float) -> Steps[bool]:
-    """Sleep until it is open; return whether it is, False when the time is up.
+    """Sleep until the latch is open or the time is up; return whether it is open.
 
     Raises:
         QuorumError: Too few nodes answered at the end of the timeout.
@@ -81,7 +82,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             if foreign is not None:
                 raise foreign
             if tally.won and opened and not (written and now >= deadline):
-                # Written back by the next exchange, at once, even if the time is up: it was seen to be open.
+                # The next exchange writes that back, at once, even if the time is up: the latch was seen open.
                 written = True
                 continue
             if now >= deadline:
@@ -94,22 +95,22 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 until = min(deadline, now + 0.5 + session.random())
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
-        # Also where it was open at once: a node that has not heard of that keeps a place.
+        # Even if the latch was open at once: a node that has not learned that keeps a place.
         leave = Command(LEAVE, latch.keys.all, (caller.place,))
         yield from tell(Tell(leave, owner, session.all_nodes, now + PLACE_KEPT))
 
 
 def _retry(caller: Caller, failures: int, deadline: float, now: float) -> Wait:
-    """Return the sleep before a round is repeated that found no quorum."""
+    """Return the pause after a round that found no quorum."""
     pause = retry_delay(failures, caller.session.random(), shortest=0.02, longest=0.25)
     return Wait(deadline, retry_at=now + pause)
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, timeout: float) -> Steps[None]:
-    """Count `n` down; nothing if it is open or was never set.
+    """Count the latch down by `n`; do nothing if it is open or was never set.
 
     Raises:
-        QuorumError: Too few nodes answered for so many seconds; the client's next call repeats this one.
+        QuorumError: Too few nodes answered within `timeout` seconds; the client's next call repeats this one.
         KeyTypeError: The key holds a value of another type.
     """
     table, key = session.arrivals, latch.keys.latch
@@ -127,7 +128,7 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
     latch, owner = caller.latch, caller.owner
     tally = yield from _insist(caller, now, deadline)
     if not latch.known.count and not agree(tally, latch.known):
-        # What only some know may be forgotten with them, and then this would have to be counted.
+        # If only some nodes know that it is open, they may forget that, and then this call would have to count.
         tally = yield from _insist(caller, tally.at, deadline, is_noted)
     state, client = latch.known, owner.client_id.encode()
     total = arrivals.begin(state, client, n) if state.count else None
@@ -142,7 +143,7 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
         raise
     arrivals.confirm(state.generation, total)
     if not latch.known.count and any(told.state.count for _, told in told_by(tally)):
-        # Each node wakes who waits when it knows by itself that the latch is open.
+        # A node wakes its waiters only once it knows itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner))
 
 
@@ -153,10 +154,10 @@ def _insist(
     decide: Callable[[Tally], Verdict] = is_known,
     done: Callable[[], bool] = lambda: False,
 ) -> Steps[Tally]:
-    """Exchange until a quorum has answered, or it is done by others.
+    """Exchange until `decide` is satisfied, or `done` says that others have done it.
 
     Raises:
-        QuorumError: The deadline has come.
+        QuorumError: The deadline has passed.
         KeyTypeError: The key holds a value of another type.
     """
     failures = 0
@@ -171,29 +172,32 @@ def _insist(
 
 
 def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) -> Steps[bool]:
-    """Set it to `n`; return False if it is set and not open.
+    """Set the latch to `n`; return False if it is set and not open.
 
     Raises:
-        QuorumError: Too few nodes answered, or too late; it may have been set all the same.
-        AcquireTimeout: Others were setting or deleting it all the time.
+        QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
+        AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
     """
     return (yield from _set_anew(session, latch, owner, n, now))
 
 
 def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[None]:
-    """Let it be as if never set; whoever waits for it is released.
+    """Make the latch as if it had never been set, which releases all its waiters.
 
     Raises:
-        QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
-        AcquireTimeout: Others were setting or deleting it all the time.
+        QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
+        AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
     """
     yield from _set_anew(session, latch, owner, 0, now)
 
 
 def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
-    """Begin a new generation; one of size 0 replaces whatever there is, others only what is open."""
+    """Begin a new generation; return whether it holds now.
+
+    A generation of size 0 replaces any other one; others replace only an open one.
+    """
     caller = Caller(session, latch, owner, session.timing.restart_guard)
     state, tally = yield from caller.consult(now, may_set)
     if state.count and size:
@@ -205,7 +209,7 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     if hold is None:
         raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:
-        # Again: others may have set it meanwhile.
+        # Look again: others may have set the latch meanwhile.
         state, tally = yield from caller.consult(tally.at, may_set)
         if state.count and size:
             return False
@@ -213,12 +217,12 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         assert generation is not None, "it is a fenced lock"
         if hold.valid(tally.at):
             latch.learn(LatchState(generation, size), tally.at)
-            # Nothing was set after it that they may have forgotten.
+            # Nodes that forgot can't have known a later generation: there is none.
             latch.settled = list(latch.lives.values())
             tally = yield from caller.exchange(tally.at, is_noted)
             caller.require(tally)
         if not hold.valid(tally.at):
-            # Who has the lock since may have found the latch as it was before, and set it too.
+            # The next holder of the lock may have found the latch as it was before, and set it too.
             raise no_quorum(latch.name, tally, "latch")
         return latch.known.generation == generation
     finally:

@@ -1,12 +1,13 @@
 """What nodes know of a latch, and the exchange that tells them and asks them; see `latch`.
 
-* *Reading.* What a quorum tells is joined. Where less than a quorum knows all of it, it is written back before anybody
-  acts on it: so what one has seen, everybody sees from then on.
-* *Forgetting.* A latch that nobody set counts as open, and so does one that was open before it was set anew. Whoever
-  says so must know, and a node whose memory is shorter than latches are kept may have known more. While it knows
-  nothing it has no vote. What it is told then is *hearsay*, and counts only if all nodes answer: among them is whoever
-  knows more. That ends as soon as somebody tells it what a quorum knew at an instant after it had forgotten. Setting
-  anew needs only the memory that new grants need, or nobody could for a day after a restart.
+* *Reading.* The caller joins what a quorum tells. If less than a quorum knows all of it, the caller writes it back
+  before anybody acts on it: so from then on everybody sees what one client has seen.
+* *Forgetting.* A latch that nobody set counts as open, and so does one that was open before it was set anew. A node
+  that says so must know, and a node that has remembered for less time than latches are kept may have known more. While
+  it knows nothing, it has no vote. What clients tell it then is *hearsay*, and counts only if all nodes answer: any
+  node that knows more is then among them. Hearsay ends when a client tells the node what a quorum knew at an instant
+  after the node had forgotten. Setting anew requires only the memory that new grants require; else nobody could set a
+  latch for a day after a restart.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def _read(reply: Any) -> Told | Refusal:
 
 
 def told_by(tally: Votes) -> list[tuple[int, Told]]:
-    """Return what nodes told, by their indices; foreign values left out."""
+    """Return what nodes told, with their indices; without nodes that keep a foreign value."""
     return [(i, answer) for i, answer in enumerate(tally.answers) if isinstance(answer, Told)]
 
 
 def is_known(tally: Tally) -> Verdict:
-    """Look for a quorum that knows all it ever knew; else for all nodes, of which somebody does."""
+    """Look for a quorum of nodes that forgot nothing; else for answers of all nodes, as then one knows everything."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
     if None not in tally.choices:
@@ -61,7 +62,7 @@ def is_known(tally: Tally) -> Verdict:
 
 
 def is_noted(tally: Tally) -> Verdict:
-    """Look for a quorum that knows now what it was told."""
+    """Look for a quorum that now knows what the exchange told it."""
     told = len(told_by(tally))
     if told >= tally.quorum:
         return Verdict.WON
@@ -69,23 +70,23 @@ def is_noted(tally: Tally) -> Verdict:
 
 
 def may_set(tally: Tally) -> Verdict:
-    """Look for a quorum as `is_known`; else, of all that answer, for one that may grant."""
+    """Look for a quorum as `is_known` does; else, once each node has answered or failed, for one that may grant."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else is_noted(tally)
 
 
 class Latch:
-    """One latch object's view; guarded by the atomicity of protocol steps.
+    """What one latch object knows of its latch; guarded by the atomicity of protocol steps.
 
     Attributes:
         name: The latch's name, for messages.
         keys: Its keys.
-        keep: For how many seconds after its last use nodes keep it.
-        known: What is known of it. It is told to nodes for as long as they would have kept it.
-        lives: Since when those nodes remember that have hearsay of it, by their indices.
-        settled: Those of which it is known that they had forgotten before a quorum was asked for what is known.
-        latest: The latest round; votes that come late are noted in it.
+        keep: Seconds after its last use for which nodes keep the latch.
+        known: What the object knows of the latch. It tells nodes that for as long as they would have kept it.
+        lives: For nodes that have hearsay: since when each remembers, by index.
+        settled: The lives that began before a quorum was asked for `known`; in these, `known` is no hearsay.
+        latest: The latest round; it records votes that come late.
     """
 
     __slots__ = ("_until", "keep", "keys", "known", "latest", "lives", "name", "settled")
@@ -101,17 +102,17 @@ class Latch:
         self._until = math.inf
 
     def recall(self, now: float) -> None:
-        """Forget what is no longer to be believed."""
+        """Forget knowledge that is too old to be believed."""
         if now >= self._until:
             self.known, self.settled, self.latest, self._until = LatchState(), [], None, math.inf
 
     def learn(self, told: LatchState, now: float) -> None:
-        """Take up what somebody knows."""
+        """Add a node's or this client's knowledge."""
         self.known = self.known.join(told)
         self._until = max(now + self.keep, -math.inf if self._until == math.inf else self._until)
 
     def hear(self, tally: Tally) -> None:
-        """Take up what nodes have told."""
+        """Add what nodes have told, and record which of them have hearsay."""
         for i, told in told_by(tally.all_votes):
             self.learn(told.state, tally.at)
             self.lives.pop(i, None)
@@ -120,7 +121,7 @@ class Latch:
 
 
 class Caller:
-    """One call: whose, with what memory required of nodes that know nothing, and from when on it waits."""
+    """One call: its latch, its owner, its place, and the memory that it requires of nodes that know nothing."""
 
     def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
         self.session = session
@@ -146,7 +147,7 @@ class Caller:
         latch = self.latch
         latch.recall(now)
         if self._found.generation:
-            # However long it takes: who waits while nodes are down keeps the latch in use.
+            # However long it takes: a caller that waits while nodes are down keeps the latch in use.
             latch.learn(self._found, now)
         if latch.latest is not None:
             latch.hear(latch.latest)

@@ -1,4 +1,4 @@
-"""What all leased things share: being dropped, being lost, and sleeping until either happens."""
+"""What all leased things share: rolling back, losing, and sleeping until a hold ends."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def rollback(
 
 
 def rollback_of(state: HoldState, *, leave: bool) -> Tell:
-    """Return the effect that drops a hold's claim on all nodes that may keep it; `abandon` for what was held."""
+    """Return the effect that drops a hold's claim on all nodes that may keep it."""
     touched, until = state.touched, state.kept_until
     return rollback(state.kind, state.keys, state.owner, state.claim, leave=leave, owed_to=touched, owed_until=until)
 
 
 def lose(state: HoldState, reason: str) -> Steps[None]:
-    """End a hold that can't be believed any more: once, for ever, on every node, and not silently."""
+    """End a hold that can't be believed any more: once, permanently, on every node, and not silently."""
     if state.lost is not None or not state.live:
         return
     state.lost = reason
     try:
-        # A place may be left on a node that was not asked, or refused, when the others granted.
+        # The owner may still have a place on a node that was not asked, or refused, when the others granted.
         yield from tell(rollback_of(state, leave=True))
     finally:
-        # Also if an interruption comes first: that the hold is lost is told in any case.
+        # Even if an interruption comes first: the application learns of the loss in any case.
         try:
             yield from tell_end(state)
         finally:
@@ -63,13 +63,13 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
 
 
 def expire(state: HoldState) -> Steps[None]:
-    """End a hold whose time is over. The reason does not depend on who notices it, nor on how late."""
+    """End a hold whose time is over. The reason does not depend on who notices it, or how late."""
     ended_by_max_hold = state.valid_until >= state.ends_at
     yield from lose(state, "its max_hold is over" if ended_by_max_hold else "its lease ended without a renewal")
 
 
 def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:
-    """Sleep until the hold is lost, or this acquisition of it is `released`, or the time is up."""
+    """Sleep until the hold is lost, until this acquisition of it is `released`, or until the time is up."""
 
     def over() -> bool:
         return released() or not state.live or state.lost is not None
@@ -88,6 +88,6 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
 
 
 def tell_end(state: HoldState) -> Steps[None]:
-    """Wake those who sleep until the hold, or one acquisition of it, ends."""
+    """Wake the sleepers that wait for the end of the hold, or of one acquisition of it."""
     if state.watchers:
         yield from signal(state.end_key)

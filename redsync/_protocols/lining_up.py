@@ -1,7 +1,7 @@
 """Lining up: an acquire waits inside the process while the front of its crowd waits in the nodes' queues; see `crowds`.
 
-An acquire that is behind has asked no node. If its time is up then, that counts as an answer: nodes have told the front
-that others hold the lock. Unless the front found no quorum; then it asks once itself.
+An acquire behind the front has asked no node. When its time is up, it returns as if refused: nodes have told the front
+that others hold the lock. If the front found no quorum, the acquire asks once itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from redsync._protocols.places import Place
 __all__ = ["Turn", "line_up"]
 
 _LONGEST_SLEEP = 30.0
-"""Seconds after which one that is behind looks by itself: an interruption of another may have cost its wake-up."""
+"""Seconds after which an acquire behind the front looks by itself: another's interruption may have lost its wake-up."""
 
 
 class Turn(Protocol):
-    """One acquire's turn to ask, among those of its client that wait for the same."""
+    """One acquire's turn to ask, among the acquires of its client that wait for the same lock."""
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
-        """Sleep until it has come, or the time is up; return the instant, and whether it may ask."""
+        """Sleep until the turn comes, or the time is up; return the instant, and whether the acquire may ask."""
         ...
 
     def note(self, *, mute: bool) -> None:
@@ -33,15 +33,15 @@ class Turn(Protocol):
         ...
 
     def end(self) -> Steps[None]:
-        """Make room for another one."""
+        """Make room for the next acquire."""
         ...
 
 
 def line_up(session: Session, request: AcquireRequest, place: Place) -> Turn:
-    """Return the turn of an acquire that begins, and is not counted yet.
+    """Return the turn of an acquire that begins, and that `under_way` does not count yet.
 
-    It joins a crowd only where many wait. It stays alone if it tries just once, if its place on the nodes decides the
-    order (tickets), or if several may come in together (readers).
+    It joins a crowd only if many acquires are under way. It waits alone if it tries just once, if its place on the
+    nodes decides the order (tickets), or if several may get the lock together (readers).
     """
     if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode or not place.lines_up:
         return _ALONE
@@ -49,14 +49,14 @@ def line_up(session: Session, request: AcquireRequest, place: Place) -> Turn:
 
 
 class _Alone:
-    """The turn of one that waits by itself; see `Turn`."""
+    """The turn of an acquire that waits alone; see `Turn`."""
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
         yield from ()
         return now, True
 
     def note(self, *, mute: bool) -> None:
-        """Nobody is told."""
+        """Do nothing: no other acquire depends on it."""
 
     def end(self) -> Steps[None]:
         yield from ()
@@ -66,14 +66,15 @@ _ALONE = _Alone()
 
 
 class _InCrowd:
-    """The turn of one among many; see `Turn`."""
+    """The turn of an acquire in a crowd; see `Turn`."""
 
     def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
         self._crowds = crowds
         self._request = request
         self._place = place
         self._waiter = request.owner.wire
-        # Some may wait in vain where others need not: for a lease that is too short for these nodes, say.
+        # Acquires with leases of their own get crowds of their own: a lease too short for these nodes never succeeds,
+        # and must not hold up others.
         self._crowd: Hashable = request.keys.lock if request.lease is None else (request.keys.lock, request.lease)
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
@@ -81,7 +82,7 @@ class _InCrowd:
         if crowds.enter(crowd, waiter):
             return now, True
         key = _turn_key(waiter, self._request)
-        # Entered again each time: the owner's own acquire in a signal's handler has left the crowd for both.
+        # Enter again each time: the same owner's acquire in a signal handler may have left the crowd for both.
         while not crowds.enter(crowd, waiter) and now < deadline:
             now = (yield from wait(Wait(min(deadline, now + _LONGEST_SLEEP), key, unless=self._in_front))).at
         may_ask = self._in_front() or crowd in crowds.mute
@@ -103,7 +104,7 @@ class _InCrowd:
         try:
             yield from signal(key)
         except BaseException:
-            # The interruption may have come first.
+            # Again: the interruption may have come before the first signal.
             yield from signal(key)
             raise
 

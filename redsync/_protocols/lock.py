@@ -1,7 +1,8 @@
-"""The reentrant lock: what is not as with every claim, its re-entry.
+"""The reentrant lock: its re-entry, in which it differs from other claims.
 
-An acquire that finds no hold of this owner asks for a *new* claim and wins with a quorum of GRANTED. One that finds a
-hold is a *re-entry* and wins only with a quorum of nodes that had the claim already: it never re-wins a lost lock.
+An acquire that finds no hold of this owner asks for a *new* claim and wins with a quorum of GRANTED. An acquire that
+finds a hold is a *re-entry* and wins only with a quorum of nodes that had the claim already: it never re-wins a lost
+lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOCK = ClaimKind.of("lock", b"hash")
 
 
 def _is_existing(reply: Any) -> bool:
-    # Without a place, nodes of all kinds reply the same; by ticket a refusal only tells the highest ticket as well.
+    # Without a place, all kinds of locks are answered alike; by ticket, a refusal also tells the highest ticket.
     return read_by_arrival(reply) == EXISTING
 
 
@@ -40,12 +41,12 @@ def acquire(
 
     Args:
         session: The client's session.
-        request: What is wanted.
-        now: The instant at which it begins.
-        claims: Makes what a new acquire claims.
+        request: What to acquire, and how.
+        now: The instant at which the acquire begins.
+        claims: Makes the claim of a new acquire.
 
     Raises:
-        LeaseLostError: The owner held it, and that hold is lost.
+        LeaseLostError: The owner held the lock, and that hold is lost.
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
@@ -60,9 +61,10 @@ def acquire(
 
 
 def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: float) -> Steps[float]:
-    """Take further holds of a lock that this owner holds; whatever happens, the holds it had are not touched.
+    """Take further holds of a lock that this owner holds; return the instant of the answer.
 
-    Returns the instant of the answer. If the hold is not live by then, what was asked for has been undone.
+    Whatever happens, the earlier holds stay as they are. If the hold is not live by then, the re-entry has been rolled
+    back.
     """
     deadline = request.deadline(now)
     lease = state.lease if request.lease is None else request.lease

@@ -1,4 +1,4 @@
-"""Looking at a lock or mutex from outside, and taking it away: what operators do, not owners."""
+"""What operators do with a lock or mutex: look at it from outside, and take it away from its owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORCE_RELEASE = Script.load("lock_force_release")
 INSPECT = Script.load("lock_inspect")
 
 _MOST_ROUNDS = 8
-"""Claims of different holders that one forced release takes away: contenders that have a minority of nodes each."""
+"""How many holders' claims one forced release takes away: contenders may have a minority of nodes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Look:
     Attributes:
         kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
         remaining: Seconds until the node forgets the claim; None when it never does or has none.
-        claim: The holder's claim, None if it is free, or not held by one at a time.
+        claim: The holder's claim; None if the lock is free, or of a kind that several may hold at a time.
         count: The hold count.
         waiters: The waiting owners, longest first; 100 at most.
-        client: Who is behind the holder, None if unknown.
-        claims: The claims on a read-write lock, 64 at most; of others none.
+        client: The record of the holder's client, None if unknown.
+        claims: The claims on a read-write lock, 64 at most; empty for other kinds.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Look:
 
     @property
     def owner(self) -> str | None:
-        """Who holds it."""
+        """The owner of the claim."""
         if self.claim is None:
             return None
         return self.claim.decode("utf-8", "backslashreplace") if self.kind == "string" else owner_of(self.claim)
@@ -83,7 +83,7 @@ class Look:
 def look(
     session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict], *, lingers: bool = False
 ) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock: each answers by a `Look`."""
+    """Ask all nodes what they know of a lock: each answers with a `Look`."""
     return (
         yield from broadcast(
             Broadcast(
@@ -99,7 +99,7 @@ def look(
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock, and hear each that is not much slower than a quorum."""
+    """Ask all nodes what they know of a lock, and wait a little for those slower than a quorum."""
     return (yield from look(session, keys, owner, has_answers, lingers=True))
 
 
@@ -118,22 +118,23 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
         most = max(owners(tally).values(), default=0)
         if most >= tally.quorum:
             return Verdict.WON
-        # Who failed may keep the claim as well: as long as that matters, everybody is heard.
+        # A node that failed may keep the claim as well: as long as that matters, hear every node.
         return Verdict.PENDING if unheard and most + unheard + tally.failed >= tally.quorum else Verdict.LOST
 
     tally = yield from look(session, keys, owner, decide)
     if tally.without_quorum:
         raise no_quorum(name, tally)
     found = owners(tally).most_common(1)
-    # Who holds it on a minority may hold it on the silent nodes too: then it can't be had, so it counts as held.
+    # An owner that has a minority may have the silent nodes too: then nobody else can get the lock, so it counts as
+    # held.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from whoever holds it now; return whether a node had a holder.
+    """Take the lock away from its holders of now; return whether a node had a holder.
 
-    The nodes are told which claims were seen: a command that comes late takes nothing away from later holders.
+    The commands name the claims that were seen: a command that comes late takes nothing away from later holders.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have freed it.
@@ -144,7 +145,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         raise no_quorum(name, tally)
     claims = dict.fromkeys(look.claim for look in tally.grants)
     held = False
-    # If nobody is seen, the type of the key is still to be looked at.
+    # Even if no holder was seen, one command must check the type of the key.
     for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
         command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
         timeout = session.timing.node_timeout

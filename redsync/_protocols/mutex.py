@@ -1,7 +1,8 @@
 """The mutex: the canonical Redlock of the Redis documentation, owned by the object that acquired it.
 
-A claim is one request's: its value is unique over all clients and all requests, so each acquire is by an owner of its
-own. Not reentrant: a second acquire of the same object finds the first one's value on the nodes, as a stranger would.
+A claim belongs to one request: its value is unique over all clients and all requests, so each acquire has an owner of
+its own. A mutex is not reentrant: a second acquire of the same object finds the first one's value on the nodes, as any
+other client would.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ MUTEX = ClaimKind.of("mutex", b"string")
 
 
 class Possession:
-    """What one mutex object has; guarded by the atomicity of protocol steps.
+    """The hold of one mutex object; guarded by the atomicity of protocol steps.
 
     Attributes:
-        state: Its last hold; None if it never had one.
-        acquired_by: Which thread or task acquired that.
+        state: The object's last hold; None if it never had one.
+        acquired_by: The thread or task that acquired that hold.
     """
 
     __slots__ = ("acquired_by", "state")
@@ -38,7 +39,7 @@ class Possession:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is something to release, be it lost or not."""
+        """Whether there is a hold to release, lost or not."""
         return self.state is not None and self.state.count > 0
 
 
@@ -48,7 +49,7 @@ def acquire(
     """Take the mutex for an object; return the hold, or None when others held it all the time.
 
     Raises:
-        LeaseLostError: The object had it, lost it, and has not released it: it must be released first.
+        LeaseLostError: The object had the mutex and lost it without a release: it must be released first.
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
@@ -60,7 +61,7 @@ def acquire(
         return None
     last = possession.state
     if last is not None and possession.is_held:
-        # Lost while we waited. A release by whoever had it must not give back what it never had.
+        # The last hold was lost while we waited. Its holder's release must not give back our hold instead.
         yield from give_back(session, state)
         request.outcome.state = None
         yield from lose(last, "the nodes gave it to another acquire of the same object")

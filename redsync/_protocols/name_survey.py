@@ -1,7 +1,7 @@
-"""Looking at names of any kind, node by node: which there are, who has them on each node, and taking away one claim.
+"""Looking at names of any kind, node by node: which names there are, who holds them, and taking one claim away.
 
-Unlike `lock_survey` this is for people: no quorum decides anything here, each node is asked and shown by itself. So
-these are no protocols, but the commands that such a question takes, and what the replies mean.
+Unlike `lock_survey` this is for people: no quorum decides anything here, and each node is asked and shown by itself. So
+this module has no protocols, but the commands for such questions, and readers for the replies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RELEASES: Final = {
     "rate limiter": ("semaphore_release",),
 }
 _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
-"""What a thread or task holds, not an object of its own."""
+"""Kinds whose owner is a thread or task, not an object."""
 
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
 _RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -54,11 +54,11 @@ def _seconds(ms: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One who waits, as one node knows it.
+    """A waiter, as one node knows it.
 
     Attributes:
-        owner: Who waits.
-        client: Who is behind it, None if unknown.
+        owner: The waiting owner.
+        client: The record of its client, None if unknown.
     """
 
     owner: str
@@ -70,10 +70,10 @@ class LatchLook:
     """What one node knows of a latch.
 
     Attributes:
-        size: What it was set to.
-        left: How many are still to come, as far as this node knows.
-        remaining: Seconds until the node forgets it.
-        waiting: How many wait for it.
+        size: The count that the latch was set to.
+        left: The count that is left, as far as this node knows.
+        remaining: Seconds until the node forgets the latch.
+        waiting: How many wait for the latch.
     """
 
     size: int
@@ -89,12 +89,12 @@ class NameLook:
     Attributes:
         kind: "lock", "fenced lock", "mutex", "read-write lock", "semaphore", "rate limiter", "none", or the type of a
             foreign value.
-        claims: Who has it; not more than were asked for.
-        held: How many have it.
-        waiters: Who waits, longest first; not more than were asked for.
+        claims: The holders' claims; no more than requested.
+        held: How many claims there are.
+        waiters: The waiters, longest first; no more than requested.
         waiting: How many wait.
-        permits: How many permits there are, 0 if it has none.
-        window: A rate limiter's window in seconds, 0.0 of others.
+        permits: How many permits there are; 0 for kinds without permits.
+        window: A rate limiter's window in seconds; 0.0 for other kinds.
         latch: The latch of that name, None if there is none.
     """
 
@@ -112,7 +112,7 @@ class NameLook:
         """Return what a reply of `name_inspect` says.
 
         Raises:
-            ValueError: No script of ours says that.
+            ValueError: None of our scripts replies that.
         """
         try:
             kind, claims, held, waiters, waiting, permits, window_us, latch = reply
@@ -136,7 +136,7 @@ class NameLook:
 
     @property
     def all_waiting(self) -> int:
-        """How many wait, for the latch as well."""
+        """How many wait, including those that wait for the latch."""
         return self.waiting + (self.latch.waiting if self.latch else 0)
 
     @property
@@ -146,12 +146,12 @@ class NameLook:
 
 
 def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
-    """Return the question what a node keeps under a name; `NameLook.read` reads the reply.
+    """Return the command that asks what a node keeps under a name; `NameLook.read` reads the reply.
 
     Args:
-        prefix: What the names of all keys begin with.
+        prefix: The prefix of all keys.
         name: The name.
-        most: Of how many holders and waiters to tell who they are.
+        most: How many holders, and how many waiters, to list at most.
     """
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
     everything = (keys.lock, keys.queue, keys.places, keys.slots, keys.limit, keys.token, latch.latch, latch.waiters)
@@ -159,9 +159,10 @@ def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
 
 
 def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:
-    """Return what takes a claim away, as if its owner had released it; each is answered by 1 if it had it.
+    """Return the commands that take a claim away, as if its owner had released it.
 
-    Others' claims stay, and whoever waits gets it next. There are none for a kind that nobody holds.
+    A node answers 1 to the command that took the claim away. Other claims stay, and the next waiter gets its turn.
+    There are no commands for a kind that nobody holds.
     """
     keys = SlotKeys.of(prefix, name)
     if kind in ("semaphore", "rate limiter"):
@@ -171,19 +172,19 @@ def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[
 
 
 def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:
-    """Return the patterns of all keys that tell of a name which matches `pattern`; `name_of_key` reads the keys."""
+    """Return the patterns of all keys that show a name which matches `pattern`; `name_of_key` reads the keys."""
     full = re.sub(rb"([\\*?\[\]^])", rb"\\\1", prefix) + pattern
     return [full, b"redsync_*:{%s}" % full, b"redsync_*::%s" % full]
 
 
 def keys_of_name(prefix: bytes, name: bytes) -> tuple[bytes, ...]:
-    """Return the keys that `key_patterns` looks for and that tell of a name, the lock's own first."""
+    """Return the keys by which `key_patterns` finds a name, the lock's own key first."""
     keys = SlotKeys.of(prefix, name)
     return keys.lock, keys.limit, LatchKeys.of(prefix, name).latch, keys.queue
 
 
 def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
-    """Return the name of which a key tells; None for what is no synchronizer's, or goes with another key of it."""
+    """Return the name that a key shows; None if the key is no synchronizer's, or accompanies another key of one."""
     if _RECORD.fullmatch(key):
         return None
     side = _SIDE_KEY.fullmatch(key)

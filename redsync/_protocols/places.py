@@ -1,24 +1,25 @@
-"""Places: how those who are refused wait for their turn. It alone tells plain, fair and spin locks apart.
+"""Places: how refused acquires wait for their turn. Only this tells plain, fair and spin locks apart.
 
-Those who wait for slots have a line of another kind, see `slot_lines`.
+Acquires that wait for slots have a line of another kind, see `slot_lines`.
 
-* *By arrival* (plain): who has waited longest comes first, by each node's own clock. Whoever asks while it is free gets
-  it, but with the hand-over it is free only while nobody waits.
+* *By arrival* (plain): the waiter that has waited longest comes first, by each node's own clock. Any acquire that asks
+  while the lock is free gets it, but releases hand the lock over, so it is free only while nobody waits.
 * *By ticket* (fair): first come, first served. A waiter reads the highest ticket of a quorum of nodes, takes the next
-  one, and writes that back. Two quorums meet, so who finished queueing before another began has the lower ticket on
-  every node that knows both, whatever their clocks say; equal tickets are ordered by owner. Nodes grant to the head
-  only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum in the place of shared memory.)
-  Where others are expected each node draws a ticket by itself; the highest is written back unless a quorum drew that.
-* *None* (spin): nothing is left on the nodes by who does not hold; tries are spread by a back-off.
+  one, and writes that back. Two quorums meet, so a waiter that finished queueing before another began has the lower
+  ticket on every node that knows both, whatever their clocks say; owners order equal tickets. Nodes grant to the head
+  only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum instead of shared memory.) If the
+  lock is expected to be held, each node draws a ticket by itself; the waiter writes the highest back unless a quorum
+  drew it.
+* *None* (spin): a waiter leaves nothing on the nodes; a back-off spreads its tries.
 
-**Without a quorum** a waiter can't get the lock, so it must not keep it from those who can: as the head of the queue of
-one node it may deny everybody a quorum. Its order is its own, so it can come back to it without holding a place.
-By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too) it stops renewing
-its place until a quorum answers, and then presents the same ticket again. So a short outage costs no turn, and it holds
-up others for no longer than a waiter that has stopped. An old ticket breaks no promise: its owner asked before all who
-have come since. To leave at once would cost the turn in each outage of a moment.
+**Without a quorum** a waiter can't get the lock, so it must not keep it from others: as the head of one node's queue it
+may deny everybody a quorum. The waiter knows its own order, so it can give up its place and come back to the same
+order. By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too) it stops
+renewing its place until a quorum answers, and then presents the same ticket again. So a short outage costs no turn, and
+the waiter holds up others for no longer than one that has stopped. An old ticket breaks no promise: its owner asked
+before all later arrivals. Leaving at once would cost the turn in each momentary outage.
 
-A place is kept for `PLACE_KEPT`, or for the lease that its owner asks for, if that is shorter: a waiter that is gone
+Nodes keep a place for `PLACE_KEPT`, or for the lease that its owner asks for, if that is shorter: a waiter that is gone
 costs others no more than a holder that is gone.
 """
 
@@ -38,41 +39,41 @@ from redsync._protocols.rounds import most_refusals, told
 __all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "highest_ticket", "usual_pause"]
 
 PLACE_KEPT = 3.0
-"""Seconds for which nodes keep a place at most; each ask renews it. One who stopped holds up others for that long."""
+"""Seconds for which nodes keep a place at most; each ask renews it. A waiter that stops holds up others that long."""
 
 _LONGEST_SLEEP = 0.7
-"""Of the time for which a place is kept, so that it is renewed before it ends."""
+"""The longest sleep as a part of the time for which nodes keep a place, so that an ask renews it before it ends."""
 
 _DRAW = b"+"
-"""In the place of a ticket: each node draws one by itself."""
+"""Sent instead of a ticket: each node draws one by itself."""
 
 _LEAP = 1 << 40
-"""Tickets by which one node can be ahead of all others: those that were drawn while a queue never was empty."""
+"""How far one node's ticket can be ahead of all others: the tickets drawn while its queue was never empty."""
 
 _FRONT = 64
-"""So many who wait may look every second. Who has more before it sleeps longer: thousands would keep nodes busy."""
+"""Behind `n` others a waiter sleeps `1 + n / 64` times as long: thousands that look every second keep nodes busy."""
 
 
 def _is_held(tally: Tally) -> bool:
-    """Whether one owner has so many nodes that the lock is held, and no vote is split."""
+    """Whether one owner has a quorum of nodes: the lock is held, and the vote is not split."""
     return most_refusals(tally) >= tally.quorum
 
 
 def _is_drawn(tally: Tally) -> bool:
-    """Whether a ticket can be drawn: a quorum has told its highest. A foreign value tells of none."""
+    """Whether a ticket can be drawn: a quorum of nodes told their highest. Nodes with a foreign value tell none."""
     return len(told(tally)) >= tally.quorum
 
 
 def _is_heard(tally: Tally) -> bool:
-    """Whether each node has told that it did not grant."""
+    """Whether each node has refused."""
     return tally.refused == len(tally.nodes)
 
 
 def highest_ticket(tickets: Iterable[int]) -> int:
-    """Return the highest of the tickets that nodes told, but for any of absurd size.
+    """Return the highest of the tickets that nodes told, ignoring any of absurd size.
 
-    Whoever draws the next ticket writes it to all nodes. So one broken node would spread its number, and beyond 2^53
-    nodes can't tell tickets apart any more.
+    The waiter that draws the next ticket writes it to all nodes. So one broken node would spread its number, and beyond
+    2^53 nodes can no longer tell tickets apart.
     """
     highest = 0
     for ticket in sorted(tickets):
@@ -83,15 +84,15 @@ def highest_ticket(tickets: Iterable[int]) -> int:
 
 
 class Waiting(NamedTuple):
-    """How one means to wait.
+    """How one acquire waits.
 
     Attributes:
-        owner: Who.
-        waits: Whether at all: whoever only tries takes no place.
-        at_once: The first try asks for a place already, because others are expected.
-        marks: Numbers the asks after which the claim may be handed over; None if it must not.
-        kept: For how many seconds the nodes shall keep the place.
-        started: The instant from which it counts.
+        owner: The waiting owner.
+        waits: Whether it waits at all: an acquire that only tries takes no place.
+        at_once: The first try already asks for a place, because the lock is expected to be held.
+        marks: Numbers the asks after which nodes may hand the claim over; None if they must not.
+        kept: Seconds for which nodes shall keep the place.
+        started: The instant at which waiting began, which decides the place by arrival.
     """
 
     owner: Owner
@@ -107,11 +108,11 @@ class Place(ABC):
 
     Attributes:
         read: Reads a reply to an acquire with such a place.
-        lines_up: Whether it may be taken later: then one that is far behind can wait inside the process meanwhile.
-        taken: Whether nodes may have it: then it is to be left, and they may send wake-ups.
-        kept: Seconds for which they keep it.
-        mark: What nodes say when they hand the claim over after the latest ask; None if they must not.
-        unsettled: Whether it is in doubt which place it is: then it is to be left, and another one taken.
+        lines_up: Whether it may be taken later: then a waiter far behind can wait inside the process meanwhile.
+        taken: Whether nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
+        kept: Seconds for which nodes keep it.
+        mark: What nodes repeat when they hand the claim over after the latest ask; None if they must not.
+        unsettled: Whether nodes may disagree on the place: then the waiter leaves it and takes another one.
     """
 
     read: Callable[[Any], object] = staticmethod(read_by_arrival)
@@ -131,29 +132,29 @@ class Place(ABC):
 
     @abstractmethod
     def enough(self, tally: Tally) -> bool:
-        """Whether refusals that rule a quorum out say enough to go on; else all nodes are heard."""
+        """Whether refusals that rule a quorum out say enough to go on; else the round hears all nodes."""
 
     @abstractmethod
     def ask(self, now: float) -> tuple[Arg, ...]:
-        """Return the further arguments of the next try; none if it asks for no place."""
+        """Return the further arguments of the next try; empty if it asks for no place."""
 
     @abstractmethod
     def learn(self, tally: Tally) -> bool:
-        """Take note of a refusal by a quorum; return whether to ask again at once, for now there is more to ask for."""
+        """Record a refusal by a quorum; return whether to ask again at once: there is a place to ask for now."""
 
     def begin(self, now: float) -> None:  # noqa: B027  (a place that can't be taken later has nothing to do)
-        """Begin to wait on the nodes only now; the first try asks for a place already."""
+        """Begin to wait on the nodes only now; the first try already asks for a place."""
 
     def suspend(self) -> bool:
-        """Ask for no position, nor renew one, until the next `learn`: too few nodes answer. Return whether to leave."""
+        """Ask for no place, nor renew one, until the next `learn`: too few nodes answer. Return whether to leave."""
         return False
 
     @abstractmethod
     def leave(self) -> None:
-        """Take note that the nodes have been told to forget it."""
+        """Record that nodes have been told to forget the place."""
 
     def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
-        """Return for how many seconds to sleep; `usual`: returns when the holder's time is up, or a look is due."""
+        """Return for how many seconds to sleep; `usual()`: seconds until the holder's time is up, or a look is due."""
         return usual()
 
     @abstractmethod
@@ -165,7 +166,7 @@ class Place(ABC):
 
 
 def usual_pause(tally: Tally, random: float, kept: float) -> float:
-    """Return 0.5 to 1.5 s, or longer for who is far behind."""
+    """Return 0.5 to 1.5 s, longer for a waiter far behind, but less than the time for which nodes keep the place."""
     ahead = min((refusal.ahead for refusal in told(tally) if refusal.ahead >= 0), default=0)
     return min((0.5 + random) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
 
@@ -221,15 +222,15 @@ class Ticket(Place):
 
     @property
     def unsettled(self) -> bool:
-        # Nodes where it is the head granted, and did not tell what they drew. Others may have drawn more. So they
-        # would go on to name different heads, for as long as these places are kept.
+        # Nodes where the waiter is the head granted, and did not tell which ticket they drew. Others may have drawn
+        # higher ones. So nodes would go on to name different heads, for as long as they keep these places.
         return self._ticket == _DRAW
 
     def enough(self, tally: Tally) -> bool:
         # With an even number of nodes fewer refusals than a quorum rule a grant out.
         if not self._waits:
             return _is_held(tally)
-        # A node that is not heard may have granted, and that would have to be undone. Nobody is in a hurry here.
+        # A node that is not heard may have granted, which would need a rollback. A queued waiter can afford to wait.
         return _is_heard(tally) if self._ticket else _is_drawn(tally)
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
@@ -267,10 +268,10 @@ class Ticket(Place):
 
 
 class Nowhere(Place):
-    """No place: nothing is left on the nodes."""
+    """No place: the waiter leaves nothing on the nodes."""
 
     def __init__(self, backoff: Callable[[int, float], float], waiting: Waiting) -> None:
-        """Wait without a place; `backoff(tries, random)` says for how many seconds to sleep after so many tries."""
+        """Wait without a place; `backoff(tries, random)` returns the seconds to sleep after that many tries."""
         super().__init__(waiting)
         self._backoff = backoff
 
@@ -284,7 +285,7 @@ class Nowhere(Place):
         return False
 
     def leave(self) -> None:
-        """There is none."""
+        """Do nothing: there is no place."""
 
     def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
         return self._backoff(tries, random)

@@ -1,8 +1,7 @@
-"""The rate limiter: never more than so many successes in any window. Why that is exact is told in `windows`.
+"""The rate limiter: never more than `rate` successes in any window. `windows` explains why that is exact.
 
-It is a semaphore whose permits are never given back: what asks for slots, undoes and waits is the same, see
-`slot_claims`.
-What is left to do here is to tidy up behind a success, and to tell when the next one can be.
+It is a semaphore whose permits are never given back: it asks for slots, rolls back and waits in the same way, see
+`slot_claims`. This module tidies up behind a success, and tells when the next one is possible.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ __all__ = ["RATE", "acquire", "retry_after"]
 RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
 
 _MORE = 64
-"""So many permits more than are wanted are asked for: those that run out first may be others on other nodes."""
+"""How many permits to look at besides those wanted: different ones may run out first on different nodes."""
 
 
 def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Window, now: float) -> Steps[bool]:
     """Take permits that count now; return whether there was room.
 
-    Interrupted before it has succeeded it leaves nothing behind; after that they count, whoever hears of it.
+    An acquire interrupted before its success leaves nothing behind. After its success the permits count, even if the
+    caller never learns of it.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
@@ -44,41 +44,42 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
         return False
     queued = claim.has_queued
     if queued or (state.tally is not None and state.mismatched(state.tally.all_votes)):
-        # A node that granted other slots, or none, shall hold nobody up: neither by them nor by our place in line.
+        # A node that granted other slots, or none, must hold nobody up: neither by these slots nor by our place in
+        # line.
         rest = Command(request.kind.release, request.keys.all, (state.claim, state.count, state.rest))
-        # The time of slots runs out. But a node that hangs, or is owed a rollback that gives the place back, would keep
-        # that for one who was served: so this is owed to it for as long as that.
+        # Slots run out by themselves. But a node that hangs, or has a pending rollback that restores the place, would
+        # keep the place of a waiter that has been served. So this release stays pending for as long as the place lasts.
         owed_to = state.touched if queued else 0
         yield from tell(Tell(rest, request.owner, owed_to, state.kept_until))
     return True
 
 
 def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
-    """Return in how many seconds there is room for so many, unless others come; 0.0: there is now.
+    """Return in how many seconds there is room for `wanted` permits, unless others come; 0.0 if there is room now.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    # What a node has forgotten looks like room, but it grants nothing there.
+    # On a node that forgot, taken slots look free, but it grants nothing.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
-    # Whoever waits is served first.
+    # Those that wait are served first.
     awaited = max(look.awaited for look in looks)
     rounds, last = divmod(awaited + wanted - 1, pool.limit.permits)
     left = _free_in(looks, pool.limit.permits, tally.quorum, last + 1)
     longest, _ = window.terms()
-    # Permits of which nothing was told may last as long as any. Those of others may last for longer than ours would.
+    # Permits that no node told of may last as long as any. Those of others may last longer than ours would.
     left = (left if math.isfinite(left) else longest) + rounds * longest
-    # They may look that much later than they could be served, if others have left the line.
+    # If others have left the line, a waiter may look later than it could be served, by up to this pause.
     return window.retry_after(left) + (window.longest_pause(1.0, awaited / pool.limit.permits) if awaited else 0.0)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:
-    """Return in how many seconds so many slots are free, the same ones on each node of a quorum.
+    """Return in how many seconds `wanted` slots are free, the same ones on each node of a quorum.
 
-    A node gives all that is wanted or nothing. So it takes one quorum for all of them, here the nodes that have room
-    first; it is not enough if each slot is free on some quorum.
+    A node grants all slots that an ask wants, or none. So all of them must be free on one quorum, here the nodes that
+    have room first; it is not enough if each slot is free on some quorum.
     """
     nodes = []
     for look in looks:

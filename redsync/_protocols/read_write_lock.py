@@ -1,11 +1,11 @@
-"""The read-write lock: many readers or one writer. Two kinds of claim that share the keys of one lock.
+"""The read-write lock: many readers or one writer. Two kinds of claim share the keys of one lock.
 
 Readers and writers both need a quorum of nodes, and two quorums share a node, on which they meet. Each claim has an
-expiry of its own, so that one who died is not kept alive by another who renews. An owner that writes may also read, and
-go on reading when it has given the write lock back; one that reads must not ask to write.
+expiry of its own, so that renewals by one owner do not keep the claim of a dead one alive. An owner that writes may
+also read, and go on reading after it gives the write lock back; an owner that only reads must not ask to write.
 
-Who waits is served by arrival (see `places`). A writer that waits keeps new readers out, and readers that wait longer
-than any writer are served together.
+Waiters are served by arrival (see `places`). A waiting writer keeps new readers out, and readers that have waited
+longer than any writer are served together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
 
     Raises:
         UpgradeError: The owner reads, and does not write.
-        LeaseLostError: The owner had either lock, and lost it.
+        LeaseLostError: The owner held the read lock or the write lock, and lost it.
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
@@ -55,7 +55,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
 
 
 _AT_ONCE = 500
-"""Claims that one script tells of or takes away."""
+"""How many claims one script call lists or takes away at most."""
 
 
 def _read_claims(reply: Any) -> list[bytes] | Refusal:
@@ -69,7 +69,7 @@ def _read_claims(reply: Any) -> list[bytes] | Refusal:
 
 
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Return whether a quorum of nodes has anybody who reads, or who writes.
+    """Return whether a quorum of nodes has a reader, or a writer, as `kind` says.
 
     Raises:
         QuorumError: Too few nodes answered to tell.
@@ -78,7 +78,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
             return Verdict.WON
-        # As long as it matters who failed, everybody is heard: it may keep a claim as well.
+        # A node that failed may keep a claim as well: as long as that matters, hear every node.
         unheard = tally.choices.count(None)
         possible = tally.granted + tally.failed + unheard >= tally.quorum
         return Verdict.PENDING if unheard and possible else Verdict.LOST
@@ -94,7 +94,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     )
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    # Who is there on a minority may be there on the silent nodes too: then nobody else can have it.
+    # An owner that has a minority may have the silent nodes too: then nobody else can get the lock.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return tally.won or (tally.granted > 0 and tally.granted + silent >= tally.quorum)
 
@@ -102,7 +102,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
     """Take the lock away from the writer, or from all readers, that hold it now; return whether a node had one.
 
-    The nodes are told which claims were seen: a command that comes late takes nothing away from later holders.
+    The commands name the claims that were seen: a command that comes late takes nothing away from later holders.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have freed it.
@@ -123,7 +123,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
             if freed.granted < freed.quorum:
                 raise no_quorum(name, freed)
             held = held or any(forced.had for forced in freed.grants)
-        # Nodes tell of so many at a time.
+        # A node lists at most that many at a time: if none did, these were all.
         if max(map(len, seen), default=0) < _AT_ONCE:
             return held
 

@@ -1,18 +1,18 @@
-"""Renewal: many claims lengthened by one command, each of them settled by what a quorum says of it.
+"""Renewal: one command lengthens many claims, and the answers of a quorum settle each of them.
 
 * A renewal counts only if a quorum of nodes said *existing* before the old deadline. Nodes that had forgotten the claim
   are healed by the same command but count from the next renewal on. So a held lock survives a rolling restart of every
   node, and one that has lapsed is never won back.
-* `n - quorum + 1` definite "not yours" mean lost, at once: no quorum of *existing* is possible any more. Silence is not
-  definite: the hold goes on until `valid_until`, and renewals are retried quickly.
+* `n - quorum + 1` definite answers "not yours" mean lost, at once: no quorum of *existing* is possible any more.
+  Silence is not definite: the hold goes on until `valid_until`, and the watchdog retries quickly.
 * The next renewal is due a third of the lease after the last was *sent*.
-* A hold that lives on a bare majority is one failure away from being lost. It is *filled up* as soon as that is known:
-  renewed at once, on all nodes, and again with growing pauses until more nodes keep it. One that has a lease of its own
-  is filled up for what is left of it.
+* A hold that lives on a bare majority is one failure away from being lost. The watchdog *fills it up* as soon as that
+  is known: it renews the hold at once, on all nodes, and again with growing pauses until more nodes keep it. A hold
+  with a lease of its own is filled up for the rest of that lease.
 
-The commands of many holds of one kind travel as one script call. The call is made at the instant of sending and takes
-in only what is live at that instant; a release ends `live` before it is sent. As all commands go out in one order, a
-renewal can not revive what was released.
+The commands of many holds of one kind travel as one script call. The call is composed at the instant of sending, from
+the holds that are live at that instant; a release ends `live` before it is sent. As all commands go out in one order, a
+renewal can't revive a released hold.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEALED, _OURS = 1, 2
 
 
 class _Renewal:
-    """One command that renews several holds of one kind, and the count of what the nodes say of each of them."""
+    """One command that renews several holds of one kind, and the count of the nodes' answers for each of them."""
 
     def __init__(self, session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]) -> None:
         self._candidates = holds
@@ -61,12 +61,12 @@ class _Renewal:
         call = type(holds[0]).renewal_of(holds, [milliseconds(self._lease_of(state)) for state in holds])
         self._limits = call.limits
         guard = (1,) if self._guarded else ()
-        # Last: what was interrupted half-way has renewed nothing.
+        # Last: an interruption half-way leaves a command that has renewed nothing.
         self.holds = holds
         return Command(holds[0].kind.renew, call.keys, (*call.args, *guard))
 
     def judge(self, reply: Any) -> tuple[int, ...]:
-        """Return the codes that a node replies, one for each hold, when they are counted."""
+        """Count the codes that a node replies, one for each hold, and return them."""
         codes = self._hear(reply) if self._limits else reply
         if (
             codes.__class__ is not list
@@ -84,7 +84,7 @@ class _Renewal:
         return tuple(codes)
 
     def _hear(self, reply: Any) -> Any:
-        """Learn the newer limits that a node tells behind the codes, if it knows any; return the codes."""
+        """Learn the newer limits that a node tells after the codes, if it knows any; return the codes."""
         codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
         newer = [text and Limit.read(text) for text in told]
         for known, limit in list(zip(self._limits if told else (), newer, strict=True)):
@@ -102,7 +102,7 @@ class _Renewal:
         return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
 
     def missing(self, i: int, tally: Tally) -> int:
-        """Return how many nodes are known not to keep the hold of that index."""
+        """Return how many nodes are known not to keep hold `i`."""
         return sum(
             choice is Choice.FAILED or (choice is Choice.GRANTED and codes[i] not in (_HEALED, _OURS))
             for choice, codes in zip(tally.choices, tally.answers, strict=True)
@@ -112,9 +112,9 @@ class _Renewal:
 def renew(
     session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float] = lambda state: state.lease
 ) -> Steps[tuple[list[HoldState], Tally]]:
-    """Renew holds of one kind with one command, and settle each of them: renewed, to be retried, or lost.
+    """Renew holds of one kind with one command; return those that a quorum confirmed, and the tally.
 
-    Returns the holds that a quorum confirmed, and the tally.
+    Each of the others is either lost now, or due for a retry.
     """
     renewal = _Renewal(session, holds, lease_of)
     tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide)
@@ -131,9 +131,9 @@ def renew(
 
 
 def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
-    """Bring holds of one kind to the nodes that lack them; whether that worked, each of them knows then.
+    """Write holds of one kind to the nodes that lack them; each hold records whether that worked.
 
-    Nobody waits for it, so all nodes are waited for.
+    Nobody waits for the result, so the round can wait for all nodes.
     """
 
     def lease_of(state: HoldState) -> float:
@@ -148,14 +148,14 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[N
     renewal = _Renewal(session, holds, lease_of)
     tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide_last)
     for i, state in enumerate(renewal.holds):
-        # What was not to be renewed is not lengthened either, not even by the time that the command took.
+        # A hold with a lease of its own is not lengthened, not even by the time that the command took.
         if (yield from _settle(session, renewal, i, tally)) and state.renewed:
             state.lengthen(session.timing.valid_until(tally.sent_at, state.lease))
             state.renew_at = renew_at(tally.sent_at, state.lease)
 
 
 def is_bare(session: Session, missing: int) -> bool:
-    """Whether a hold that so many nodes do not keep can not spare another one, although there are more."""
+    """Whether a hold that `missing` nodes lack can't spare another one, although there are more nodes than a quorum."""
     return session.nodes - missing <= session.quorum < session.nodes
 
 
@@ -168,7 +168,7 @@ def _ask(
 ) -> Steps[Tally]:
     timeout = min(session.timing.round_timeout(lease_of(state)) for state in holds)
     for state in holds:
-        # Noted before it is sent: a release that overtakes the answer is owed to all nodes that may be healed by it.
+        # Noted before it is sent: a release that overtakes the answer must reach all nodes that the renewal may heal.
         state.note_sent(session.all_nodes, state.valid_until + timeout + lease_of(state))
     owner = holds[0].owner
     shared = None if len(holds) > 1 else owner
@@ -176,7 +176,7 @@ def _ask(
 
 
 def _settle(session: Session, renewal: _Renewal, i: int, tally: Tally) -> Steps[bool]:
-    """Lose a hold that can't be believed any more, and return whether a quorum confirmed it."""
+    """Return whether a quorum confirmed a hold; lose it if it can't be believed any more."""
     state = renewal.holds[i]
     if not state.live or state.lost is not None:
         return False
@@ -187,7 +187,7 @@ def _settle(session: Session, renewal: _Renewal, i: int, tally: Tally) -> Steps[
         if renewal.against[i] > session.nodes - session.quorum:
             yield from lose(state, f"{renewal.against[i]} of {session.nodes} nodes no longer keep the claim")
         return False
-    # What the acquire's round said is older than this.
+    # These answers are newer than those of the acquire's round.
     state.tally = None
     if not is_bare(session, renewal.missing(i, tally)):
         state.fill_at, state.fill_pause = math.inf, 0.0

@@ -14,24 +14,24 @@ __all__ = ["has_answers", "most_refusals", "no_quorum", "time_left", "told", "ty
 
 
 def has_answers(tally: Tally) -> Verdict:
-    """Look for a quorum that answers, whatever it says: a question about what nodes know is won by that."""
+    """Look for a quorum that answers, whatever it says: that decides a question about what nodes know."""
     if tally.granted + tally.refused >= tally.quorum:
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
 
 def most_refusals(tally: Tally) -> int:
-    """Return how many nodes refused for the same holder, whoever has most of them."""
+    """Return how many nodes refused for the same holder, of the holder that has most nodes."""
     return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
 
 
 def told(tally: Tally) -> list[Any]:
-    """Return the refusals of the nodes that do not keep a value of another type."""
+    """Return the refusals, without those of nodes that keep a value of another type."""
     return [refusal for refusal in tally.refusals if refusal is not FOREIGN]
 
 
 def time_left(tally: Tally) -> float:
-    """Return for how many seconds a quorum of nodes keeps what is in the way; infinity if it is not known."""
+    """Return in how many seconds a quorum may be free of the claims in the way; infinity if that is not known."""
     remaining = sorted(refusal.left_ms if refusal.left_ms >= 0 else math.inf for refusal in tally.refusals)
     return remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
 
@@ -47,13 +47,13 @@ def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeE
 
 
 def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:
-    """Return the error for a round that told nothing: nodes failed, were too slow, or contradict each other.
+    """Return the error for a round that decided nothing: nodes failed, were too slow, or contradict each other.
 
     Args:
-        name: What was asked about.
+        name: The name of the lock or other synchronizer.
         tally: The round.
-        label: What it is.
-        at: The instant at which it was over, if that took another round.
+        label: What kind it is.
+        at: The instant at which the attempt ended, if that took another round.
     """
     if tally.won:
         took = (tally.at if at is None else at) - tally.sent_at

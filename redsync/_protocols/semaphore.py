@@ -1,4 +1,4 @@
-"""The semaphore: what is not as with every claim, its limit. How slots are claimed is in `slot_claims`.
+"""The semaphore: its limit, in which it differs from other claims. `slot_claims` explains how slots are claimed.
 
 At any instant at most P permits are believed: a permit believes that it has a slot only while a quorum of nodes keeps
 it there, and all slots are below P. While a limit changes that is the larger of the two: a grant under the old limit
@@ -8,13 +8,13 @@ nothing is granted that would make more permits than the new limit, see `shrinki
 A limit is (version, permits). Programs bring along version 0, and must agree on it; `resize` makes a higher one, which
 replaces all lower ones wherever they meet, see `_core.limits`.
 
-*What nodes forget.* Whatever writes a permit down writes the limit down in the same step: grants and renewals alike. So
-a limit is forgotten only together with the permits that were granted under it or under an older one and renewed since,
-and the guard keeps a node that forgot out of grants until it has both again, or until these permits are believed no
-more. Hence nothing is granted under a limit that is older than that of any believed permit. A holder that has not heard
-of the latest resize learns of it from its next renewal, as nodes tell a newer limit, and carries it from then on. While
-nobody has a permit, a limit is kept by the nodes alone, and by clients: each ask and each look repairs nodes that lack
-what the client has heard of.
+*What nodes forget.* Each script that writes a permit down, by a grant or a renewal, writes the limit down in the same
+step. So a node forgets a limit only together with the permits that were granted under it, or under an older one and
+renewed since. The guard keeps a node that forgot out of grants until it has both again, or until these permits are no
+longer believed. Hence nothing is granted under a limit that is older than that of any believed permit. Nodes answer a
+renewal with a newer limit: so a holder that missed the latest resize learns of it from its next renewal, and carries it
+from then on. While nobody has a permit, only nodes and clients keep a limit: each ask and each look writes the limit
+that the client knows to nodes that lack it.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ INSPECT = Script.load("semaphore_inspect")
 RESIZE = Script.load("semaphore_resize")
 
 _PAGE = 1000
-"""So many slots at a time are looked at for who has them: no node and no client shall be busy with it for long."""
+"""How many slots a page of holders covers: no node and no client must be busy with one page for long."""
 
 _PATIENCE = 4
-"""By how much a round that asks for a page waits longer for nodes than others: looking through many takes a while."""
+"""How many times longer a round for a page waits for nodes: it takes them a while to look through many permits."""
 
 
 class Pool(NamedTuple):
@@ -76,7 +76,7 @@ class Pool(NamedTuple):
     Attributes:
         name: Its name, for messages.
         keys: Its keys.
-        limit: What is known of its limit.
+        limit: What the client knows of its limit.
     """
 
     name: str | bytes
@@ -98,20 +98,21 @@ def acquire(session: Session, request: AcquireRequest, limit: Limit, now: float)
 def claim_slots(
     session: Session, request: AcquireRequest, claim: SlotClaim, limit: Limit, now: float
 ) -> Steps[HoldState | None]:
-    """Acquire slots, as `acquire` does; nodes that have another limit of the same version get the one that holds."""
+    """Acquire slots, as `acquire` does, and overwrite other limits of the same version on nodes that have them."""
     state = yield from acquire_new(session, request, claim, now, now)
     if claim.contested and state is not None:
-        # A quorum has our limit, so nodes that got another one of that version, when they had forgotten, are wrong.
+        # A quorum has our limit. So nodes with another limit of that version, which they got after they forgot, are
+        # wrong.
         args = (limit.version, limit.permits, 1, *limit.window)
         yield from tell(Tell(Command(RESIZE, request.keys.all, args), request.owner))
     return state
 
 
 def release_latest(session: Session, pool: Pool, count: int, now: float) -> Steps[None]:
-    """Give back so many of this client's permits, the latest first; those that a `with` will give back last.
+    """Give back `count` of this client's permits: the latest first, and those that a `with` will give back last of all.
 
     Raises:
-        OverReleaseError: It has not so many; nothing was given back.
+        OverReleaseError: The client does not have that many; nothing was given back.
         LeaseLostError: Some were lost before; the others are given back all the same.
     """
     chosen = []
@@ -129,7 +130,7 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
     while chosen:
         state, share = chosen.pop(0)
         try:
-            # Another thread may have been quicker, while we waited for the nodes.
+            # Another thread may have released it while we waited for the nodes.
             if state.count >= share:
                 yield from release(session, state, now, share)
         except LeaseLostError as error:
@@ -150,10 +151,10 @@ class Look:
         version: The limit's version; -1 if it knows none.
         permits: The limit.
         taken: Which slots are taken.
-        holders: Each permit with its slots, for how many seconds the node keeps it, and who is behind it.
-        per_us: Of a rate limiter its window, in microseconds; else 0.
-        awaited: How many slots those want who wait.
-        now_ms: The node's clock.
+        holders: Each permit with its slots, the seconds for which the node keeps it, and the record of its client.
+        per_us: A rate limiter's window in microseconds; 0 for a semaphore.
+        awaited: How many slots the waiters want.
+        now_ms: The node's clock, ms.
     """
 
     version: int
@@ -169,7 +170,7 @@ class Look:
         """Return what a reply of `semaphore_inspect` says.
 
         Raises:
-            TypeError, ValueError: It is none.
+            TypeError, ValueError: The script replies nothing like that.
         """
         version, permits, bits, holders, *numbers = reply
         if version != -1:
@@ -190,7 +191,7 @@ class Look:
         return limit
 
     def contradicts(self, limit: Limit) -> bool:
-        """Whether it knows a limit of another kind, or another rate."""
+        """Whether the node knows a limit of another kind, or another rate."""
         other = self.per_us != limit.per_us or (limit.per_us > 0 and self.permits != limit.permits)
         return other and self.version >= 0
 
@@ -215,8 +216,8 @@ class Holding:
     Attributes:
         id: The permit's id.
         slots: Its slots.
-        remaining: For how many seconds a quorum keeps it unless it is renewed.
-        client: Who is behind it, None if unknown.
+        remaining: Seconds for which a quorum keeps it unless it is renewed.
+        client: The record of its client, None if unknown.
     """
 
     id: str
@@ -230,19 +231,20 @@ def survey(
 ) -> Steps[tuple[list[Look], Tally]]:
     """Ask all nodes, and return what a quorum of them or more know, and the first round.
 
-    Who has permits is asked for a page at a time if that may be many, so what is told of each is of another instant.
+    If there may be many holders, the client asks page by page, so each page is of another instant.
 
     Args:
         session: The client's session.
         pool: The semaphore.
-        owner: Who asks.
-        holders: Of how many permits to tell who has them; -1 for all.
-        guard: For how many seconds a node must have remembered everything to be heard.
+        owner: The asking owner.
+        holders: How many permits to list with their holders; -1 for all.
+        guard: Seconds for which a node must have remembered everything to be heard.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
-        ConfigurationError: It is another rate limiter, or a semaphore, or no semaphore.
+        ConfigurationError: On the nodes it has another rate, or it is a semaphore instead of a rate limiter, or a rate
+            limiter instead of a semaphore.
     """
     paged = not 0 <= holders <= _PAGE
     looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
@@ -260,7 +262,7 @@ def survey(
 def _look(
     session: Session, pool: Pool, owner: Owner, *, holders: int, guard: float, start: int
 ) -> Steps[tuple[dict[int, Look], Tally]]:
-    """Ask all nodes, and return what each of them knows, by their indices; `start`: the first slot of the page."""
+    """Ask all nodes, and return what each knows, by index, and the round; `start`: the first slot of the page."""
 
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
@@ -281,12 +283,12 @@ def _look(
 
 
 def _clock(looks: Sequence[Look]) -> int:
-    """Return what the nodes' clocks show, in ms: as many are ahead of it as behind, so one alone can't mislead."""
+    """Return the median of the nodes' clocks, in ms, which one wrong clock can't shift far."""
     return sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
 
 
 def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Look], Tally, int]]:
-    """Look, and return the number of permits as well; nodes that lack a limit which a resize has made get it."""
+    """Return the looks, the round and the number of permits; write a limit made by a resize to nodes that lack it."""
     looks, tally = yield from survey(session, pool, owner)
     newest = _newest(looks, pool.limit)
     if newest.version > 0 and any(look.version < newest.version for look in looks):
@@ -296,7 +298,7 @@ def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Loo
 
 
 def _newest(looks: Sequence[Look], limit: Limit) -> Limit:
-    """Learn the newest limit that nodes know, and return the one that holds."""
+    """Learn the newest limit that nodes know, and return the current one."""
     by_version: dict[int, Counter[int]] = defaultdict(Counter)
     now_ms = _clock(looks)
     for look in looks:
@@ -314,7 +316,7 @@ def _newest(looks: Sequence[Look], limit: Limit) -> Limit:
 
 
 def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
-    """Return how many permits there are; what this client believes if no node knows.
+    """Return how many permits there are; this client's own limit if no node knows one.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -325,7 +327,7 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
 
 
 def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
-    """Return how many permits nobody has: what is taken on so many nodes that no quorum can grant it is not free.
+    """Return how many permits are free: a slot is not, if it is taken on so many nodes that no quorum can grant it.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -338,7 +340,7 @@ def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
 
 
 def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
-    """Return the permits that a quorum of nodes knows, longest-living last.
+    """Return the permits that a quorum of nodes knows, those that last longest at the end.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -363,7 +365,7 @@ def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding,
 
 
 def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[None]:
-    """Change the limit on a quorum of nodes; of several at the same time one wins everywhere.
+    """Change the limit on a quorum of nodes; if several clients resize at the same time, one of them wins everywhere.
 
     Raises:
         QuorumError: Too few nodes answered. If any did, the new limit may come into force nevertheless.
@@ -390,7 +392,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
 
 
 def _read_limit(reply: Any) -> Limit | None:
-    """Return the limit that a resize says the node knows now, if it knows any."""
+    """Return the limit that a node knows after a resize, None if it knows none."""
     version, permits = reply
     if version.__class__ is not int or permits.__class__ is not int:
         raise ValueError("a resize is answered by the limit that the node knows")

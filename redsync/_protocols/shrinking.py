@@ -1,15 +1,15 @@
 """Shrinking: after a limit was lowered, how a new permit leaves room for those whose slots lie beyond the new limit.
 
-What is promised: *the permits believed at an instant are no more than the limit of the newest version under which any
-of them was granted.* So a shrink takes nothing away, and yet nobody gets a permit that would make them too many.
+The promise: *at any instant no more permits are believed than the limit of the newest version under which any of them
+was granted.* So a shrink takes no permit away, and yet nobody gets a permit beyond that limit.
 
 Slots below the limit P are no danger, for each of them has one permit at most. A permit with a slot from P on, granted
 under an older version, counts besides. It is not enough that each node counts what it knows: three permits may live on
 nodes A and B, B and C, C and A. Each node knows two of them and sees room for a third of three.
 
-So the node that grants also tells what is taken there. Let U be all slots that the granting nodes tell, but for those
-of the asker. For each slot in U from P on, one slot below P is *reserved*: the highest that is free in U. A permit wins
-no reserved slot. If all that is free is reserved, there is no room.
+So a node that grants also tells which slots are taken there. Let U be all slots that the granting nodes tell, except
+those of the asker. For each slot in U from P on, one slot below P is *reserved*: the highest that is free in U. A
+permit wins no reserved slot. If all free slots are reserved, there is no room.
 
 Proof. Let X be believed when Y is granted. A node of Y's quorum told X's slot: else the same quorum could have granted
 that very slot to Y, and then two would believe in one slot. So U holds the slots of all permits believed then. Call
@@ -23,7 +23,7 @@ lies in D(O). D(O) has as many slots below P as O has slots, or is all of them. 
 these; in the second N is empty, and v is not the newest version. So N and O together have no more than P. Memory that
 is lost changes nothing: a node that forgot takes part in no grant until what it forgot is no longer believed.
 
-As nothing is granted from P on any more, a round in which no node told such a slot is the last that had to ask.
+As no slot from P on is granted any more, no round needs to ask again once no node of a round has told such a slot.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MOST_BYTES = -(-MAX_PERMITS // 8)
 
 
 class Taken:
-    """What nodes tell that others have taken: one bit for each slot, in the order in which nodes keep them."""
+    """The slots that others have taken, as nodes tell: one bit for each slot, in the order in which nodes keep them."""
 
     def __init__(self, told: Iterable[tuple[bytes, Iterable[int]]], own: Container[int] = ()) -> None:
         """Join what nodes told.
 
         Args:
-            told: Each node's bit map, and the slots that it has given to the asker.
-            own: Slots in which nobody else can believe, as a quorum has given them to the asker.
+            told: Each node's bit map, and the slots that it has granted to the asker.
+            own: Slots in which nobody else can believe, because a quorum has granted them to the asker.
         """
         told = list(told)
         self._width = 8 * max((len(bits) for bits, _ in told), default=0)

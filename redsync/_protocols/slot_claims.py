@@ -1,19 +1,19 @@
-"""Slots as they are claimed: which ones a permit asks for, and what a round has won. Shared by all that is counted.
+"""Claims of slots: which slots a permit asks for, and which a round has won. Semaphores and rate limiters share this.
 
-A semaphore of P permits is P *slots*, each of them owned by one permit at a time as a lock is: a permit has a slot if a
+A semaphore of P permits is P *slots*. As with a lock, each slot has one owner at a time: a permit has a slot if a
 quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are no more than P.
 
-* *The first try* names a slot to start from, by chance; each node grants the first free ones from there on, cyclically.
+* *The first try* names a random slot to start from; each node grants the first free ones from there on, cyclically.
   Nodes on which the same slots are taken choose the same ones, so that one round is enough; that is the usual case.
-* *If nodes chose differently*, the permit picks those slots that most nodes have granted or may still have free, and
-  asks for exactly them, at once. A node exchanges what it granted before. (See `slot_search`.)
+* *If nodes chose differently*, the permit picks the slots that most nodes have granted or may still have free, and asks
+  for exactly these, at once. A node replaces the slots that it granted before. (See `slot_search`.)
 * *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `slot_lines`). A node
-  grants only what is left when everybody before it has got what it wants. So a permit of many slots is not overtaken by
-  those of few, and one that fits is not held up.
+  grants only slots that remain when every permit before it has got what it wants. So permits of few slots do not
+  overtake one of many, and a permit that fits is not held up.
 
-How many slots there are is kept by the nodes, with a version. A grant is for one version, so a quorum of grants is won
-under the one limit that a quorum of nodes has; nodes that know an older one learn it from the question itself. What a
-lowered limit asks for besides is in `shrinking`, which limits are believed in `_core.limits`.
+The nodes keep the number of slots, with a version. A grant is for one version, so a quorum of grants is won under the
+one limit that a quorum of nodes has; nodes that know an older one learn it from the ask itself. `shrinking` explains
+what else a lowered limit requires, and `_core.limits` which limits are believed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class SlotClaim(Claim):
     """Slots, as one permit claims them: all that it wants, or none.
 
     Attributes:
-        contested: Whether the limit of some node was another one of the same version, when the last round was over.
+        contested: Whether in the last round some node had another limit of the same version, or of another kind.
     """
 
     _hold_class = PermitState
     _line: SlotLine
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit) -> None:
-        """Begin to claim; `limit`: what is known of the semaphore's limit, to be kept up to date."""
+        """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
         self._limit = limit
         self._search = SlotSearch(request.holds, limit, session.random)
@@ -59,7 +59,7 @@ class SlotClaim(Claim):
 
     @property
     def _handed_over(self) -> bool:
-        return False  # What gets free is not handed over.
+        return False  # Nodes do not hand slots over.
 
     def _new_place(self, waiting: Waiting) -> Place:
         self._line = self._new_line(waiting)
@@ -80,7 +80,7 @@ class SlotClaim(Claim):
         return partial(read_of_slots, wanted=self._request.holds, permits=search.permits, tells=search.tells)
 
     def decide(self, tally: Tally) -> Verdict:
-        """Return WON if a quorum of nodes has granted each of as many slots as are wanted."""
+        """Return WON if the permit has its number of slots, each granted by a quorum of nodes."""
         wanted, search = self._request.holds, self._search
         votes = search.votes(tally)
         best = sorted(votes.values(), reverse=True)[:wanted]
@@ -91,10 +91,11 @@ class SlotClaim(Claim):
         unheard = len(tally.nodes) - heard - tally.failed
         if tally.without_quorum or not unheard:
             return Verdict.LOST
-        # With a place in line it waits for every node: one that is not heard may have granted, and needs a rollback.
+        # With a place in line the round hears every node: one that it does not hear may have granted, which would need
+        # a rollback.
         if self._line.has_ticket or least + unheard >= tally.quorum or heard < tally.quorum:
             return Verdict.PENDING
-        # The nodes heard so far can't win these slots, but perhaps others; if not, the rest is needed.
+        # The nodes heard so far can't win these slots, but perhaps others; if not, hear the rest.
         hopeless = heard - _full(tally) + unheard < tally.quorum
         return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
 
@@ -108,10 +109,10 @@ class SlotClaim(Claim):
         self._search.widen()
 
     def is_split(self, tally: Tally) -> bool:
-        """Whether there may be room on a quorum of nodes: then waiting to be woken would most likely be vain.
+        """Whether there may be room on a quorum of nodes: then most likely no wake-up would come.
 
-        The same if all that was granted is reserved: no node knows of enough to refuse. That ends when what lives on
-        bare majorities has been filled up.
+        The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
+        ends when holds on bare majorities have been filled up.
         """
         return _full(tally) + tally.choices.count(None) < tally.quorum
 
@@ -130,9 +131,9 @@ class SlotClaim(Claim):
     # Being refused.
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
-        """Learn the limit; return the error to raise if it can't be had at all.
+        """Learn the limit; return the error to raise if the claim can't succeed at all.
 
-        That is so if the nodes have another limit than the programs, if there are fewer permits than are wanted, or
+        It can't if the nodes have another limit than the programs, if there are fewer permits than the claim wants, or
         if the key is in use for something else.
         """
         others, limit, request = self._hear(tally), self._limit, self._request
@@ -144,12 +145,12 @@ class SlotClaim(Claim):
         return type_error(request.name, tally, limit.noun)
 
     def _hear(self, tally: Tally) -> list[Limit]:
-        """Learn the newest limit that was told; return those of our version, or of another kind, that contradict it."""
+        """Learn the newest limit that nodes told; return those of our version or of another kind that contradict it."""
         limit, before = self._limit, self._limit.version
         differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
         others = [refusal.limit for refusal in differs if refusal.limit is not None]
         alike = [other for other in others if other.per_us == limit.per_us]
-        # A node that tells none, or an older one, refuses ours as void.
+        # A node that tells no limit, or an older one, refuses ours as void.
         void = len(differs) - len(others) + sum(other.version < before for other in alike)
         if void > len(tally.nodes) - tally.quorum and before == self._search.version:
             limit.forget()
@@ -166,10 +167,10 @@ class WindowClaim(SlotClaim):
     """Slots of a rate limiter: nobody holds, renews or gives them back; they run out by themselves.
 
     Attributes:
-        has_queued: Whether nodes may have a place of it.
+        has_queued: Whether nodes may keep a place for this claim.
     """
 
-    spread = 0.0  # Those who wait for a window are told different times.
+    spread = 0.0  # Nodes tell each waiter for a window another time.
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
@@ -190,11 +191,11 @@ class WindowClaim(SlotClaim):
         return super().ask(claim, place)
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when it counts that a round was won."""
+        """Return until when a win of that round counts as a success."""
         return tally.sent_at + self._useful
 
     def insist(self, tally: Tally) -> bool:
-        """The nodes have the slots already: all that is asked for is more time."""
+        """Ask for the same slots once more: the nodes have granted them, and need to keep them longer."""
         self._window.note(tally.at - tally.sent_at, late=True)
         return self._search.insist(tally)
 
@@ -203,7 +204,7 @@ class WindowClaim(SlotClaim):
         self._window.note(tally.at - tally.sent_at, late=False)
 
     def take_up(self, state: HoldState) -> None:
-        """It is nobody's."""
+        """Do nothing: nobody holds permits of a rate limiter."""
 
 
 def _full(tally: Tally) -> int:

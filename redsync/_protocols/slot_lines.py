@@ -1,7 +1,7 @@
 """Lines: how an acquire that was refused slots waits for room, by ticket; see `places`.
 
-Nodes keep with each place how many slots it waits for. A grant takes the place away. So a rollback gives it back to an
-acquire that goes on waiting.
+Nodes keep with each place how many slots it waits for. A grant takes the place away. So a rollback restores the place
+of an acquire that goes on waiting.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["SlotLine", "WindowLine"]
 
 
 class SlotLine(Place):
-    """A place in the line for the permits of a semaphore, by a ticket of its own choice.
+    """A place in the line for the permits of a semaphore, by a ticket that the waiter chooses.
 
     Attributes:
-        has_ticket: Whether it has chosen one.
+        has_ticket: Whether it has chosen a ticket.
     """
 
     def __init__(self, waiting: Waiting) -> None:
@@ -35,12 +35,12 @@ class SlotLine(Place):
 
     @property
     def words(self) -> tuple[Arg, ...]:
-        """The place, as nodes are told it."""
+        """The place, as arguments of a script."""
         keeps = self._waits and not self._suspended
         return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
     def given_back(self, wanted: int) -> tuple[Arg, ...]:
-        """Return the arguments by which a rollback restores the place that grants took away; empty if there is none."""
+        """Return the arguments by which a rollback restores a place that grants took away; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
 
     def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
@@ -71,7 +71,7 @@ class SlotLine(Place):
 
 
 class WindowLine(SlotLine):
-    """A place in the line for the permits of a rate limiter, which only run out: each waiter is told when."""
+    """A place in the line for the permits of a rate limiter; these only run out, and nodes tell each waiter when."""
 
     def __init__(self, waiting: Waiting, window: Window, limit: Limit) -> None:
         super().__init__(waiting)

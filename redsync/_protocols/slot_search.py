@@ -1,9 +1,9 @@
 """Which slots a permit asks for next, and which a round has won for it; see `slot_claims`.
 
-* *The first round of a try* names a slot to start from, by chance; each node grants the first free ones from there on.
-* *If nodes chose differently*, those slots are chosen that most nodes have granted or may still have free. A node that
-  took the first free ones has shown that all it passed over are taken.
-* *After a shrink*, nodes also tell what is taken, and slots that make up for others are left out, see `shrinking`.
+* *The first round of a try* names a random slot to start from; each node grants the first free ones from there on.
+* *If nodes chose differently*, the permit asks for the slots that most nodes have granted or may still have free. A
+  node that took the first free slots has shown that all slots it skipped are taken.
+* *After a shrink*, nodes also tell which slots are taken, and the permit leaves reserved slots out, see `shrinking`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from redsync._protocols.shrinking import Taken
 __all__ = ["SlotSearch"]
 
 _ROUNDS = 4
-"""Rounds in which one try may look for slots that a quorum of nodes has free, before it is undone and made anew."""
+"""Rounds in which one try may look for slots that a quorum of nodes has free, before a rollback and a new try."""
 
 _SPARE = 4
-"""Further candidates that are looked for in each bit map: slots of one node may be taken on others."""
+"""Spare candidates to take from each bit map: slots that are free on one node may be taken on others."""
 
 
 class SlotSearch:
     """What one permit has found out in one try.
 
     Attributes:
-        version: The limit's version in the latest ask; `permits`, likewise.
-        tells: Whether they were asked to tell what is taken.
+        version: The limit's version in the latest ask; `permits`: the limit itself.
+        tells: Whether that ask wants nodes to tell which slots are taken.
     """
 
     def __init__(self, wanted: int, limit: Limit, random: Callable[[], float]) -> None:
@@ -45,15 +45,15 @@ class SlotSearch:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another try: nothing is known of what nodes have free."""
+        """Begin another try, which knows nothing of free slots."""
         self._rounds = 0
         self._start = int(self._random() * self._limit.permits)
         self._exact: tuple[int, ...] = ()
-        # By node, what it took at first, and how far it had to go for that: what it passed over is taken there.
+        # By node, the slots that it granted first: they show how far it had to go, and the slots it skipped are taken.
         self._first: dict[int, tuple[int, ...]] = {}
 
     def ask(self) -> tuple[Arg, ...]:
-        """Return what the next round asks for."""
+        """Return the further arguments of the next round."""
         self._rounds += 1
         limit = self._limit
         self.version, self.permits, self.tells = limit.version, limit.permits, limit.lowered
@@ -63,7 +63,7 @@ class SlotSearch:
     # What a round has won.
 
     def votes(self, tally: Votes) -> Counter[int]:
-        """Return how many nodes have granted each slot, those left out that make up for slots beyond the limit."""
+        """Return how many nodes have granted each slot, without reserved slots."""
         votes = Counter(slot for grant in tally.grants for slot in grant.slots)
         if self.tells:
             for slot in self._taken(tally, votes).reserved(self.permits):
@@ -76,12 +76,12 @@ class SlotSearch:
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     def is_within(self, tally: Tally) -> bool:
-        """Whether nodes were asked what is taken, and told of nothing beyond the limit."""
+        """Whether nodes were asked which slots are taken, and told none beyond the limit."""
         return self.tells and not self._taken(tally.all_votes, Counter()).beyond(self.permits)
 
     @staticmethod
     def _taken(tally: Votes, votes: Counter[int]) -> Taken:
-        """Return what others have, as far as the nodes that granted know."""
+        """Return the slots that others have, as far as the granting nodes know."""
         own = {slot for slot, count in votes.items() if count >= tally.quorum}
         return Taken(((grant.taken, grant.slots) for grant in tally.grants), own)
 
@@ -92,7 +92,7 @@ class SlotSearch:
 
         Args:
             tally: The round.
-            newer: Whether another limit holds since: what was chosen under an older one may be too much.
+            newer: Whether the limit has changed since: slots chosen under the older limit may be beyond the new one.
         """
         if self._rounds >= _ROUNDS:
             return False
@@ -101,7 +101,7 @@ class SlotSearch:
         return newer or bool(self._exact)
 
     def insist(self, tally: Tally) -> bool:
-        """Choose the slots that were won already; return whether they may be asked for once more."""
+        """Choose the slots that were won already; return whether the permit may ask for them once more."""
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.won(tally)
@@ -112,12 +112,12 @@ class SlotSearch:
         self._exact, self._rounds = (), 0
 
     def choose(self, tally: Tally) -> tuple[int, ...]:
-        """Return the slots that the most nodes may grant; none if there are not enough that a quorum may."""
+        """Return the slots that most nodes may grant; empty if a quorum may grant too few."""
         chances: list[Callable[[int], float]] = []
         candidates: set[int] = set()
         reserved: frozenset[int] = frozenset()
         if self.tells:
-            # Of exact slots, all that are free may be reserved: then others have to be looked for.
+            # All exact slots that are free may be reserved: so look for others too.
             taken = self._taken(tally, Counter())
             reserved = taken.reserved(self._limit.permits)
             candidates.update(self._free_in(taken, reserved))
@@ -142,7 +142,7 @@ class SlotSearch:
         return tuple(possible[: self._wanted])
 
     def _chance(self, has: tuple[int, ...], first: tuple[int, ...], slot: int) -> float:
-        """Return how likely a node grants a slot that has these now, and took those first."""
+        """Return how likely a node grants `slot`; `has`: the slots granted now, `first`: those granted first."""
         if slot in has:
             return 1.0
         passed = max(map(self._distance, first), default=-1)

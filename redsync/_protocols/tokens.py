@@ -1,9 +1,9 @@
 """Fencing tokens: numbers that grow with each acquisition, whichever nodes granted it.
 
-Each node keeps the latest token that it gave or was told of. A grant raises it by one, in the same step. The token of a
-round is the highest of a quorum's. That alone is not enough: with A at 10, B and C at 1, a quorum of A and B grants 11,
-and then one of B and C grants 3. So the token is handed out only when a quorum of nodes, while they *keep our claim*,
-stand at it: else it is written back first.
+Each node keeps the latest token that it gave or was told. A grant raises it by one, in the same step. The token of a
+round is the highest that a quorum gave. That alone is not enough: with A at 10, B and C at 1, a quorum of A and B
+grants 11, and then a quorum of B and C grants 3. So the client hands the token out only when a quorum of nodes *stand
+at* it: it is their latest token, while they keep our claim. Else the client first writes it back.
 
 Why they grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
 kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
@@ -12,16 +12,16 @@ node that merely stands at the token may have granted to Y long before; that tel
 
 A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
 lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. It takes
-no part in grants before what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+no part in grants until what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
 
 A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Its birth record is of
 another process then, and becomes a newborn one before any command is executed. From then on each token is more than the
 clock showed at that birth, plus the guard; and whatever it gave before is less. (See `_next_token.lua`.) So the proof
 holds with m's memory gone, old, or whole; for one node without a guard, too.
 
-A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. A lower one is judged by
-each node's clock: no node lets itself be raised to what is more than a year ahead. So it is never handed out, and once
-a quorum has refused it, who asked no longer counts votes of that size. (See `_absurd.lua`.)
+A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. Each node judges a lower
+token by its clock: no node raises its token to more than a year ahead. So such a token is never handed out, and once a
+quorum has refused it, the asking object no longer counts votes of that size. (See `_absurd.lua`.)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Fence:
     """The tokens of one lock object; guarded by the atomicity of protocol steps.
 
     Attributes:
-        latest: The highest token that it has handed out. What it asks for is higher, also if all nodes forgot theirs.
+        latest: The highest token that it has handed out. It asks for a higher one, even if all nodes forgot theirs.
     """
 
     __slots__ = ("_highest", "_keys", "latest")
@@ -77,7 +77,7 @@ class Fence:
         """Return the token that a grant carries, or the refusal.
 
         Raises:
-            ValueError: It is neither.
+            ValueError: The reply is neither.
         """
         if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in (NEW, EXISTING):
             token: int = reply[1]
@@ -104,7 +104,7 @@ class Fence:
         return token, is_level
 
     def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
-        """Raise a quorum of nodes that keep the claim to a token; return the round in which that was tried."""
+        """Raise a quorum of nodes that keep the claim to a token; return the round that tried it."""
         command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
         written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
         if written.won:
@@ -115,18 +115,18 @@ class Fence:
 
 
 class FencedClaim(Claim):
-    """A whole lock whose grants carry tokens: a round counts when a quorum stands at its token."""
+    """A whole lock whose grants carry tokens: a round counts when a quorum has its token as the latest."""
 
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
-        # Without a guard only a token depends on what the node remembers.
+        # Even without a guard, tokens depend on what the node remembers.
         self._memory = session.processes.guard(milliseconds(self.guard))
         self._fence = fence
         self._token = 0
 
     @property
     def _handed_over(self) -> bool:
-        return False  # A hand-over tells no token.
+        return False  # A hand-over carries no token.
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(super().ask(claim, place))
@@ -149,7 +149,7 @@ class FencedClaim(Claim):
                 return Settlement(tally, at)
             if not self._fence.is_absurd(self._token):
                 return Settlement(written, at)
-            # One node has told what no token can be; the others may be a quorum without it.
+            # A broken node told an absurd token; the others may be a quorum without it.
             if self.is_settled(tally):
                 return Settlement(tally, at)
             if self._fence.is_absurd(self._token):

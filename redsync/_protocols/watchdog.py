@@ -1,7 +1,7 @@
 """The watchdog: what a client does on its own for as long as it lives, and its farewell.
 
-It renews what is due, fills up what lives on a bare majority, tells what is lost, gives back what ended owners left
-behind, and keeps the client's record on the nodes, by which others see who holds a lock.
+It renews holds that are due, fills up holds on a bare majority, reports lost holds, gives back the holds of ended
+owners, and keeps the client's record on the nodes, which shows others who holds a lock.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _BATCH = 200
 """Claims per renewal command: some 0.5 ms of a node's time, so that other clients' commands are not held up."""
 
 _ANNOUNCED_EVERY, _ANNOUNCED_FOR = 20.0, 65.0
-"""Seconds between two announcements of a client, and for which nodes keep one: two may get lost."""
+"""Seconds between two announcements of a client, and seconds for which nodes keep one: two may get lost."""
 
 
 def watchdog(session: Session, now: float) -> Steps[None]:
-    """Do what is due, for as long as the client lives."""
+    """Do what is due, as long as the client lives."""
     table = session.holds
     announce_at = now if session.record else math.inf
     while True:
@@ -56,7 +56,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
 
 def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
     lost = state.lost is not None
-    # Whoever has been handed this hold must not believe in it any longer either.
+    # Threads to which the owner gave this hold's object must not believe in it any longer either.
     state.count = 0
     yield from give_back(session, state)
     if not lost:
@@ -64,7 +64,7 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 
 def _due(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:
-    """Return what is due for renewal; what is due soon goes along, which makes few and full commands."""
+    """Return the holds due for renewal, in batches; those due soon go along, which makes few and full commands."""
     soon = [
         state
         for state in holds
@@ -75,7 +75,7 @@ def _due(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:
 
 
 def _bare(session: Session, now: float) -> list[HoldState]:
-    """Return the holds that are to be filled up now; those that turn out to be on enough nodes need no more looks."""
+    """Return the holds to fill up now; those that turn out to be on enough nodes need no more looks."""
     bare = []
     for state in session.holds:
         if state.lost is None and state.fill_at <= now < state.valid_until:
@@ -89,7 +89,7 @@ def _bare(session: Session, now: float) -> list[HoldState]:
 
 
 def _batches(holds: Iterable[HoldState]) -> list[list[HoldState]]:
-    """Return the holds by kind, in lists that are not too long for one command."""
+    """Return the holds by kind, in lists short enough for one command."""
     groups: dict[Script, list[HoldState]] = {}
     for state in holds:
         groups.setdefault(state.kind.renew, []).append(state)
@@ -97,20 +97,20 @@ def _batches(holds: Iterable[HoldState]) -> list[list[HoldState]]:
 
 
 def _announce(session: Session, now: float) -> Steps[None]:
-    """Put the client's record on the nodes; one that can't be reached gets it when it is back."""
+    """Put the client's record on the nodes; a node out of reach gets it when it is back."""
     command = Command(ANNOUNCE, (session.record_key,), (session.record, milliseconds(_ANNOUNCED_FOR)))
     yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
 
 
 def farewell(session: Session) -> Steps[None]:
-    """Give back everything that any owner of this client holds, without a word about what was lost.
+    """Give back everything that any owner of this client holds; report no losses.
 
     An interruption comes out when all of that is done.
     """
     try:
         yield from _leave(session)
     except BaseException:
-        # Nobody does the rest later. What was given back is no longer in the table.
+        # Nobody does the rest later. Holds given back so far are no longer in the table.
         yield from _leave(session)
         raise
 

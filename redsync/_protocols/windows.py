@@ -1,23 +1,23 @@
-"""Windows: what makes permits that only run out into an exact rate limit.
+"""Windows: how permits that only run out make an exact rate limit.
 
 A rate limiter of R per window is R slots, as a semaphore of R permits, but permits are never given back: a slot is
-free again when the nodes' time for it is up. What is promised is about *successes*, and a success counts at the instant
-at which the acquire returns. A node takes the slot a little earlier, between question and answer. If it kept it for
+free again when its time on the nodes is up. The promise is about *successes*, and a success counts at the instant at
+which the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for
 just the window, the next success with that slot could come earlier than a window after this one. So:
 
 * nodes keep a slot for `per + allowance`, and for as much longer as their clocks may run fast;
 * a success counts only if its round was over within half of the allowance after the sending began; the other half is
-  for the way from there to the caller. A round that took longer is no success yet: the same slots are asked for again,
-  for longer.
+  for the way from there to the caller. A round that took longer is no success yet: the client asks for the same slots
+  again, for longer.
 
-Let a success return at A, and be asked for at S: A <= S + allowance. On each node of its quorum the slot is taken
-after S, and kept until after S + allowance + per by the client's clock. The next one with that slot needs a quorum, so
-one of these nodes, and returns after that: more than `per` after A. In any window of `per` each slot has one success at
-most, and there are R of them. What is compared is one client's A and S and one node's times, so only
-these two clocks matter.
+Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
+after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
+so it needs one of these nodes, and returns after that: more than `per` after A. In any window of `per` each slot has
+one success at most, and there are R slots. The proof compares one client's A and S with one node's times, so only these
+two clocks matter.
 
-The allowance follows what rounds take, for it costs throughput: 1 / (1 + allowance / per). Each question carries its
-own, so clients need not agree on it.
+The allowance follows the duration of rounds, for it costs throughput: the rate falls to 1 / (1 + allowance / per). Each
+ask carries its own allowance, so clients need not agree on it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LEAST_SHARE, _LEAST = 0.01, 0.01
 """The smallest allowance, as a share of the window and in seconds, whichever is more."""
 
 _AT_FIRST = 0.05
-"""Seconds of the allowance before any round was measured."""
+"""The allowance in seconds before any round was measured."""
 
 _ROOM = 4.0
-"""By how much an allowance is larger than the latest round took, at least: twice over for the half of it."""
+"""The allowance is at least this many times the latest round's duration: half of it is twice that duration."""
 
 _EASE = 0.8
-"""The part of the allowance that is left after each success, until it is the smallest one."""
+"""The part of the allowance that remains after each success, down to the smallest one."""
 
 _LEAST_PAUSE = 0.05
-"""Seconds that who waits near the front sleeps at most, if windows are short."""
+"""The lower bound in seconds of the longest sleep near the front, for short windows."""
 
 _LONGEST_PLACE = 86.0
-"""Seconds for which nodes keep a place in line at the longest: so who waits for hours looks each 40."""
+"""Seconds for which nodes keep a place in line at the longest: so a waiter of hours looks about every 40 s."""
 
 
 def check_window(per: float) -> float:
@@ -82,30 +82,31 @@ def _is_finite(number: float) -> bool:
 
 
 class Window:
-    """What the permits of one rate limiter last for; shared by all who use one limiter object.
+    """How long the permits of one rate limiter last; shared by all users of one limiter object.
 
     Attributes:
         per: The window in seconds.
-        guard: For how many seconds a node must have remembered everything to grant.
+        guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: How long a round may wait for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
-        """Begin; `restart_guard`: the longest guard, whatever follows from the window."""
+        """Begin; `restart_guard`: the longest guard in seconds, even if the window would need a longer one."""
         self.per = per
         self._timing = timing
         self.round_timeout = timing.node_timeout
         self._longest = 4 * timing.node_timeout
         self._least = min(max(per * _LEAST_SHARE, _LEAST), self._longest)
         self._allowance = max(self._least, min(_AT_FIRST, self._longest))
-        # Whatever lease the client's guard was made for, windows may be longer; no guard at all was asked for.
+        # Windows may be longer than the lease that the client's guard suits. A guard of 0 stays 0, as the user chose
+        # it.
         longest = max(timing.restart_guard, self._lease(self._longest)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
     def terms(self) -> tuple[float, float]:
-        """Return for how many seconds nodes shall keep what is asked for now, and within how many it counts."""
+        """Return for how many seconds nodes shall keep the slots of an ask, and within how many a success counts."""
         return self._lease(self._allowance), self._allowance / 2
 
     def _lease(self, allowance: float) -> float:
@@ -113,19 +114,19 @@ class Window:
         return exact + self._timing.drift(exact)
 
     def note(self, took: float, *, late: bool) -> None:
-        """Take note of how many seconds a round has taken that was won; `late`: too many to count."""
+        """Record how many seconds a won round took; `late`: too many to count."""
         wanted = max(self._least, _ROOM * took)
         self._allowance = min(max(wanted, self._allowance * (2 if late else _EASE)), self._longest)
 
     def retry_after(self, left: float) -> float:
-        """Return for how many seconds to wait by this clock until nodes have counted so many by theirs."""
+        """Return how many seconds pass on this clock, at most, while nodes count `left` seconds on theirs."""
         return left * (1 + self._timing.drift_factor)
 
     def longest_pause(self, random: float, ahead: float = 0.0) -> float:
         """Return for how many seconds to sleep at most before looking again; often enough to keep the place.
 
-        Those who wait before us, for so many windows `ahead`, may leave the line: then our turn comes sooner
-        than we were told. That matters to those in front, so who is further behind looks less often.
+        Waiters before us, whose slots fill `ahead` windows, may leave the line: then our turn comes sooner than nodes
+        told us. That matters near the front, so waiters farther back look less often.
         """
         longest = self.place_kept / 2
         if ahead:
