@@ -1,7 +1,7 @@
-"""What is claimed and given back: what locks and semaphores have in common, `with` above all, in both flavours.
+"""Acquire, release and `with`: what locks and semaphores have in common, in both flavours.
 
-An acquire that is interrupted when it has succeeded gives back what it has got: the caller will never know. So does the
-begin of a `with`: without an `__enter__` that returns there is no `__exit__`.
+An acquire that is interrupted after its success gives its hold back, because the caller will never learn of it. So does
+the begin of a `with`: unless `__enter__` returns, Python does not call `__exit__`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TaskHoldT = TypeVar("TaskHoldT", bound=AsyncHold)
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
-    """Hand a lost hold to a callback: bound to neither the object that acquired it nor its class."""
+    """Hand a lost hold to a callback; a function, so that it refers neither to the lock object nor to its class."""
     on_lost(make_hold(state))
 
 
 class Claimable(Enterable[RunnerT_co, HoldT]):
-    """What is claimed and given back: all of it that needs no waiting."""
+    """What locks and semaphores of both flavours have in common: everything that needs no waiting."""
 
     _HOLD: type[HoldT]
 
@@ -56,7 +56,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._lease = None if lease is None else timing.check_lease(lease)
         self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
-        # Not a bound method: what is held must not keep the object alive that nobody else has any more.
+        # Not a bound method: a hold must not keep alive a lock object that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
         self._crowded = False
         self._entered = {}
@@ -68,7 +68,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
 
     @abstractmethod
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        """Return what is asked for."""
+        """Return the acquire request."""
 
     @abstractmethod
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
@@ -76,14 +76,14 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
 
     @abstractmethod
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
-        """Return the protocol that gives back what an interrupted acquire has got."""
+        """Return the protocol that gives back the hold of an interrupted acquire."""
 
     @abstractmethod
     def _may_release(self, hold: HoldT) -> bool:
-        """Whether the end of the `with` that gave that hold releases what is held now, be it that hold or another."""
+        """Whether leaving the `with` that returned `hold` releases the current hold, even if it is another one."""
 
     def _options(self) -> dict[str, Any]:
-        """Return what the object was made with, besides its name."""
+        """Return the options that the object was made with."""
         return {
             "timeout": self._timeout,
             "lease": self._lease,
@@ -93,7 +93,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
 
 
 class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHoldT]):
-    """What is claimed and given back, for threads."""
+    """Acquire, release and `with`, for threads."""
 
     @abstractmethod
     def release(self) -> None:
@@ -108,23 +108,23 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
             raise
-        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once. No call
-        # here: an interruption at its begin would find the lock held, and nobody to know.
+        # A guess for the next time, good enough without a lock: after it had to queue, the next acquire asks for a
+        # place at once. No call here: an interruption at its begin would leave the lock held, and no caller to know it.
         self._crowded = state is None or state.queued
         return hold
 
     def _undo(self, state: HoldState, count: int) -> None:
-        # What matters is the interruption; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Only the interruption matters; a hold that is lost or can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
             self._runner.give_back(self._undo_steps(state, count))
 
     def __enter__(self) -> ThreadHoldT:
-        """Acquire it, waiting for its `timeout` option; for ever by default.
+        """Acquire, waiting up to the `timeout` option; for ever by default.
 
         Raises:
             AcquireTimeout: Others held it all the time.
-            QuorumError: Too few nodes answered until the timeout.
-            ConfigurationError: The nodes know another number of a semaphore's permits than this program.
+            QuorumError: Too few nodes answered before the timeout.
+            ConfigurationError: For a semaphore, the nodes know another number of permits than this program.
         """
         hold = self._acquire(self._timeout)
         if hold is None:
@@ -154,7 +154,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
 
 
 class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT]):
-    """What is claimed and given back, for asyncio."""
+    """Acquire, release and `async with`, for asyncio."""
 
     @abstractmethod
     async def release(self) -> None:
@@ -170,19 +170,20 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.outcome.state, count))
             raise
-        # A guess for the next time, good enough unguarded: whoever had to queue now asks for a place at once.
+        # A guess for the next time, good enough without a lock: after it had to queue, the next acquire asks at once
+        # for a place.
         self._crowded = state is None or state.queued
         return hold
 
     async def __aenter__(self) -> TaskHoldT:
-        """Acquire it, waiting for its `timeout` option; for ever by default.
+        """Acquire, waiting up to the `timeout` option; for ever by default.
 
-        Unless there is an `on_lost` option, the body is cancelled when the hold is lost.
+        The body is cancelled when the hold is lost, unless there is an `on_lost` option.
 
         Raises:
             AcquireTimeout: Others held it all the time.
-            QuorumError: Too few nodes answered until the timeout.
-            ConfigurationError: The nodes know another number of a semaphore's permits than this program.
+            QuorumError: Too few nodes answered before the timeout.
+            ConfigurationError: For a semaphore, the nodes know another number of permits than this program.
         """
         hold = await self._acquire(self._timeout)
         if hold is None:

@@ -18,7 +18,7 @@ LockT = TypeVar("LockT", bound=Lock | AsyncLock)
 
 
 class _Rule(Generic[LockT]):
-    """What a decorator was told: which lock a call needs, and what to do when that is busy."""
+    """The arguments of a decorator: which lock a call needs, and what to do if that is busy."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class _Rule(Generic[LockT]):
         self.on_busy = OnBusy(on_busy)
 
     def lock_of(self, function: Callable[..., Any]) -> Callable[..., LockT]:
-        """Return what makes the lock for a call of that function.
+        """Return a function that makes the lock for a call of `function`.
 
         Raises:
-            ValueError: The template can't be filled from the function's parameters, or no lock can have such a name.
+            ValueError: The template can't be filled from the function's parameters, or the name is invalid for a lock.
             TypeError: An unknown option.
         """
         signature = inspect.signature(function)
-        # A lock that is dropped at once: mistakes in options and in the constant parts of the name show here, too.
+        # Make a lock and drop it at once: that finds mistakes in options and in the constant parts of the name.
         self._get_lock(_fill_on_trial(self._template, signature), **self._options)
 
         def lock_of_call(*args: Any, **kwargs: Any) -> LockT:
@@ -59,14 +59,14 @@ _INNARDS = frozenset(
     {"ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals"}
     | {"gi_code", "gi_frame", "tb_frame"}
 )
-"""Attributes by which generators, coroutines and tracebacks lead to code and variables that are no arguments."""
+"""Attributes of generators, coroutines and tracebacks that lead to code and variables outside the arguments."""
 
 
 class _Probe:
-    """Stands for every argument while a template is checked: lets a template read what it may of an argument."""
+    """Stands for every argument while a template is checked, and refuses attributes that a template may not read."""
 
     def __getattribute__(self, name: str) -> _Probe:
-        # `{f.__globals__[x]}` would read the global variables of the module of a function that is an argument.
+        # If an argument is a function, `{f.__globals__[x]}` would read the global variables of its module.
         if name in _INNARDS or (name.startswith("_") and name not in _OF_CLASSES):
             raise AttributeError(name=name)
         return self
@@ -75,14 +75,14 @@ class _Probe:
         return self
 
     def __format__(self, _: str) -> str:
-        return "1"  # which serves as a width in another field, too
+        return "1"  # which is also valid as the width of another field
 
     def __repr__(self) -> str:
         return "1"
 
 
 def _fill_on_trial(template: str, signature: inspect.Signature) -> str:
-    """Return a name that the template may make, after `str.format` itself, nested fields included, has read it."""
+    """Return a name that the template may make; `str.format` itself reads it, so nested fields are checked too."""
     names = signature.parameters
     known = ", ".join(names) or "none"
     try:

@@ -1,7 +1,7 @@
-"""What can be used in a `with` statement: it knows whose statements are open, and where, and gives back at their end.
+"""Objects for `with` statements: they know which statements are open, and release at the end of each.
 
-A statement in a generator or coroutine may end in another thread or task than it began in, so it is known by its frame,
-see `frames`; that of a plain function by its owner.
+A statement in a generator or coroutine may end in another thread or task than it began in, so its frame identifies it,
+see `frames`. The owner identifies a statement in a plain function.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
 
 
 def note(error: BaseException, problem: BaseException) -> None:
-    """Note a problem on the error that comes out in its place, and with it what is noted on the problem itself."""
+    """Add a problem, with its own notes, as notes to the error that comes out instead."""
     for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
         error.add_note(line)
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
-    """Whether to tell whoever closes a generator what the end of its `with` says: nobody sees a note there.
+    """Whether a problem at the end of a `with` must reach the code that closes its generator, where notes get lost.
 
-    Not what had been given back before, by the body, or because its task or client has ended.
+    A hold that had been given back before is no such problem, be it by the body or because its task or client ended.
     """
     return isinstance(problem, LeaseLostError) or (hold is None and isinstance(problem, NotOwnedError))
 
 
 class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
-    """What can be used in a `with` statement: it knows which holds such statements have open."""
+    """An object for `with` statements, which knows the holds of its open statements."""
 
     _runner: RunnerT_co
     _entered: dict[FrameType | Owner | None, list[EnteredT]]
-    """Innermost last, by the frame of the statement if another owner may end it, else by its owner: so no list is
-    touched by two at the same time."""
+    """Innermost last, by the frame of the statement if another owner may end it, else by its owner: so two threads
+    never change one list at the same time."""
 
     def _enter(self, hold: EnteredT, frame: FrameType | None) -> None:
-        """Note the hold that a `with` in that frame gives out."""
+        """Record the hold that a `with` in that frame returned."""
         hold._entered_by = owner = self._runner.owner()
         hold._entered_at = frame or owner
         self._entered.setdefault(hold._entered_at, []).append(hold)
@@ -61,7 +61,7 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
         """Return the hold of the `with` that ends there; None in the child of a fork, which has none."""
         owner = self._runner.owner()
-        # One that was entered elsewhere, as by a stack that was handed on, is the owner's latest.
+        # A hold that was entered elsewhere, as by a stack that was handed on, is the owner's latest.
         return self._entered_in(frame or owner) or next(reversed(self._entered_of(owner)), None)
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:
@@ -85,7 +85,7 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
 
     @abstractmethod
     def _leave(self, hold: EnteredT | None) -> None:
-        """Release what a `with` acquired; the second time, do only what is left to be done."""
+        """Release the hold of a `with`; a second call does only the rest."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -93,12 +93,12 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
         """Release the acquisition of `__enter__`, unless it was released inside.
 
         Raises:
-            LeaseLostError: It was lost.
+            LeaseLostError: The hold was lost.
             NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
             ClientClosedError: The client was closed inside.
 
-        If the body raised, its own error comes out, and carries a note instead. If it is that of a generator that is
-        closed, in whatever thread, a loss comes out of `close()`.
+        If the body raised, its own error comes out and carries the problem as a note. If a generator was closed, in any
+        thread, a loss comes out of its `close()`.
         """
         hold = None
         try:
@@ -121,7 +121,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
 
     @abstractmethod
     async def _leave(self, hold: TaskEnteredT | None) -> None:
-        """Release what an `async with` acquired."""
+        """Release the hold of an `async with`."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -129,14 +129,14 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         """Release the acquisition of `__aenter__`, unless it was released inside.
 
         Raises:
-            LeaseLostError: It was lost, and the body cancelled for that reason or ended without an error.
+            LeaseLostError: The hold was lost, and the body was cancelled for that reason or ended without an error.
             NotOwnedError: It was released inside by `release()` of the lock.
             ClientClosedError: The client was closed inside.
 
-        If the body raised for another reason, its own error comes out, and carries a note instead. So does a
-        cancellation from outside, also one that comes together with the loss. If it is that of an async generator that
-        is closed, in whatever task, a loss comes out of `aclose()`. If it is that of a coroutine that is dropped, where
-        nothing can be awaited, the loop does all this in its next turns.
+        If the body raised for another reason, its own error comes out and carries the problem as a note. So does a
+        cancellation from outside, even one that comes together with the loss. If an async generator was closed, in any
+        task, a loss comes out of its `aclose()`. If a coroutine was dropped, where nothing can be awaited, the loop
+        does all this in its next turns.
         """
         frame, closed = statement(), isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
@@ -148,7 +148,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         try:
             await self._leave(hold)
             if hold is not None and told:
-                # The body had released what was lost, and hidden that.
+                # The body had released the lost hold, and hidden the loss.
                 hold._check_loss()
         except RedsyncError as problem:
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):

@@ -1,7 +1,7 @@
 """What lock and mutex have in common: acquire, release, `with`, looks; for threads. `exclusive_async` is its twin.
 
 An object stands for a name; what is held belongs to an owner, and who that is tells the kinds apart. The decisions are
-in `redsync._protocols`; here is only what callers touch.
+in `redsync._protocols`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Exclusive", "ExclusiveLock", "Saved"]
 
 
 Saved: TypeAlias = tuple[int, float | None]
-"""What an owner gave back to wait for a condition: how many acquisitions, of which lease (None: the usual one)."""
+"""The acquisitions that an owner gave back to wait for a condition: how many, and their lease (None: the usual one)."""
 
 
 class Exclusive(Claimable[RunnerT_co, HoldT]):
-    """What one owner at a time holds, over all nodes of a client: all of it that needs no waiting."""
+    """A lock that one owner at a time holds, over all nodes of a client: everything that needs no waiting."""
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
@@ -58,7 +58,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return self._name
 
     def owned(self) -> bool:
-        """Return whether the owner holds it, now and validly."""
+        """Return whether the owner holds the lock validly now."""
         state = self._state()
         return state is not None and state.valid(self._runner.now())
 
@@ -76,11 +76,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     @abstractmethod
     def _claimant(self) -> Owner:
-        """Return for whom to acquire."""
+        """Return the owner that acquires."""
 
     @abstractmethod
     def _state(self) -> HoldState | None:
-        """Return the hold that methods of this object are about when this thread or task calls them."""
+        """Return the hold that this object's methods refer to when this thread or task calls them."""
 
     # What both flavours run.
 
@@ -107,7 +107,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return self._release_steps(state, count)
 
     def _holder_steps(self) -> Steps[str | None]:
-        # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
+        # A look has an owner of its own: a refused release is sent again behind it, but not behind its owner's next
+        # claim.
         from redsync._protocols import lock_survey
 
         runner = self._runner
@@ -148,12 +149,12 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         Args:
             blocking: Whether to wait while others hold it.
             timeout: The longest wait in seconds; -1 or None for no limit.
-            lease: For how many seconds the nodes keep the claim, unrenewed; None: the lock's or client's lease, the
-                latter renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
+            lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
+                renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
 
         Raises:
-            QuorumError: Too few nodes answered: at once when not blocking, else when the timeout is over.
-            LeaseLostError: It is held already, and that hold was lost.
+            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
+            LeaseLostError: The owner held the lock already, and that hold was lost.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
@@ -163,8 +164,8 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         """Give one acquisition back.
 
         Raises:
-            NotOwnedError: The owner does not hold it; nothing was changed.
-            LeaseLostError: It held it, and lost it before.
+            NotOwnedError: The owner does not hold the lock; nothing was changed.
+            LeaseLostError: The owner held the lock, and lost it before.
         """
         self._runner.give_back(self._release_steps(self._own(), 1))
 
@@ -183,17 +184,17 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         """Lengthen the owner's hold now, see `Hold.extend`.
 
         Raises:
-            NotOwnedError: The owner does not hold it.
+            NotOwnedError: The owner does not hold the lock.
             LeaseLostError: Its hold was lost.
             QuorumError: Too few nodes answered; the hold stays as it was.
         """
         Hold(self._host, self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take the lock away from whoever holds it, for the next waiter; return whether it was held.
+        """Take the lock away from its holder, for the next waiter; return whether it was held.
 
-        The former holder is told by its next renewal, at the latest when its lease ends: until then two may believe.
-        For operators, not for programs.
+        The former holder learns of it from its next renewal, at the latest when its lease ends: until then two may
+        believe. For operators, not for programs.
 
         Raises:
             QuorumError: Too few nodes answered; those that did have freed it.
@@ -206,7 +207,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
     def _is_owned(self) -> bool:
         state = self._state()
         if state is not None:
-            # Here, where nobody waits yet: an error of a release would leave the condition a waiter that is none.
+            # Check here, where nobody waits yet: an error of a release would leave a false waiter in the condition.
             self._runner.run(check(state, self._runner.now()))
         return state is not None
 
@@ -220,12 +221,12 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         self._restore(self._acquire(None, lease, count))
 
     def _save(self) -> Saved:
-        """Return what it takes to acquire again what the owner holds now."""
+        """Return what `_acquire_restore` needs to acquire the owner's present holds again."""
         state = self._own()
         return state.count, None if state.renewed else state.lease
 
     def _restore(self, again: Hold | None) -> None:
-        """Let what `with` statements of this object gave out stand for the owner's new hold."""
+        """Make the objects returned by this object's open `with` statements stand for the owner's new hold."""
         if again is not None:
             for hold in self._entered_of(self._runner.owner()):
                 hold._state = again._state

@@ -26,12 +26,12 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
         Args:
             blocking: Whether to wait while others hold it.
             timeout: The longest wait in seconds; -1 or None for no limit.
-            lease: For how many seconds the nodes keep the claim, unrenewed; None: the lock's or client's lease, the
-                latter renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
+            lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
+                renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
 
         Raises:
-            QuorumError: Too few nodes answered: at once when not blocking, else when the timeout is over.
-            LeaseLostError: It is held already, and that hold was lost.
+            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
+            LeaseLostError: The owner held the lock already, and that hold was lost.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
@@ -41,8 +41,8 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
         """Give one acquisition back. A release that is cancelled does so all the same, without waiting for the nodes.
 
         Raises:
-            NotOwnedError: The owner does not hold it; nothing was changed.
-            LeaseLostError: It held it, and lost it before.
+            NotOwnedError: The owner does not hold the lock; nothing was changed.
+            LeaseLostError: The owner held the lock, and lost it before.
         """
         await self._runner.run(self._release_steps(self._own(), 1))
 
@@ -58,17 +58,17 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
         """Lengthen the owner's hold now, see `AsyncHold.extend`.
 
         Raises:
-            NotOwnedError: The owner does not hold it.
+            NotOwnedError: The owner does not hold the lock.
             LeaseLostError: Its hold was lost.
             QuorumError: Too few nodes answered; the hold stays as it was.
         """
         await AsyncHold(self._host, self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take the lock away from whoever holds it, for the next waiter; return whether it was held.
+        """Take the lock away from its holder, for the next waiter; return whether it was held.
 
-        The former holder is told by its next renewal, at the latest when its lease ends: until then two may believe.
-        For operators, not for programs.
+        The former holder learns of it from its next renewal, at the latest when its lease ends: until then two may
+        believe. For operators, not for programs.
 
         Raises:
             QuorumError: Too few nodes answered; those that did have freed it.

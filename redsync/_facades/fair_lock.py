@@ -5,7 +5,7 @@ with client.get_fair_lock("printer"):
     print_report()
 ```
 
-The decisions are in `redsync._protocols.places`; here is only what callers touch.
+The decisions are in `redsync._protocols.places`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["AsyncFairLock", "FairLock"]
 
 
 class FairLock(Lock):
-    """A reentrant lock that serves who waits in the order in which they came, owned by the thread that acquired it.
+    """A reentrant lock that serves waiters in the order in which they came, owned by the thread that acquired it.
 
-    The guarantees are those of `Lock`, and one more: whoever had finished queueing before another asked is served
-    before it. No clock is trusted for that. It stops holding for a waiter whose places were forgotten by so many nodes
-    that no quorum is left of those that had them, or who was silent for 3 s (a stopped process). Nobody barges: a free
-    lock is refused to whoever is not first in the queue, so `acquire(False)` may be False while nobody holds it.
+    The guarantees are those of `Lock`, and one more: a waiter that finished queueing before another asked is served
+    before it. That relies on no clock. It no longer holds for a waiter whose places were forgotten by so many nodes
+    that less than a quorum still has them, or that was silent for 3 s (a stopped process). Nobody barges: nodes refuse
+    a free lock to all but the first in the queue, so `acquire(False)` may be False while nobody holds it.
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but does not heed its queue.
 
@@ -37,9 +37,9 @@ class FairLock(Lock):
 
 
 class AsyncFairLock(AsyncLock):
-    """A reentrant lock that serves who waits in the order in which they came, owned by the task that acquired it.
+    """A reentrant lock that serves waiters in the order in which they came, owned by the task that acquired it.
 
-    As `FairLock`, with tasks in the place of threads. Made by `AsyncClient.get_fair_lock`.
+    As `FairLock`, with tasks instead of threads. Made by `AsyncClient.get_fair_lock`.
     """
 
     _KIND = FAIR_LOCK

@@ -5,7 +5,7 @@ with client.get_fenced_lock("account:7") as hold:
     store.write(balance, token=hold.fencing_token)  # which refuses a token below the highest it has seen
 ```
 
-The decisions are in `redsync._protocols.fenced_lock` and `tokens`; here is only what callers touch.
+The decisions are in `redsync._protocols.fenced_lock` and `tokens`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FencedLock(_Fenced[Any, Any], Lock):
     only node's clock was set back over a restart. A nested acquire keeps the token. A token is a positive integer
     below 2**53.
 
-    Use it where the resource can compare: it keeps the highest token that it has seen, and refuses what comes with a
-    lower one. So a write of a holder that was paused for too long is refused, however late it comes.
+    Use it where the resource can compare tokens: the resource keeps the highest token that it has seen, and refuses
+    writes with a lower one. So it refuses a write of a holder that was paused for too long, however late it comes.
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens.
 
@@ -59,5 +59,5 @@ class FencedLock(_Fenced[Any, Any], Lock):
 class AsyncFencedLock(_Fenced[Any, Any], AsyncLock):
     """A reentrant lock whose every acquisition has a token, owned by the task that acquired it.
 
-    As `FencedLock`, with tasks in the place of threads. Made by `AsyncClient.get_fenced_lock`.
+    As `FencedLock`, with tasks instead of threads. Made by `AsyncClient.get_fenced_lock`.
     """

@@ -21,18 +21,18 @@ __all__ = ["AnyHold", "AsyncHold", "Cancelling", "Entered", "Hold"]
 
 
 class Entered(ABC):
-    """What a `with` statement gives out: it knows whose statement that is, and where it stands, until it is over."""
+    """What a `with` statement returns: it knows the statement's owner and place until the statement is over."""
 
     _entered_by: Owner | None = None
     _entered_at: FrameType | Owner | None = None
 
     @abstractmethod
     def _note_released(self) -> None:
-        """Note that the `with` is over."""
+        """Record that the `with` is over."""
 
 
 class AnyHold(Entered, Generic[RunnerT_co]):
-    """What holds of both flavours have in common: all that needs no waiting."""
+    """What holds of both flavours have in common: everything that needs no waiting."""
 
     _NOUN: ClassVar[str] = "hold"
 
@@ -56,7 +56,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     @property
     def owner(self) -> str:
-        """Who holds: `<client uuid>:<serial of the thread or task>`; of a mutex its value, as the nodes store it."""
+        """The holder: `<client uuid>:<serial of the thread or task>`; for a mutex its value, as the nodes store it."""
         return self._state.holder
 
     @property
@@ -66,7 +66,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     @property
     def lost(self) -> bool:
-        """Whether the hold ended before it was released. Asks no node: the end of the lease shows at once."""
+        """Whether the hold ended before its release. Asks no node: the end of the lease shows at once."""
         if self._released:
             return self._lost_at_release
         return self._state.ended(self._host.runner.now())
@@ -74,13 +74,13 @@ class AnyHold(Entered, Generic[RunnerT_co]):
     def remaining(self) -> float:
         """Return for how many seconds the hold may still be believed, 0.0 if not at all.
 
-        The watchdog moves the end on while it renews the hold.
+        While the watchdog renews the hold, it moves that end on.
         """
         now = self._host.runner.now()
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
     def _check_steps(self) -> Steps[None]:
-        if self._released or self._state.lost is None:  # a loss is told to each who looks, also when it was released
+        if self._released or self._state.lost is None:  # each look at an unreleased hold reports a loss
             self._refuse_released()
         return holding.check(self._state, self._host.runner.now())
 
@@ -96,7 +96,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         return holding.extend(runner.session, self._state, lease, runner.now())
 
     def _release_steps(self) -> Steps[None]:
-        # Steps are atomic, so of two that release the same hold one gets the error.
+        # Steps are atomic, so if two threads release the same hold, one of them gets the error.
         self._refuse_released()
         runner, count = self._host.runner, self._state.count
         self._released = True
@@ -111,17 +111,17 @@ class AnyHold(Entered, Generic[RunnerT_co]):
             raise
 
     def _share(self) -> int:
-        """Return how many acquisitions a release of this gives back."""
+        """Return how many acquisitions a release of this hold gives back."""
         return 1
 
     def _note_released(self) -> None:
-        """Note that the `with` that gave this hold is over."""
-        # Its loss may have been told to another, by the release that took it out of the client's table.
+        """Record that the `with` that returned this hold is over."""
+        # Another thread may have got its loss, from the release that took it out of the client's table.
         self._lost_at_release = self._lost_at_release or self._state.lost is not None
         self._released = True
 
     def _is_being_released(self) -> bool:
-        """Whether a release that was announced by the last call of this has begun since."""
+        """Whether acquisitions were given back since the last call of this method, which precedes a release."""
         last, self._count = self._count, self._state.count
         return last is not None and self._state.count < last
 
@@ -148,15 +148,15 @@ class Hold(AnyHold[Runner]):
     """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
 
     Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any
-    thread, also from one that does not own the lock.
+    thread, even from one that does not own the lock.
     """
 
     def check(self) -> None:
         """Return if the lock is still held.
 
         Raises:
-            LeaseLostError: It was lost.
-            NotOwnedError: This hold was released.
+            LeaseLostError: The hold was lost.
+            NotOwnedError: The hold was released.
         """
         self._host.runner.run(self._check_steps())
 
@@ -173,40 +173,40 @@ class Hold(AnyHold[Runner]):
         """Lengthen the hold now, on a quorum of nodes; never shortens it.
 
         Args:
-            lease: For how many seconds from now; None for the lease it was acquired with.
+            lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
-            LeaseLostError: It was lost.
+            LeaseLostError: The hold was lost.
             QuorumError: Too few nodes answered; the hold stays as it was.
             ValueError: The lease is not a number of seconds a claim can live on.
         """
         self._host.runner.run(self._extend_steps(lease))
 
     def release(self) -> None:
-        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
+        """Give this acquisition back; the lock is free once its owner has given back all its acquisitions.
 
         Raises:
-            LeaseLostError: It was lost before.
-            NotOwnedError: It was released before.
+            LeaseLostError: The hold was lost before.
+            NotOwnedError: The hold was released before.
         """
         self._host.runner.give_back(self._release_steps())
 
 
 class Cancelling(Entered):
-    """Lets the body of an `async with` be cancelled when one of the holds behind it is lost."""
+    """Cancels the body of an `async with` when one of its holds is lost."""
 
     _scope: Scope | None = None
     _watched: Sequence[HoldState] = ()
 
     def _watch(self, scope: Scope, states: Sequence[HoldState]) -> None:
-        """Let the scope be cancelled, once, when one of them is lost."""
+        """Cancel the scope, once, when one of the holds is lost."""
         self._scope, self._watched = scope, states
         self._cancel = lambda _: scope.cancel()
         for state in states:
             state.watching.append(self._cancel)
 
     def _close_scope(self, error: BaseException | None) -> bool:
-        """Let it not be cancelled any more; return whether a loss may come out in the place of `error`, see `Scope`."""
+        """Stop cancelling; return whether a loss may come out instead of `error`, see `Scope`."""
         if self._scope is None:
             return False
         for state in self._watched:
@@ -215,22 +215,22 @@ class Cancelling(Entered):
 
     @abstractmethod
     def _check_loss(self) -> None:
-        """Raise if it was lost, released or not."""
+        """Raise if the hold was lost, even if it was released since."""
 
 
 class AsyncHold(AnyHold[AsyncRunner], Cancelling):
     """One acquisition of an async lock: what `async with lock as hold` gives, to look at and to hand on.
 
     Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any task
-    of the client's event loop, also from one that does not own the lock.
+    of the client's event loop, even from one that does not own the lock.
     """
 
     def check(self) -> None:
         """Return if the lock is still held; nothing to await, it asks nobody.
 
         Raises:
-            LeaseLostError: It was lost.
-            NotOwnedError: This hold was released.
+            LeaseLostError: The hold was lost.
+            NotOwnedError: The hold was released.
         """
         self._host.runner.run_at_once(self._check_steps())
 
@@ -247,30 +247,30 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
         """Lengthen the hold now, on a quorum of nodes; never shortens it.
 
         Args:
-            lease: For how many seconds from now; None for the lease it was acquired with.
+            lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
-            LeaseLostError: It was lost.
+            LeaseLostError: The hold was lost.
             QuorumError: Too few nodes answered; the hold stays as it was.
             ValueError: The lease is not a number of seconds a claim can live on.
         """
         await self._host.runner.run(self._extend_steps(lease))
 
     async def release(self) -> None:
-        """Give this acquisition back; the lock is free when the last of its owner's has been given back.
+        """Give this acquisition back; the lock is free once its owner has given back all its acquisitions.
 
         A release that is cancelled gives it back all the same, without waiting for the nodes.
 
         Raises:
-            LeaseLostError: It was lost before.
-            NotOwnedError: It was released before.
+            LeaseLostError: The hold was lost before.
+            NotOwnedError: The hold was released before.
         """
         await self._host.runner.run(self._release_steps())
 
     def _open_scope(self) -> None:
-        """Let the running task's body be cancelled when the hold is lost."""
+        """Cancel the body in the running task when the hold is lost."""
         self._watch(self._host.runner.scope(), [self._state])
 
     def _check_loss(self) -> None:
-        """Raise if it was lost, released or not."""
+        """Raise if the hold was lost, even if it was released since."""
         self._host.runner.run_at_once(holding.check(self._state, self._host.runner.now()))

@@ -1,4 +1,4 @@
-"""The count-down latch: many wait until a number of things has happened.
+"""The count-down latch: waiters sleep until a number of things has happened.
 
 ```python
 latch = client.get_count_down_latch("import:2026")
@@ -6,7 +6,7 @@ latch.try_set_count(3)  # three workers call latch.count_down() when they are do
 latch.wait()
 ```
 
-The decisions are in `redsync._protocols.latch`; here is only what callers touch.
+The decisions are in `redsync._protocols.latch`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _check_number(number: Any) -> int:
 
 
 class _AnyLatch(Generic[RunnerT_co]):
-    """What latches of both flavours have in common: all that needs no waiting."""
+    """What latches of both flavours have in common: everything that needs no waiting."""
 
     def __init__(
         self, host: AnyHost[RunnerT_co], name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
@@ -88,50 +88,51 @@ def _make(kind: type[_AnyLatch[Any]], host: AnyHost[Any], name: str | bytes, opt
 
 # Its methods come from those of AsyncCountDownLatch: change those, then run `make twins`.
 class CountDownLatch(_AnyLatch[Runner]):
-    """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
+    """A count on all nodes of a client that lets all waiters go on once it is counted down to 0.
 
-    It opens only when as much was counted down as it was set to: no failure of nodes opens it, and each call counts
-    once, however often it is repeated on the way. It opens late, or not at all, if a majority of the nodes forgot what
-    was counted down. After that a client that has not seen it set may get a `QuorumError`. A latch that was never set,
-    or not used for `keep` seconds, counts as open; so does, for such a client, one that all nodes forgot while no
-    client was connected.
+    It opens only when it has been counted down from its number to 0: no failure of nodes opens it, and each call counts
+    once, however often its command is repeated on the way. It opens late, or not at all, if a majority of the nodes
+    forgot what was counted down. After that a client that has not seen it set may get a `QuorumError`. A latch that was
+    never set, or not used for `keep` seconds, counts as open. So does, for a client that has not seen it set, a latch
+    that all nodes forgot while no client was connected.
 
-    When it is open it can be set again. Nobody holds it: what a client counted down stays counted when it is closed.
+    Once open, it can be set again. Nobody holds it: what a client counted down stays counted after the client is
+    closed.
 
     Algorithm: a grow-only counter per client, joined over a quorum and written back; set under a fenced lock. Made by
     `Client.get_count_down_latch`.
     """
 
     def try_set_count(self, n: int) -> bool:
-        """Set it to `n`, from 1 on; return False if it is set and not open.
+        """Set the latch to `n`, at least 1; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
-            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
+            AcquireTimeout: Others were setting or deleting the latch for 10 s.
         """
         return self._runner.run(self._set_steps(n))
 
     def count_down(self, n: int = 1) -> None:
-        """Count `n` down, and open it if nothing is left; no effect if it is open or was never set.
+        """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
 
-        While too few nodes answer it is tried again, for the `timeout` option's seconds.
+        While too few nodes answer, the call tries again, for the seconds of the `timeout` option.
 
         Raises:
-            QuorumError: Too few nodes answered for so long. It may have counted or not; call again, and this client's
-                next call counts for both.
+            QuorumError: Too few nodes answered for that long. The call may have counted or not; call again, and this
+                client's next call counts for both.
         """
         self._runner.run(self._count_down_steps(n))
 
     def count(self) -> int:
-        """Return how much is left; 0 if it is open or was never set.
+        """Return the count that is left; 0 if the latch is open or was never set.
 
         Raises:
-            QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
+            QuorumError: Too few nodes answered, or too many have forgotten whether the latch was set.
         """
         return self._runner.run(self._count_steps())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until it is open; return True then, False when the time is up.
+        """Sleep until the latch is open; return True then, False when the time is up.
 
         Args:
             timeout: The longest wait in seconds; None for no limit, 0 for one look.
@@ -142,52 +143,52 @@ class CountDownLatch(_AnyLatch[Runner]):
         return self._runner.run(self._wait_steps(timeout))
 
     def delete(self) -> None:
-        """Forget what it was set to: it is as if never set, and whoever waits is released.
+        """Delete the latch, as if it had never been set, which releases all waiters.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
-            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
+            AcquireTimeout: Others were setting or deleting the latch for 10 s.
         """
         self._runner.run(self._delete_steps())
 
 
 class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
-    """A number on all nodes of a client that is counted down to 0, and opens then for all who wait.
+    """A count on all nodes of a client that lets all waiters go on once it is counted down to 0.
 
-    As `CountDownLatch`, with tasks in the place of threads. Made by `AsyncClient.get_count_down_latch`.
+    As `CountDownLatch`, with tasks instead of threads. Made by `AsyncClient.get_count_down_latch`.
     """
 
     async def try_set_count(self, n: int) -> bool:
-        """Set it to `n`, from 1 on; return False if it is set and not open.
+        """Set the latch to `n`, at least 1; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; it may have been set all the same.
-            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
+            AcquireTimeout: Others were setting or deleting the latch for 10 s.
         """
         return await self._runner.run(self._set_steps(n))
 
     async def count_down(self, n: int = 1) -> None:
-        """Count `n` down, and open it if nothing is left; no effect if it is open or was never set.
+        """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
 
-        While too few nodes answer it is tried again, for the `timeout` option's seconds. One that is cancelled may have
-        counted or not, as one that failed.
+        While too few nodes answer, the call tries again, for the seconds of the `timeout` option. One that is cancelled
+        may have counted or not, as one that failed.
 
         Raises:
-            QuorumError: Too few nodes answered for so long. It may have counted or not; call again, and this client's
-                next call counts for both.
+            QuorumError: Too few nodes answered for that long. The call may have counted or not; call again, and this
+                client's next call counts for both.
         """
         await self._runner.run(self._count_down_steps(n))
 
     async def count(self) -> int:
-        """Return how much is left; 0 if it is open or was never set.
+        """Return the count that is left; 0 if the latch is open or was never set.
 
         Raises:
-            QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
+            QuorumError: Too few nodes answered, or too many have forgotten whether the latch was set.
         """
         return await self._runner.run(self._count_steps())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until it is open; return True then, False when the time is up.
+        """Sleep until the latch is open; return True then, False when the time is up.
 
         Args:
             timeout: The longest wait in seconds; None for no limit, 0 for one look.
@@ -198,10 +199,10 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
         return await self._runner.run(self._wait_steps(timeout))
 
     async def delete(self) -> None:
-        """Forget what it was set to: it is as if never set, and whoever waits is released.
+        """Delete the latch, as if it had never been set, which releases all waiters.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; it may have been deleted all the same.
-            AcquireTimeout: Others were setting or deleting it all the time, for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
+            AcquireTimeout: Others were setting or deleting the latch for 10 s.
         """
         await self._runner.run(self._delete_steps())

@@ -7,7 +7,7 @@ with lock as hold:  # waits; the body never runs without the lock
     hold.check()  # LeaseLostError if the lock is not ours any more
 ```
 
-The decisions are in `redsync._protocols.lock`; here is only what callers touch.
+The decisions are in `redsync._protocols.lock`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AsyncLock", "Lock", "Reentrant"]
 
 
 class Reentrant(Exclusive[RunnerT_co, HoldT]):
-    """What one owner may hold several times over, and release as often."""
+    """A lock that its owner may acquire several times, and must release as often."""
 
     _KIND = protocol.LOCK
 
@@ -53,7 +53,8 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
     owner believes until its `remaining()` is 0. It stays available while a quorum of nodes answers, and becomes free by
     itself within one lease when its holder dies. Acquire it as often as you like in one thread; release it as often.
 
-    Without a lease the watchdog renews it for as long as the thread holds it. With a lease it ends when the lease does.
+    Without a lease option, the watchdog renews the hold as long as the thread has it. With one, the hold ends when the
+    lease ends.
 
     Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
     """
@@ -64,8 +65,8 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
 class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
-    The guarantees are those of `Lock`. What a task acquired only that task releases; its `AsyncHold` can be handed on.
-    A task that ends while it holds gives back what it has, with a warning.
+    The guarantees are those of `Lock`. Only the task that acquired the lock releases it; its `AsyncHold` can be handed
+    on. If a task ends while it holds, its holds are given back, with a warning.
 
     Made by `AsyncClient.get_lock`.
     """

@@ -1,4 +1,4 @@
-"""What `client.inspect` tells: who holds a lock, and who waits for it."""
+"""The result of `client.inspect`: who holds a lock, and who waits for it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Holder:
     """One owner of a lock as a quorum of nodes knows it.
 
     Attributes:
-        owner: `<client uuid>:<serial of the thread or task>`; of a mutex its value.
+        owner: `<client uuid>:<serial of the thread or task>`; for a mutex its value.
         host: The machine it runs on, None if unknown.
         pid: Its process, None if unknown.
         program: What that process runs, None if unknown.
         since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
-        mode: "read" or "write" for a read-write lock, else None. Who does both is listed twice.
+        mode: "read" or "write" for a read-write lock, else None. An owner that does both is listed twice.
         hold_count: How many acquisitions it has to release.
-        remaining: For how many seconds a quorum of nodes keeps its claim unless it is renewed; None: no expiry.
+        remaining: Seconds for which a quorum of nodes keeps its claim unless it is renewed; None: no expiry.
     """
 
     owner: str
@@ -49,10 +49,11 @@ class LockInfo:
         name: The lock's name.
         kind: "lock", "fenced lock" (if grants of that name have had tokens within a day), "mutex", "read-write lock",
             "semaphore", "none" if nothing is at its key, or the type of a foreign value.
-        holders: Who holds it on a quorum of nodes; of many readers 63 at most, who have it for longest; of a semaphore
-            `Semaphore.holders` tells them.
-        waiters: Who waits on any node that was heard, longest first: `<client uuid>:<serial of the thread or task>`.
-        votes: What each node said; "not waited for" if it was much slower than a quorum.
+        holders: The owners that hold it on a quorum of nodes; of many readers at most 63, those whose claims last
+            longest. Empty for a semaphore: use `Semaphore.holders`.
+        waiters: The owners that wait on any node that answered, longest first: `<client uuid>:<serial of the thread or
+            task>`.
+        votes: Each node's vote; "not waited for" if it was much slower than a quorum.
     """
 
     name: str | bytes
@@ -63,7 +64,7 @@ class LockInfo:
 
     @classmethod
     def read(cls, name: str | bytes, tally: Tally) -> Self:
-        """Return what a survey of all nodes says.
+        """Return the result of a survey of all nodes.
 
         Raises:
             QuorumError: Too few nodes answered to tell who holds it.
@@ -82,7 +83,7 @@ class LockInfo:
             if look.kind != "none"
         )
         kind = kinds.most_common(1)[0][0] if kinds else "none"
-        # Who holds a fair lock keeps its place in the queue, where a mutex stands without the number of its value.
+        # The holder of a fair lock keeps its place in the queue. A mutex stands there without the number of its value.
         served = {name for holder in holders for name in (holder.owner, holder.owner.rpartition(":")[0])}
         waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters if waiter not in served)
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)

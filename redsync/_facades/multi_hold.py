@@ -86,7 +86,7 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
-    """What multi-holds of both flavours have in common: all that needs no waiting."""
+    """What multi-holds of both flavours have in common: everything that needs no waiting."""
 
     def __init__(self, holds: Sequence[HoldT]) -> None:
         self._holds = tuple(holds)
@@ -112,7 +112,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         return any(hold.lost for hold in self._holds)
 
     def remaining(self) -> float:
-        """Return for how many seconds all of them may still be believed, 0.0 if one can't be."""
+        """Return for how many seconds all holds may still be believed, 0.0 if one is lost or released."""
         return min(hold.remaining() for hold in self._holds)
 
     def _lost_first(self) -> list[HoldT]:
@@ -165,7 +165,7 @@ class MultiHold(AnyMultiHold[Hold]):
     """One acquisition of a multi-lock: what `with multi_lock as hold` gives, to look at and to hand on.
 
     Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
-    called from any thread, also from one that does not own the locks.
+    called from any thread, even from one that does not own the locks.
     """
 
     def check(self) -> None:
@@ -204,26 +204,26 @@ class MultiHold(AnyMultiHold[Hold]):
     def extend(self, lease: float | None = None) -> None:
         """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
 
-        One after the other, and the first error ends it: those before it have been lengthened.
+        The locks are extended one after the other, up to the first error: those before it have been extended.
 
         Args:
-            lease: For how many seconds from now; None for the lease it was acquired with.
+            lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
             LeaseLostError: One was lost.
             NotOwnedError: This hold was released.
-            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
             ValueError: The lease is not a number of seconds a claim can live on.
         """
         for hold in self._lost_first():
             hold.extend(lease)
 
     def release(self) -> None:
-        """Give this acquisition of each lock back, the last first, all of them whatever one says.
+        """Give this acquisition of each lock back, the last first, all of them even if one raises.
 
         Raises:
-            LeaseLostError: One was lost before; if several were, that of the others is noted on it.
-            NotOwnedError: It, or one lock's part of it, was released before; nothing was changed.
+            LeaseLostError: One was lost before; if several were, the error carries the others as notes.
+            NotOwnedError: The hold, or one lock's part of it, was released before; nothing was changed.
         """
         self._refuse_released()
         release_all(self._holds)
@@ -233,7 +233,7 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
     """One acquisition of an async multi-lock: what `async with multi_lock as hold` gives.
 
     Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
-    called from any task of the clients' event loop, also from one that does not own the locks.
+    called from any task of the clients' event loop, even from one that does not own the locks.
     """
 
     def check(self) -> None:
@@ -268,33 +268,33 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
     async def extend(self, lease: float | None = None) -> None:
         """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
 
-        One after the other, and the first error ends it: those before it have been lengthened.
+        The locks are extended one after the other, up to the first error: those before it have been extended.
 
         Args:
-            lease: For how many seconds from now; None for the lease it was acquired with.
+            lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
             LeaseLostError: One was lost.
             NotOwnedError: This hold was released.
-            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
             ValueError: The lease is not a number of seconds a claim can live on.
         """
         for hold in self._lost_first():
             await hold.extend(lease)
 
     async def release(self) -> None:
-        """Give this acquisition of each lock back, the last first, all of them whatever one says.
+        """Give this acquisition of each lock back, the last first, all of them even if one raises.
 
         A release that is cancelled gives them back all the same.
 
         Raises:
-            LeaseLostError: One was lost before; if several were, that of the others is noted on it.
-            NotOwnedError: It, or one lock's part of it, was released before; nothing was changed.
+            LeaseLostError: One was lost before; if several were, the error carries the others as notes.
+            NotOwnedError: The hold, or one lock's part of it, was released before; nothing was changed.
         """
         self._refuse_released()
         await do_each_async([hold.release for hold in reversed(self._holds)])
 
     def _check_loss(self) -> None:
-        """Raise if one was lost, released or not."""
+        """Raise if a hold was lost, even if it was released since."""
         for hold in self._holds:
             hold._check_loss()

@@ -34,7 +34,7 @@ MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
-    """What multi-locks of both flavours have in common: all that needs no waiting."""
+    """What multi-locks of both flavours have in common: everything that needs no waiting."""
 
     _MADE_OF: ClassVar[type[Any]]
     _FLAVOUR: ClassVar[str]
@@ -142,17 +142,17 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Take all locks; return whether they are held now. The contract is that of `threading.RLock`.
 
-        If one can't be had, or the call is interrupted, those that were taken before it are given back.
+        If one lock can't be had, or the call is interrupted, the locks taken before are given back.
 
         Args:
             blocking: Whether to wait while others hold one.
             timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
-            lease: As for each of the locks.
+            lease: The lease of each lock, as for its own `acquire`.
 
         Raises:
-            QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
-            LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
-            KeyTypeError: The key of one holds a value of another type.
+            QuorumError: Too few nodes of one lock answered: at once if not blocking, else when the timeout is over.
+            LeaseLostError: A lock was held already and lost, or one was lost while the call waited for another.
+            KeyTypeError: The key of one lock holds a value of another type.
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
@@ -173,29 +173,30 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             # Interrupted, perhaps while it was being undone; what was given back already is no longer there.
             self._undo(attempt)
             raise
-        # No call here: an interruption at its begin would find the locks held, and nobody to know.
+        # No call here: an interruption at its begin would leave the locks held, and no caller to know it.
         return attempt
 
     def _undo(self, attempt: Attempt[Hold]) -> None:
-        # What matters is why; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Only the original error matters; a hold that is lost or can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
             release_all(attempt.won())
 
     def release(self) -> None:
-        """Give one acquisition of each lock back, the last first, all of them whatever one says.
+        """Give one acquisition of each lock back, the last first, all of them even if one raises.
 
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing was changed.
-            LeaseLostError: It held them, and one was lost before; if several were, the others are noted on it.
+            LeaseLostError: It held them, and one was lost before; if several were, the error carries the others as
+                notes.
         """
         release_all(self._own())
 
     def __enter__(self) -> MultiHold:
-        """Acquire all locks, waiting for the `timeout` option in all; for ever by default.
+        """Acquire all locks, waiting up to the `timeout` option for all together; for ever by default.
 
         Raises:
-            AcquireTimeout: Others held one of them all the time; it has that one's name.
-            QuorumError: Too few nodes of one answered until the timeout.
+            AcquireTimeout: Others held one of them all the time; the error has that lock's name.
+            QuorumError: Too few nodes of one lock answered until the timeout.
             LeaseLostError: As for `acquire`.
         """
         attempt = self._acquire(self._timeout)
@@ -235,7 +236,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         try:
             do_each(self._releases(held), errors)
         except BaseException:
-            # Nobody will call again: the wait has not begun.
+            # Nobody will call again: the condition's wait has not begun.
             do_each(self._releases(held), errors)
             raise
         raise_first(errors)
@@ -264,7 +265,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             lock._restore(hold)
 
     def locked(self) -> bool:
-        """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.
+        """Return whether anyone holds one of the locks on a quorum of its nodes; that may change an instant later.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -277,17 +278,17 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing was changed.
             LeaseLostError: One of its holds was lost.
-            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
         """
         MultiHold(self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take each lock away from whoever holds it, for the next waiter; return whether one was held.
+        """Take each lock away from its holder, for the next waiter; return whether one was held.
 
-        For operators, not for programs, see `Lock.force_release`. The first error ends it.
+        For operators, not for programs, see `Lock.force_release`. The first error ends the call.
 
         Raises:
-            QuorumError: Too few nodes of one answered; those that did have freed it.
-            KeyTypeError: The key of one holds a value of another type.
+            QuorumError: Too few nodes of one lock answered; those that did have freed it.
+            KeyTypeError: The key of one lock holds a value of another type.
         """
         return True in [lock.force_release() for lock in self._locks]

@@ -51,17 +51,17 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Take all locks; return whether they are held now. The contract is that of `threading.RLock`, awaited.
 
-        If one can't be had, or the call is cancelled, those that were taken before it are given back.
+        If one lock can't be had, or the call is cancelled, the locks taken before are given back.
 
         Args:
             blocking: Whether to wait while others hold one.
             timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
-            lease: As for each of the locks.
+            lease: The lease of each lock, as for its own `acquire`.
 
         Raises:
-            QuorumError: Too few nodes of one answered: at once when not blocking, else when the timeout is over.
-            LeaseLostError: One was held already, and that hold was lost; or it was lost while another was waited for.
-            KeyTypeError: The key of one holds a value of another type.
+            QuorumError: Too few nodes of one lock answered: at once if not blocking, else when the timeout is over.
+            LeaseLostError: A lock was held already and lost, or one was lost while the call waited for another.
+            KeyTypeError: The key of one lock holds a value of another type.
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
         """
@@ -84,29 +84,30 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         return attempt
 
     async def _undo(self, attempt: Attempt[AsyncHold]) -> None:
-        # What matters is why; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Only the original error matters; a hold that is lost or can't be given back everywhere is gone all the same.
         with suppress(RedsyncError):
             await do_each_async([hold.release for hold in reversed(attempt.won())])
 
     async def release(self) -> None:
-        """Give one acquisition of each lock back, the last first, all of them whatever one says.
+        """Give one acquisition of each lock back, the last first, all of them even if one raises.
 
         A release that is cancelled gives them back all the same.
 
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing was changed.
-            LeaseLostError: It held them, and one was lost before; if several were, the others are noted on it.
+            LeaseLostError: It held them, and one was lost before; if several were, the error carries the others as
+                notes.
         """
         await do_each_async([hold.release for hold in reversed(self._own())])
 
     async def __aenter__(self) -> AsyncMultiHold:
-        """Acquire all locks, waiting for the `timeout` option in all; for ever by default.
+        """Acquire all locks, waiting up to the `timeout` option for all together; for ever by default.
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
 
         Raises:
-            AcquireTimeout: Others held one of them all the time; it has that one's name.
-            QuorumError: Too few nodes of one answered until the timeout.
+            AcquireTimeout: Others held one of them all the time; the error has that lock's name.
+            QuorumError: Too few nodes of one lock answered until the timeout.
             LeaseLostError: As for `acquire`.
         """
         attempt = await self._acquire(self._timeout)
@@ -136,7 +137,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         self._forget(hold)
 
     async def locked(self) -> bool:
-        """Return whether anyone holds one of the locks, on a quorum of its nodes; a moment later that may have changed.
+        """Return whether anyone holds one of the locks on a quorum of its nodes; that may change an instant later.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -152,17 +153,17 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing was changed.
             LeaseLostError: One of its holds was lost.
-            QuorumError: Too few nodes of one answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
         """
         await AsyncMultiHold(self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take each lock away from whoever holds it, for the next waiter; return whether one was held.
+        """Take each lock away from its holder, for the next waiter; return whether one was held.
 
-        For operators, not for programs, see `AsyncLock.force_release`. The first error ends it.
+        For operators, not for programs, see `AsyncLock.force_release`. The first error ends the call.
 
         Raises:
-            QuorumError: Too few nodes of one answered; those that did have freed it.
-            KeyTypeError: The key of one holds a value of another type.
+            QuorumError: Too few nodes of one lock answered; those that did have freed it.
+            KeyTypeError: The key of one lock holds a value of another type.
         """
         return True in [await lock.force_release() for lock in self._locks]

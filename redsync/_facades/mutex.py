@@ -70,5 +70,5 @@ class Mutex(_OwnedByItself[Any, Any], ExclusiveLock):
 class AsyncMutex(_OwnedByItself[Any, Any], AsyncExclusiveLock):
     """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
 
-    As `Mutex`, with tasks in the place of threads. Made by `AsyncClient.get_mutex`.
+    As `Mutex`, with tasks instead of threads. Made by `AsyncClient.get_mutex`.
     """

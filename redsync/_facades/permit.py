@@ -50,7 +50,7 @@ class PermitHolder:
 
 
 class _AnyPermit(AnyHold[RunnerT_co]):
-    """What permits of both flavours have in common: all that needs no waiting."""
+    """What permits of both flavours have in common: everything that needs no waiting."""
 
     _NOUN = "permit"
     _runner: RunnerT_co
@@ -97,7 +97,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
 class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit"]):
     """One acquisition of an async semaphore, of one permit or several: what `acquire` and `async with` give.
 
-    As `Permit`, with tasks in the place of threads. The body of an `async with` is cancelled when it is lost, unless
+    As `Permit`, with tasks instead of threads. The body of an `async with` is cancelled when it is lost, unless
     the semaphore has an `on_lost` option.
     """
 

@@ -6,7 +6,7 @@ with limiter:  # waits until one more is allowed
     call_the_partner()
 ```
 
-The decisions are in `redsync._protocols.rate`, `windows` and `slot_claims`; here is only what callers touch.
+The decisions are in `redsync._protocols.rate`, `windows` and `slot_claims`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ S = TypeVar("S")
 
 
 class _Limiter(Generic[RunnerT_co]):
-    """What rate limiters of both flavours have in common: all that needs no waiting."""
+    """What rate limiters of both flavours have in common: everything that needs no waiting."""
 
     _runner: RunnerT_co
 
@@ -131,12 +131,12 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
 
         Args:
-            blocking: Whether to wait until it allows them.
+            blocking: Whether to wait until the rate allows them.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many, from 1 to `rate`.
+            n: How many to take, from 1 to `rate`.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late: at once when not blocking, else when the timeout is over.
+            QuorumError: Too few nodes answered, or too late: at once if not blocking, else when the timeout is over.
             ConfigurationError: The nodes know another rate or window of that name than this program.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other.
@@ -144,7 +144,7 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         return self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     def available(self) -> int:
-        """Return how many successes are allowed now, by what a quorum of nodes says; an instant later others may be.
+        """Return how many successes a quorum of nodes would allow now; an instant later that may have changed.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -154,9 +154,9 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         return self._runner.run(self._available_steps())
 
     def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds one more is allowed, or `n` more; 0.0 if they are now. Nothing is taken.
+        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
 
-        Who waits for that long is refused only if somebody else came meanwhile; those who wait already are counted in.
+        A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
 
         Raises:
             QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
@@ -167,11 +167,11 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         return self._runner.run(self._retry_after_steps(n))
 
     def __enter__(self) -> Self:
-        """Take one, waiting for the `timeout` option; for ever by default.
+        """Take one success, waiting up to the `timeout` option; for ever by default.
 
         Raises:
-            AcquireTimeout: The rate did not allow it all the time.
-            QuorumError: Too few nodes answered until the timeout.
+            AcquireTimeout: The rate did not allow it before the timeout.
+            QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes know another rate or window of that name than this program.
         """
         if not self._runner.run(self._acquire_steps(self._timeout)):
@@ -211,13 +211,13 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         """Decorate a function so that each call takes one first: `@limiter`, or `@limiter(timeout=1, on_busy="skip")`.
 
         Args:
-            function: What to decorate.
+            function: The function to decorate.
             timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
-            on_busy: What a call does when the rate did not allow it all the time: "raise" `AcquireTimeout`, "skip" and
+            on_busy: What a call does if the rate did not allow it in time: "raise" `AcquireTimeout`, "skip" and
                 return None, or a function that is called with the same arguments instead.
 
         Raises:
-            ValueError: A timeout that can't be, or an `on_busy` of no known kind.
+            ValueError: Invalid timeout or `on_busy`.
             TypeError: Not a function or method. Also a coroutine function, because this limiter is for threads, and a
                 generator function or `@contextmanager`, because its body would run without the limit.
         """
@@ -241,12 +241,12 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
 
         Args:
-            blocking: Whether to wait until it allows them.
+            blocking: Whether to wait until the rate allows them.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many, from 1 to `rate`.
+            n: How many to take, from 1 to `rate`.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late: at once when not blocking, else when the timeout is over.
+            QuorumError: Too few nodes answered, or too late: at once if not blocking, else when the timeout is over.
             ConfigurationError: The nodes know another rate or window of that name than this program.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other.
@@ -254,7 +254,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     async def available(self) -> int:
-        """Return how many successes are allowed now, by what a quorum of nodes says; an instant later others may be.
+        """Return how many successes a quorum of nodes would allow now; an instant later that may have changed.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -264,9 +264,9 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         return await self._runner.run(self._available_steps())
 
     async def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds one more is allowed, or `n` more; 0.0 if they are now. Nothing is taken.
+        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
 
-        Who waits for that long is refused only if somebody else came meanwhile; those who wait already are counted in.
+        A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
 
         Raises:
             QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
@@ -277,11 +277,11 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         return await self._runner.run(self._retry_after_steps(n))
 
     async def __aenter__(self) -> Self:
-        """Take one, waiting for the `timeout` option; for ever by default.
+        """Take one success, waiting up to the `timeout` option; for ever by default.
 
         Raises:
-            AcquireTimeout: The rate did not allow it all the time.
-            QuorumError: Too few nodes answered until the timeout.
+            AcquireTimeout: The rate did not allow it before the timeout.
+            QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes know another rate or window of that name than this program.
         """
         if not await self._runner.run(self._acquire_steps(self._timeout)):
@@ -326,13 +326,13 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Decorate a coroutine function so that each call takes one first. See `RateLimiter.__call__`.
 
         Args:
-            function: What to decorate.
+            function: The function to decorate.
             timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
-            on_busy: What a call does when the rate did not allow it all the time: "raise" `AcquireTimeout`, "skip" and
+            on_busy: What a call does if the rate did not allow it in time: "raise" `AcquireTimeout`, "skip" and
                 return None, or a function that is called with the same arguments instead; what it returns is awaited.
 
         Raises:
-            ValueError: A timeout that can't be, or an `on_busy` of no known kind.
+            ValueError: Invalid timeout or `on_busy`.
             TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also one made of a
                 generator function, because its body could run without the limit.
         """

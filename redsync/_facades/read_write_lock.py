@@ -8,7 +8,7 @@ with lock.write_lock:  # alone
     catalogue.update(changes)
 ```
 
-The decisions are in `redsync._protocols.read_write_lock`; here is only what callers touch.
+The decisions are in `redsync._protocols.read_write_lock`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WriteT_co = TypeVar("WriteT_co", bound=Exclusive[Any, Any], covariant=True)
 class _OneMode(Reentrant[RunnerT_co, HoldT]):
     def _holder_steps(self) -> Steps[str | None]:
         runner = self._runner
-        # As nobody, see `Exclusive._holder_steps`.
+        # An owner of its own, see `Exclusive._holder_steps`.
         asker = runner.new_owner()
         held = yield from protocol.is_held(runner.session, self._KIND, self._name, self._keys, asker)
         return self._KIND.noun if held else None
@@ -75,13 +75,13 @@ class WriteLock(_Writing[Any, Any], Lock):
 
 
 class AsyncReadLock(_Reading[Any, Any], AsyncExclusiveLock):
-    """The read lock of an `AsyncReadWriteLock`: as `ReadLock`, with tasks in the place of threads."""
+    """The read lock of an `AsyncReadWriteLock`: as `ReadLock`, with tasks instead of threads."""
 
     _OWNER = "this task"
 
 
 class AsyncWriteLock(_Writing[Any, Any], AsyncLock):
-    """The write lock of an `AsyncReadWriteLock`: as `WriteLock`, with tasks in the place of threads."""
+    """The write lock of an `AsyncReadWriteLock`: as `WriteLock`, with tasks instead of threads."""
 
 
 class _Pair(Generic[ReadT_co, WriteT_co]):
@@ -141,7 +141,7 @@ class ReadWriteLock(_Pair[ReadLock, WriteLock]):
 class AsyncReadWriteLock(_Pair[AsyncReadLock, AsyncWriteLock]):
     """A lock that many tasks may hold to read, or one to write, over all nodes of a client.
 
-    As `ReadWriteLock`, with tasks in the place of threads. Made by `AsyncClient.get_read_write_lock`.
+    As `ReadWriteLock`, with tasks instead of threads. Made by `AsyncClient.get_read_write_lock`.
     """
 
     _READ = AsyncReadLock

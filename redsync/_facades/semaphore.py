@@ -6,7 +6,7 @@ with semaphore as permit:  # waits; the body never runs without a permit
     run_solver()
 ```
 
-The decisions are in `redsync._protocols`, `slot_claims` and `semaphore`; here is only what callers touch.
+The decisions are in `redsync._protocols`, `slot_claims` and `semaphore`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _check_permits(permits: int) -> int:
 
 
 class _Counted(Claimable[RunnerT_co, HoldT]):
-    """What semaphores of both flavours have in common: all that needs no waiting."""
+    """What semaphores of both flavours have in common: everything that needs no waiting."""
 
     def __init__(
         self,
@@ -103,7 +103,8 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return protocol.resize(self._runner.session, self._pool, self._nobody(), permits)
 
     def _nobody(self) -> Owner:
-        # Whoever looks does so as nobody: a release is sent again behind a look, but not behind its owner's next claim.
+        # A look has an owner of its own: a refused release is sent again behind it, but not behind its owner's next
+        # claim.
         return self._runner.new_owner()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -118,7 +119,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
 # Its methods come from those of AsyncSemaphore: change those, then run `make twins`.
 class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
-    """A semaphore over all nodes of a client: at most so many permits at any instant, whatever nodes fail.
+    """A semaphore over all nodes of a client: at most `permits` permits at any instant, whichever nodes fail.
 
     A permit is believed while its `remaining()` is positive; of those at most `permits` exist, as long as clocks run at
     rates within `drift_factor`. Each permit is a slot that a quorum of nodes keeps, so the bound is exact over
@@ -136,17 +137,17 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
     def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> Permit | None:
-        """Take a permit, or `n` at once, all or none; None when there was no room. As `threading.Semaphore.acquire`.
+        """Take a permit, or `n` at once, all or none; None if there was no room. As `threading.Semaphore.acquire`.
 
         Args:
-            blocking: Whether to wait while others have them.
+            blocking: Whether to wait while others have the permits.
             timeout: The longest wait in seconds; None or -1 for no limit.
             n: How many permits, from 1 to all there are. They are one `Permit`.
-            lease: For how many seconds the nodes keep it, unrenewed; None: the semaphore's or client's lease, the
+            lease: Seconds for which the nodes keep the permit, unrenewed; None: the semaphore's or client's lease, the
                 latter renewed by the watchdog.
 
         Raises:
-            QuorumError: Too few nodes answered: at once when not blocking, else when the timeout is over.
+            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
             ConfigurationError: The nodes know another number of permits than this program, or fewer than `n`.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
@@ -154,19 +155,19 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         return self._acquire(check_timeout(blocking, timeout), lease, n)
 
     def release(self, n: int = 1) -> None:
-        """Give back `n` of the permits that this client has of this semaphore, the latest first, in whatever thread.
+        """Give back `n` of the permits that this client has of this semaphore, the latest first, in any thread.
 
-        Those that a `with` will give back come last. A permit for several is reduced if `n` does not cover it.
+        Permits that a `with` will give back come last. A permit for several is reduced if `n` does not cover it.
 
         Raises:
-            OverReleaseError: It has not so many; nothing was given back.
+            OverReleaseError: The client has fewer than `n`; nothing was given back.
             LeaseLostError: One of them was lost before; the others are given back all the same.
             ValueError: `n` is less than 1.
         """
         self._runner.give_back(self._release_steps(n))
 
     def available(self) -> int:
-        """Return how many permits nobody has, by what a quorum of nodes says; an instant later that may have changed.
+        """Return how many permits are free, according to a quorum of nodes; an instant later that may have changed.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -175,7 +176,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         return self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
 
     def permits(self) -> int:
-        """Return how many permits there are, by what a quorum of nodes says.
+        """Return how many permits there are, according to a quorum of nodes.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -184,20 +185,20 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
 
     def resize(self, permits: int) -> None:
-        """Change how many permits there are, on a quorum of nodes; all clients learn it, whatever they were made with.
+        """Change the number of permits on a quorum of nodes; all clients learn it, whatever number they were made with.
 
-        More permits can be had at once. Fewer take effect as permits come back: nobody loses one. Of several resizes
-        at the same time one wins everywhere.
+        A larger number takes effect at once. A smaller one takes effect as permits come back: nobody loses one. Of
+        several resizes at the same time, one wins everywhere.
 
         Raises:
-            QuorumError: Too few nodes answered; it may come into force nevertheless, if any did.
+            QuorumError: Too few nodes answered; if any did, the new number may come into force nevertheless.
             KeyTypeError: The key holds a value of another type.
             ValueError: `permits` is not from 1 to 10,000.
         """
         self._runner.run(self._resize_steps(permits))
 
     def holders(self) -> tuple[PermitHolder, ...]:
-        """Return who has permits, by what a quorum of nodes says; those whose lease ends first come first.
+        """Return the holders of permits, according to a quorum of nodes; those whose lease ends first come first.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -208,7 +209,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
 
 
 class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPermit]):
-    """A semaphore over all nodes of a client: at most so many permits at any instant, whatever nodes fail.
+    """A semaphore over all nodes of a client: at most `permits` permits at any instant, whichever nodes fail.
 
     The guarantees are those of `Semaphore`. Cancelling is safe at every await: a cancelled acquire leaves nothing on
     the nodes, a cancelled release has given the permit back. Made by `AsyncClient.get_semaphore`.
@@ -219,17 +220,17 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> AsyncPermit | None:
-        """Take a permit, or `n` at once, all or none; None when there was no room. As `threading.Semaphore.acquire`.
+        """Take a permit, or `n` at once, all or none; None if there was no room. As `threading.Semaphore.acquire`.
 
         Args:
-            blocking: Whether to wait while others have them.
+            blocking: Whether to wait while others have the permits.
             timeout: The longest wait in seconds; None or -1 for no limit.
             n: How many permits, from 1 to all there are. They are one `AsyncPermit`.
-            lease: For how many seconds the nodes keep it, unrenewed; None: the semaphore's or client's lease, the
+            lease: Seconds for which the nodes keep the permit, unrenewed; None: the semaphore's or client's lease, the
                 latter renewed by the watchdog.
 
         Raises:
-            QuorumError: Too few nodes answered: at once when not blocking, else when the timeout is over.
+            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
             ConfigurationError: The nodes know another number of permits than this program, or fewer than `n`.
             KeyTypeError: The key holds a value of another type.
             ValueError: Arguments that contradict each other, or a lease that no claim can live on.
@@ -237,19 +238,19 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         return await self._acquire(check_timeout(blocking, timeout), lease, n)
 
     async def release(self, n: int = 1) -> None:
-        """Give back `n` of the permits that this client has of this semaphore, the latest first, in whatever task.
+        """Give back `n` of the permits that this client has of this semaphore, the latest first, in any task.
 
-        Those that an `async with` will give back come last. A permit for several is reduced if `n` does not cover it.
+        Permits that an `async with` will give back come last. A permit for several is reduced if `n` does not cover it.
 
         Raises:
-            OverReleaseError: It has not so many; nothing was given back.
+            OverReleaseError: The client has fewer than `n`; nothing was given back.
             LeaseLostError: One of them was lost before; the others are given back all the same.
             ValueError: `n` is less than 1.
         """
         await self._runner.run(self._release_steps(n))
 
     async def available(self) -> int:
-        """Return how many permits nobody has, by what a quorum of nodes says; an instant later that may have changed.
+        """Return how many permits are free, according to a quorum of nodes; an instant later that may have changed.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -258,7 +259,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         return await self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
 
     async def permits(self) -> int:
-        """Return how many permits there are, by what a quorum of nodes says.
+        """Return how many permits there are, according to a quorum of nodes.
 
         Raises:
             QuorumError: Too few nodes answered to tell.
@@ -267,20 +268,20 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
 
     async def resize(self, permits: int) -> None:
-        """Change how many permits there are, on a quorum of nodes; all clients learn it, whatever they were made with.
+        """Change the number of permits on a quorum of nodes; all clients learn it, whatever number they were made with.
 
-        More permits can be had at once. Fewer take effect as permits come back: nobody loses one. Of several resizes
-        at the same time one wins everywhere.
+        A larger number takes effect at once. A smaller one takes effect as permits come back: nobody loses one. Of
+        several resizes at the same time, one wins everywhere.
 
         Raises:
-            QuorumError: Too few nodes answered; it may come into force nevertheless, if any did.
+            QuorumError: Too few nodes answered; if any did, the new number may come into force nevertheless.
             KeyTypeError: The key holds a value of another type.
             ValueError: `permits` is not from 1 to 10,000.
         """
         await self._runner.run(self._resize_steps(permits))
 
     async def holders(self) -> tuple[PermitHolder, ...]:
-        """Return who has permits, by what a quorum of nodes says; those whose lease ends first come first.
+        """Return the holders of permits, according to a quorum of nodes; those whose lease ends first come first.
 
         Raises:
             QuorumError: Too few nodes answered to tell.

@@ -5,7 +5,7 @@ with client.get_spin_lock("cache:42", timeout=0.5):
     rebuild_cache()
 ```
 
-The decisions are in `redsync._protocols.places`; here is only what callers touch.
+The decisions are in `redsync._protocols.places`; this module has only what callers touch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
 
 
 class SpinLock(_Spinning[Any, Any], Lock):
-    """A reentrant lock that is asked for again and again, owned by the thread that acquired it.
+    """A reentrant lock that its waiters ask for again and again, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`, of which it is another way of waiting: there is no queue and no wake-up, only
     pauses, 1 ms at first and up to 0.1 s, doubled after each try and spread by chance. It suits locks that are held for
@@ -72,7 +72,7 @@ class SpinLock(_Spinning[Any, Any], Lock):
 
 
 class AsyncSpinLock(_Spinning[Any, Any], AsyncLock):
-    """A reentrant lock that is asked for again and again, owned by the task that acquired it.
+    """A reentrant lock that its waiters ask for again and again, owned by the task that acquired it.
 
-    As `SpinLock`, with tasks in the place of threads. Made by `AsyncClient.get_spin_lock`.
+    As `SpinLock`, with tasks instead of threads. Made by `AsyncClient.get_spin_lock`.
     """
