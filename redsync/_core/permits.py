@@ -16,7 +16,7 @@ def read_slots(text: bytes) -> tuple[int, ...]:
     """Return the slots that a node names.
 
     Raises:
-        ValueError: It is no list of slots.
+        ValueError: The text is no list of slots.
     """
     slots = tuple(map(int, text.split(b",")))
     if write_slots(slots) != text or len(set(slots)) < len(slots) or min(slots) < 0:

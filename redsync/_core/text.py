@@ -1,8 +1,9 @@
 """Foreign text, made safe for people to read: in error messages, log lines and on terminals.
 
-Other clients and the nodes choose names, hosts, programs, versions and the words of errors. Raw, these could move a
-terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours. So we escape them where they
-become part of our text. Values for programs, such as the host that `inspect` returns, stay as they are.
+Programs that can write to a node, and the nodes themselves, choose names, hosts, programs, versions and the words of
+errors. Raw, these could move a terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours.
+So we escape them where they become part of our text. Values for programs, such as the host that `inspect` returns, stay
+as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lock and mutex have in common: acquire, release, `with`, looks; for threads. `exclusive_async` is its twin.
+"""What locks and mutexes have in common: acquire, release, `with`, looks; for threads. `exclusive_async` is its twin.
 
-An object stands for a name; what is held belongs to an owner, and who that is tells the kinds apart. The decisions are
-in `redsync._protocols`; this module has only what callers touch.
+An object stands for a name; a hold belongs to an owner, and the kinds differ in who that is. The decisions are in
+`redsync._protocols`; this module has only what callers touch.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class FairLock(Lock):
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but does not heed its queue.
 
-    Algorithm: Lamport's bakery with a quorum in the place of shared memory. Made by `Client.get_fair_lock`.
+    Algorithm: Lamport's bakery with a quorum instead of shared memory. Made by `Client.get_fair_lock`.
     """
 
     _KIND = FAIR_LOCK

@@ -41,8 +41,8 @@ class FencedLock(_Fenced[Any, Any], Lock):
 
     The guarantees are those of `Lock`, and one more: `hold.fencing_token` is higher than that of every earlier
     acquisition of the name, whichever nodes failed, lagged behind, lost their data or came back with older data. A
-    node that forgot its token, or gave none for a day, goes on from its clock. So the order stops holding if the clocks
-    of nodes are further apart than `restart_guard` and one of them lost data, or further apart than a day; or if the
+    node that forgot its token, or gave none for a day, goes on from its clock. So the order breaks if the clocks of
+    nodes are further apart than `restart_guard` and one of them lost data, or further apart than a day; or if the
     only node's clock was set back over a restart. A nested acquire keeps the token. A token is a positive integer
     below 2**53.
 
@@ -51,8 +51,8 @@ class FencedLock(_Fenced[Any, Any], Lock):
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens.
 
-    Algorithm: fencing tokens as M. Kleppmann describes them, counted by each node, the maximum of a quorum written back
-    to a quorum. Made by `Client.get_fenced_lock`.
+    Algorithm: fencing tokens as M. Kleppmann describes them; each node counts, and the client writes the maximum of a
+    quorum back to a quorum. Made by `Client.get_fenced_lock`.
     """
 
 

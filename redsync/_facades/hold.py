@@ -80,7 +80,8 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
     def _check_steps(self) -> Steps[None]:
-        if self._released or self._state.lost is None:  # each look at an unreleased hold reports a loss
+        # A loss is reported to every look, even after another object gave the hold back.
+        if self._released or self._state.lost is None:
             self._refuse_released()
         return holding.check(self._state, self._host.runner.now())
 

@@ -53,8 +53,8 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
     owner believes until its `remaining()` is 0. It stays available while a quorum of nodes answers, and becomes free by
     itself within one lease when its holder dies. Acquire it as often as you like in one thread; release it as often.
 
-    Without a lease option, the watchdog renews the hold as long as the thread has it. With one, the hold ends when the
-    lease ends.
+    Without a lease of its own, the watchdog renews the hold as long as the thread has it. With one, it ends when the
+    lease does.
 
     Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
     """

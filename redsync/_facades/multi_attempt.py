@@ -1,16 +1,16 @@
-"""One attempt of a multi-lock to take its locks, for both flavours: which comes next, and what is given back.
+"""One attempt of a multi-lock to take its locks, for both flavours: which lock comes next, and what to give back.
 
-Locks are acquired in the order of their keys, whatever the order of the arguments: so of those who wait for each other
-one always holds the last of them all, and goes on.
+A multi-lock acquires its locks in the order of their keys, whatever the order of the arguments: so among owners that
+wait for each other, one always holds the last lock of all, and goes on.
 
-**Tied locks** have one key, on the nodes of different clients. No order of them is known to all programs: a node has
-many URLs; what a server says of itself changes when it restarts, and what it keeps is gone when it is emptied; and it
-says nothing while it is down. Two programs with opposite orders could wait for each other for ever. So no order is
-relied on: while a tied lock is held, its twins are only tried. If one can't be had at once, all of them are given back,
-and that one is waited for first, after a random pause that keeps two programs from meeting again and again. Thus
-whoever waits holds nothing but locks with smaller keys, and the argument above needs no more than the keys.
+**Tied locks** have one key, on the nodes of different clients. No order of these is known to all programs: a node has
+many URLs; a server's identity changes when it restarts, and its data is gone when it is emptied; and a server that is
+down tells nothing. Two programs with opposite orders could wait for each other for ever. So the attempt relies on no
+order: while it holds a tied lock, it only tries the twins. If it can't have one of them at once, it gives all of them
+back, and waits for that one first, after a random pause that keeps two programs from meeting again and again. Thus an
+owner that waits holds only locks with smaller keys, and the argument above needs no more than the keys.
 
-Twins that turn out to be the same lock, because their nodes say that they are the same servers, are an error.
+Twins that turn out to be the same lock, because their nodes report the same servers, are an error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, Re
 __all__ = ["Attempt", "Course"]
 
 _INSTANT = 1e-6
-"""Seconds to wait when the time is up: one try, and unlike that of a timeout of 0 a short one."""
+"""The timeout in seconds when the time is up: one try, and a shorter one than with a timeout of 0."""
 
 
 Course: TypeAlias = Generator[tuple[Exclusive[Any, Any], Steps[Any]] | None, Any, None]
-"""What to run, each on its lock's runner; is sent what came of it, or thrown its error. None at the end."""
+"""Yields protocols to run, each with its lock, whose runner runs it; gets the result, or its error. None at the end."""
 
 
 class Attempt(Generic[HoldT]):
-    """One attempt to take all locks: enough to give everything back at any point.
+    """One attempt to take all locks, which can give everything back at any point.
 
     Attributes:
         busy: The lock that others held all the time; None if there was none.
@@ -55,7 +55,7 @@ class Attempt(Generic[HoldT]):
         lease: float | None = None,
         saved: Mapping[Exclusive[Any, HoldT], Saved] | None = None,
     ) -> None:
-        """Begin; `saved`: what to acquire of each, one acquisition if that is None."""
+        """Begin; `saved`: the acquisitions to take of each lock; None for one of each."""
         self._locks = locks
         self._now = locks[0]._runner.now
         self._timeout = timeout
@@ -67,10 +67,10 @@ class Attempt(Generic[HoldT]):
         self.busy: Exclusive[Any, HoldT] | None = None
 
     def course(self) -> Course:
-        """Take the locks, until one can't be had; whatever comes of it is known here from now on.
+        """Take the locks, until one can't be had; the attempt records each success.
 
         Raises:
-            LeaseLostError: One that was taken before was lost while another one was waited for.
+            LeaseLostError: A lock taken before was lost while the attempt waited for another one.
             ConfigurationError: Two of them are the same lock.
         """
         for _, group in groupby(self._locks, lambda lock: lock._keys.lock):
@@ -87,7 +87,7 @@ class Attempt(Generic[HoldT]):
         yield None
 
     def _take(self, tied: Sequence[Exclusive[Any, HoldT]]) -> Generator[Any, Any, Exclusive[Any, HoldT] | None]:
-        """Take locks that are tied; return the one that can't be had. Only the first is waited for."""
+        """Take tied locks, waiting only for the first; return the one that can't be had, None if there is none."""
         for lock in tied:
             waits = lock is tied[0]
             try:
@@ -123,7 +123,7 @@ class Attempt(Generic[HoldT]):
         for lock, hold in self.parts():
             if lock in tied:
                 state = hold._state
-                # One that is lost, or can't be given back everywhere, is gone all the same.
+                # A hold that is lost, or can't be given back everywhere, is gone all the same.
                 with suppress(RedsyncError):
                     yield lock, lock._release_steps(state, state.count) if self._saved else hold._release_steps()
         for lock in tied:
@@ -134,19 +134,19 @@ class Attempt(Generic[HoldT]):
         return self._timeout is not None and self._now() >= self._deadline
 
     def parts(self) -> list[tuple[Exclusive[Any, HoldT], HoldT]]:
-        """Return what was acquired, also what no call has returned yet, in the order of the locks."""
+        """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
         for lock, outcome in self._outcomes.items():
             if outcome.state is not None and lock not in self._holds:
                 self._holds[lock] = lock._HOLD(lock._host, outcome.state, lock._tell_lost)
         return [(lock, self._holds[lock]) for lock in self._locks if lock in self._holds]
 
     def won(self) -> list[HoldT]:
-        """Return the holds of what was acquired."""
+        """Return the acquired holds, in the order of the locks."""
         return [hold for _, hold in self.parts()]
 
 
 def _refuse_twins(lock: Exclusive[Any, Any], tied: Sequence[Exclusive[Any, Any]]) -> None:
-    """Raise if a lock is the same as one that it is tied to, as far as their clients are connected."""
+    """Raise if a lock is the same as one of its twins, as far as their clients are connected."""
     if any(other is not lock and lock._runner.servers() & other._runner.servers() for other in tied):
         raise ConfigurationError(
             f"lock {lock.name!r} is given twice: nodes of two clients are the same servers under different addresses"

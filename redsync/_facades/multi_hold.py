@@ -1,4 +1,4 @@
-"""What a multi-lock holds: one hold of each of its locks, to look at and to hand on as one."""
+"""The hold of a multi-lock: one hold of each of its locks, to look at and to hand on as one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def raise_first(errors: list[BaseException]) -> None:
 
 
 def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]) -> None:
-    """Do all of it, whatever our own errors say, which are collected; an interruption comes out at once."""
+    """Do all actions, collecting our own errors; an interruption comes out at once."""
     for action in actions:
         try:
             action()
@@ -47,16 +47,16 @@ def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]
 
 
 def release_all(holds: Sequence[Hold]) -> None:
-    """Release what is not yet released of it, the last first, to the end also when interrupted.
+    """Release all holds that are not released yet, the last first, to the end even if interrupted.
 
     Raises:
-        RedsyncError: The first that a release raised, the others as notes.
+        RedsyncError: The first error of a release, with the others as notes.
     """
     errors: list[BaseException] = []
     try:
         do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
     except BaseException as interruption:
-        # Nobody will call again. What was released knows it.
+        # Nobody will call again. Holds released so far are marked as released.
         do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
         for error in errors:
             note(interruption, error)
@@ -65,10 +65,11 @@ def release_all(holds: Sequence[Hold]) -> None:
 
 
 async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Do all of it, also when cancelled; each must have done its work when it is cancelled.
+    """Do all actions, even if cancelled; each action must have done its work when it is cancelled.
 
     Raises:
-        RedsyncError: The first that one raised, the others as notes; but a cancellation comes before all others.
+        RedsyncError: The first error of an action, with the others as notes; but a cancellation comes before all
+            others.
     """
     errors: list[BaseException] = []
     cancelled: list[BaseException] = []
@@ -98,7 +99,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """Who holds each of them, as the nodes store it: one name per client, and per mutex."""
+        """The holder of each lock, as the nodes store it: one owner per client, and one value per mutex."""
         return tuple(hold.owner for hold in self._holds)
 
     @property
@@ -108,7 +109,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     @property
     def lost(self) -> bool:
-        """Whether one of the holds ended before it was released. Asks no node: the end of the lease shows at once."""
+        """Whether one of the holds ended before its release. Asks no node: the end of the lease shows at once."""
         return any(hold.lost for hold in self._holds)
 
     def remaining(self) -> float:
@@ -123,11 +124,12 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             hold._refuse_released()
 
     def _note_released(self) -> None:
-        """Note that the `with` that gave this hold is over."""
+        """Record that the `with` that returned this hold is over."""
         for hold in self._holds:
             hold._note_released()
 
-    # Sleeping until one of several ends: in the first one's bed, and the loss of another rings the bell there.
+    # Sleeping until one of several holds ends: the sleeper waits for the end of the first, and the loss of another hold
+    # signals the first one's key.
 
     def _wait_steps(self, timeout: float | None) -> Steps[None]:
         first, *others = self._holds
@@ -146,7 +148,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             hold._state.watching.append(ring)
 
     def _detach(self, ring: Callable[[HoldState], None]) -> None:
-        """Undo `_attach`, also one that was interrupted; may be interrupted, and is then done again."""
+        """Undo `_attach`, even an interrupted one; after an interruption it may be called again."""
         for hold in self._holds[1:]:
             if ring in hold._state.watching:
                 hold._state.watching.remove(ring)

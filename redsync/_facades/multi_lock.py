@@ -5,8 +5,8 @@ with client.get_multi_lock(client.get_lock("account:7"), client.get_lock("accoun
     transfer()
 ```
 
-In which order they are acquired, and why two never wait for each other in a circle, is told in `multi_attempt`. What
-each lock decides is in its own protocol; here is only what becomes of the others meanwhile.
+`multi_attempt` explains the order in which it acquires them, and why multi-locks never wait for each other in a circle.
+Each lock's own protocol makes its decisions; this module decides what happens to the other locks meanwhile.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
     def __init__(self, locks: Sequence[LockT], *, timeout: float | None = None) -> None:
         self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=_rank))
         self._timeout = check_timeout(True, timeout)
-        # Whose deadline it is, and whose owner enters: all clients of one flavour have one clock, and tell the same
-        # threads or tasks apart.
+        # The first lock's runner provides clock and owners: all clients of one flavour share one clock, and distinguish
+        # threads or tasks alike.
         self._runner: RunnerT_co = self._locks[0]._runner
         self._entered = {}
 
@@ -69,27 +69,27 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         return tuple(lock.name for lock in self._locks)
 
     def owned(self) -> bool:
-        """Return whether the owner holds all of them, now and validly."""
+        """Return whether the owner holds all locks validly now."""
         return all(lock.owned() for lock in self._locks)
 
     def hold_count(self) -> int:
-        """Return how many acquisitions of all of them the owner has to release: the smallest of the hold counts."""
+        """Return how many acquisitions of all locks the owner has to release: the smallest of their hold counts."""
         return min(lock.hold_count() for lock in self._locks)
 
     def remaining(self) -> float:
-        """Return for how many seconds the owner's holds may all be believed, 0.0 if one is missing."""
+        """Return for how many seconds all holds of the owner may be believed, 0.0 if one is missing."""
         return min(lock.remaining() for lock in self._locks)
 
     def _own(self) -> list[Any]:
-        """Return the owner's hold of each.
+        """Return the owner's hold of each lock.
 
         Raises:
-            NotOwnedError: One is missing.
+            NotOwnedError: The owner does not hold one of them.
         """
         return [lock._HOLD(lock._host, lock._own(), lock._tell_lost) for lock in self._locks]
 
     def _enter(self, hold: MultiHoldT, frame: FrameType | None) -> None:
-        """Note the hold that a `with` gives out, here and with each lock, as if it had a `with` of its own."""
+        """Record the hold that a `with` returned, here and with each lock, as if each lock had a `with` of its own."""
         super()._enter(hold, frame)
         for lock, part in zip(self._locks, hold._holds, strict=True):
             lock._enter(part, frame)
@@ -102,7 +102,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
-    """Return what locks are ordered by: their keys, in every process alike; tied ones are tried in any order."""
+    """Return the sort key of a lock: its key comes first, in every process alike; the order of tied locks is free."""
     return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
 
 
@@ -125,13 +125,13 @@ def _follow(course: Course) -> None:
 
 # Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
 class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
-    """Several locks as one, for threads: of any kind, also from different clients; held all or none.
+    """Several locks as one, for threads: of any kind, even from different clients; held all or none.
 
-    Two multi-locks never deadlock each other, whatever they have in common, if their owners hold none of these locks
-    before: each acquires its locks in the order of their keys, and waits for none of several locks of one name on
-    different nodes while it holds another of them. Beyond that the guarantees are those of its locks, each
-    for itself. It is as reentrant as the least reentrant of them. A `threading.Condition` gives all of them back to
-    wait, and has all or none of them afterwards. Any number of threads may use one object.
+    Two multi-locks never deadlock each other, whichever locks they share, if their owners hold none of these locks
+    before: each acquires its locks in the order of their keys, and while it holds one of several locks of one name on
+    different nodes, it waits for none of the others. Beyond that, each lock keeps its own guarantees. A multi-lock is
+    as reentrant as the least reentrant of its locks. A `threading.Condition` gives all of them back to wait, and has
+    all or none of them afterwards. Any number of threads may use one object.
 
     Made by `Client.get_multi_lock`.
     """
@@ -170,7 +170,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
                 self._undo(attempt)
                 raise
         except BaseException:
-            # Interrupted, perhaps while it was being undone; what was given back already is no longer there.
+            # Interrupted, perhaps during that rollback; holds given back already are marked as released.
             self._undo(attempt)
             raise
         # No call here: an interruption at its begin would leave the locks held, and no caller to know it.
@@ -207,7 +207,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             hold = MultiHold(attempt.won())
             self._enter(hold, statement())
         except BaseException:
-            # Interrupted: without an `__enter__` that returns there is no `__exit__`.
+            # Interrupted: unless `__enter__` returns, Python does not call `__exit__`.
             self._undo(attempt)
             if hold is not None:
                 with suppress(RedsyncError):
@@ -244,7 +244,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
 
     @staticmethod
     def _releases(parts: Sequence[tuple[Exclusive[Any, Hold], Hold]]) -> Iterator[Callable[[], None]]:
-        """Yield what gives back all acquisitions that are left of each hold, the last first."""
+        """Yield calls that give back all remaining acquisitions of each hold, the last hold first."""
         for lock, state in reversed([(lock, hold._state) for lock, hold in parts]):
             if state.count:
                 yield partial(lock._runner.run, lock._release_steps(state, state.count))
@@ -258,7 +258,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
                 do_each(self._releases(attempt.parts()), [])
                 raise
         except BaseException:
-            # Interrupted, perhaps while it was being undone.
+            # Interrupted, perhaps during that rollback.
             do_each(self._releases(attempt.parts()), [])
             raise
         for lock, hold in zip(self._locks, attempt.won(), strict=True):

@@ -37,7 +37,7 @@ async def _follow(course: Course) -> None:
 
 
 class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]):
-    """Several locks as one, for asyncio: of any kind, also from different clients; held all or none.
+    """Several locks as one, for asyncio: of any kind, even from different clients; held all or none.
 
     The guarantees are those of `MultiLock`. Cancelling is safe at every await: a cancelled acquire leaves nothing on
     the nodes, a cancelled release has given all locks back.
@@ -128,7 +128,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         try:
             await do_each_async([partial(lock._leave, part) for lock, part in parts])
         except GeneratorExit:
-            # The coroutine is dropped while it waits: the loop gives back what is left.
+            # The coroutine was dropped while it waited: the loop gives back the rest.
             self._runner.leave_to_loop(partial(self._leave, hold))
             raise
         except BaseException:

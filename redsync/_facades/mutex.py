@@ -6,7 +6,7 @@ with mutex as hold:
     write_report()
 ```
 
-On the nodes it is what `SET key value NX PX lease` leaves there, so with `prefix=""` it excludes the locks of
+On the nodes it is a string as `SET key value NX PX lease` writes it. So with `prefix=""` it excludes the locks of
 redlock-py, redlock-rb, node-redlock and go-redsync, and they exclude it.
 """
 
@@ -38,7 +38,7 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
     def __del__(self) -> None:
         state = self._possession.state
         if state is not None and self._possession.is_held:
-            # Nobody is left who could release it; the watchdog does, as a finalizer may run in the middle of anything.
+            # Nobody is left to release the mutex. The watchdog does, as a finalizer may run in the middle of anything.
             self._runner.session.holds.orphan(state.owner)
 
     def _claimant(self) -> Owner:
@@ -48,7 +48,7 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
         return protocol.acquire(session, request, now, self._possession, self._runner.owner())
 
     def _may_release(self, hold: HoldT) -> bool:
-        # Not what another thread acquired since, after it had released this one, or the loss of it.
+        # But not a hold that another thread has acquired since, after it released this one, or the loss of that hold.
         return self._possession.acquired_by is self._runner.owner() or self._state() is hold._state
 
     def _state(self) -> HoldState | None:
@@ -59,11 +59,11 @@ class Mutex(_OwnedByItself[Any, Any], ExclusiveLock):
     """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
 
     The guarantees are those of `Lock`. Any thread that has the object may release it, and a thread that ends leaves it
-    held; a second `acquire` waits, or is False. An object that is dropped while it holds gives back what it has, with a
-    warning.
+    held; a second `acquire` waits, or returns False. If the object is dropped while it holds, its hold is given back,
+    with a warning.
 
-    Algorithm: Redlock as the Redis documentation has it: a value that is unique to the request, set if there is none;
-    deleted and prolonged if it is still the same. Made by `Client.get_mutex`.
+    Algorithm: Redlock as the Redis documentation has it: a value unique to the request, set if there is none; deleted
+    and prolonged only if it is still the same. Made by `Client.get_mutex`.
     """
 
 

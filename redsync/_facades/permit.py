@@ -27,7 +27,7 @@ class PermitHolder:
         host: The machine it runs on, None if unknown.
         pid: Its process, None if unknown.
         slots: Its slots: as many as it was acquired for.
-        remaining: For how many seconds a quorum of nodes keeps it unless it is renewed.
+        remaining: Seconds for which a quorum of nodes keeps it unless it is renewed.
         program: What that process runs, None if unknown.
         since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
     """
@@ -43,7 +43,7 @@ class PermitHolder:
 
     @classmethod
     def of(cls, holding: Holding) -> Self:
-        """Return what a survey has found."""
+        """Return the holder of a permit that a survey has found."""
         host, pid, program, since = holding.client or (None,) * 4
         owner = holding.id.partition(":")[0]
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
@@ -63,7 +63,7 @@ class _AnyPermit(AnyHold[RunnerT_co]):
 
     @property
     def id(self) -> str:
-        """The permit's id, unlike any other: what nodes keep, and `holders` tells."""
+        """The permit's unique id, as nodes keep it and `holders` shows it."""
         return self._state.holder
 
     def _share(self) -> int:
@@ -74,8 +74,9 @@ class _AnyPermit(AnyHold[RunnerT_co]):
 class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
 
-    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any may
-    release it, and it is renewed until somebody does or the client is closed. `with permit:` releases it at its end.
+    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any thread
+    may release it, and the watchdog renews it until then, or until the client is closed. `with permit:` releases it at
+    its end.
     """
 
     def _entered_in(self, place: FrameType | Owner | None) -> Permit:  # noqa: ARG002  (wherever it is)
@@ -89,7 +90,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
             self._note_released()
 
     def __enter__(self) -> Self:
-        """Begin what ends with the permit's release."""
+        """Begin a body that ends with the permit's release."""
         self._state.entered = True
         return self
 
@@ -97,7 +98,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
 class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit"]):
     """One acquisition of an async semaphore, of one permit or several: what `acquire` and `async with` give.
 
-    As `Permit`, with tasks instead of threads. The body of an `async with` is cancelled when it is lost, unless
+    As `Permit`, with tasks instead of threads. The body of an `async with` is cancelled when the permit is lost, unless
     the semaphore has an `on_lost` option.
     """
 
@@ -112,7 +113,7 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
             self._note_released()
 
     async def __aenter__(self) -> Self:
-        """Begin what ends with the permit's release; it is cancelled if the permit is lost."""
+        """Begin a body that ends with the permit's release; it is cancelled if the permit is lost."""
         self._state.entered = True
         if not self._state.on_lost:
             self._open_scope()

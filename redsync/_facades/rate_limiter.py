@@ -1,4 +1,4 @@
-"""The rate limiter: never more than so many successes in any window, over independent nodes; threads and asyncio.
+"""The rate limiter: at most `rate` successes in any window, over independent nodes; for threads and asyncio.
 
 ```python
 limiter = client.get_rate_limiter("partner-api", 100, 60)
@@ -118,10 +118,10 @@ class _Limiter(Generic[RunnerT_co]):
 class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
-    Any window, wherever it begins: there is no instant at which a counter is set back. A success counts when `acquire`
-    returns True, or `with` is entered. What fails takes nothing away: neither processes, nor a minority of the nodes,
-    nor commands that arrive late admit one more. Who waits is served in the order in which it came, and sleeps until
-    its turn may have come. What was taken is never given back, also not by the end of `with` or of the client.
+    This holds for any window, wherever it begins: no counter is ever reset. A success counts when `acquire` returns
+    True, or `with` is entered. Failures do not weaken the limit: neither processes that die, nor a minority of the
+    nodes, nor late commands admit one more. Waiters are served in the order in which they came, and sleep until their
+    turn may have come. A success is never given back, not even at the end of `with` or of the client.
 
     Algorithm: `rate` slots as those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
     round trip and for clocks. Made by `Client.get_rate_limiter`.
@@ -329,12 +329,12 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
             function: The function to decorate.
             timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
             on_busy: What a call does if the rate did not allow it in time: "raise" `AcquireTimeout`, "skip" and
-                return None, or a function that is called with the same arguments instead; what it returns is awaited.
+                return None, or a function to call with the same arguments instead; an awaitable result is awaited.
 
         Raises:
             ValueError: Invalid timeout or `on_busy`.
-            TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also one made of a
-                generator function, because its body could run without the limit.
+            TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also a function made
+                of a generator function, because its body could run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)

@@ -56,11 +56,11 @@ class _Writing(_OneMode[RunnerT_co, HoldT]):
 
 
 class ReadLock(_Reading[Any, Any], ExclusiveLock):
-    """The read lock of a `ReadWriteLock`: held by any number of threads at once, while none of others writes.
+    """The read lock of a `ReadWriteLock`: held by any number of threads at once, while no other thread writes.
 
-    Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires by itself, also
-    while others renew theirs. A thread that has it already, or has the write lock, gets it whoever waits.
-    `locked()` tells whether anybody reads; `force_release()` takes it away from all readers.
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires by itself, even while
+    others renew theirs. A thread that has it already, or has the write lock, gets it even if a writer waits. `locked()`
+    returns whether anybody reads; `force_release()` takes the lock away from all readers.
     """
 
     _OWNER = "this thread"
@@ -69,8 +69,8 @@ class ReadLock(_Reading[Any, Any], ExclusiveLock):
 class WriteLock(_Writing[Any, Any], Lock):
     """The write lock of a `ReadWriteLock`: held by one thread, while no other reads.
 
-    Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` tells whether
-    anybody writes. A thread that reads and asks for it gets `UpgradeError` at once, as it would wait for itself.
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` returns whether
+    anybody writes. A thread that only reads and asks for it gets `UpgradeError` at once, as it would wait for itself.
     """
 
 
@@ -101,12 +101,12 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
 
     @property
     def read_lock(self) -> ReadT_co:
-        """The lock for those who read."""
+        """The lock for readers."""
         return self._read_lock
 
     @property
     def write_lock(self) -> WriteT_co:
-        """The lock for those who write."""
+        """The lock for writers."""
         return self._write_lock
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,12 +123,12 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
 class ReadWriteLock(_Pair[ReadLock, WriteLock]):
     """A lock that many threads may hold to read, or one to write, over all nodes of a client.
 
-    At any instant either one owner believes to write, and none but itself to read, or any number believe to read; under
-    the same conditions as with `Lock`, and for as long. Both locks are reentrant. Whoever writes may read too, and may
-    then give the write lock back first. A writer that waits keeps new readers out, so readers can't starve it; readers
-    that have waited longer are served before it, all at once.
+    At any instant either one owner believes it may write, and no other believes it may read, or any number believe they
+    may read; under the same conditions as with `Lock`, and for as long. Both locks are reentrant. An owner that writes
+    may read too, and may then give the write lock back first. A waiting writer keeps new readers out, so readers can't
+    starve it; readers that have waited longer are served before it, all at once.
 
-    Its keys are those of a lock of its name: use one kind per name, else `KeyTypeError`.
+    It uses the keys of a lock of the same name: use one kind per name, else you get `KeyTypeError`.
 
     Algorithm: Redlock's quorum, with the readers' claims in a sorted set by expiry. Made by
     `Client.get_read_write_lock`.

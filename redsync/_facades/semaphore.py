@@ -1,4 +1,4 @@
-"""The semaphore: at most so many permits at a time, over independent nodes; for threads and for asyncio.
+"""The semaphore: a limited number of permits at a time, over independent nodes; for threads and for asyncio.
 
 ```python
 semaphore = client.get_semaphore("licences", 5)
@@ -90,7 +90,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return give_back(self._runner.session, state)
 
     def _may_release(self, _hold: HoldT) -> bool:
-        # Permits belong to nobody: what another thread or task has is another permit.
+        # Permits belong to nobody: another thread or task has another permit.
         return False
 
     def _release_steps(self, count: int) -> Steps[None]:
@@ -121,13 +121,13 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
     """A semaphore over all nodes of a client: at most `permits` permits at any instant, whichever nodes fail.
 
-    A permit is believed while its `remaining()` is positive; of those at most `permits` exist, as long as clocks run at
+    A permit is believed while its `remaining()` is positive; at most `permits` of these exist, as long as clocks run at
     rates within `drift_factor`. Each permit is a slot that a quorum of nodes keeps, so the bound is exact over
     independent nodes, where a counter on each node would admit more. Permits of a crashed process come back within one
-    lease. Who waits is served in the order in which it came, and who waits for many is not overtaken by those who wait
+    lease. Waiters are served in the order in which they came, and a waiter for many permits is not overtaken by waiters
     for few. Permits belong to no thread.
 
-    After it was resized to fewer permits, nobody loses one, and nobody gets one before the smaller number is kept.
+    After a resize to fewer permits nobody loses one, and nobody gets one before the smaller number is kept.
 
     Algorithm: Redlock for each of P slots, and Lamport's bakery for the line. Made by `Client.get_semaphore`.
     """

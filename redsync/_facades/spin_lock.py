@@ -27,7 +27,7 @@ __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
 def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:
-    """Return for how many seconds to sleep after so many tries."""
+    """Return for how many seconds to sleep after `tries` tries."""
     if backoff is None:
         return retry_delay(tries, random)
     pause = backoff(tries)
@@ -51,7 +51,7 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         super().__init__(host, name, **options)
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        # Not bound to the lock: what is told of its hold later must not keep it alive.
+        # Not bound to the lock: a request must not keep alive a lock object that the program has dropped.
         pause = partial(_pause, self._backoff, self._name)
         return super()._request(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
 
@@ -62,10 +62,10 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
 class SpinLock(_Spinning[Any, Any], Lock):
     """A reentrant lock that its waiters ask for again and again, owned by the thread that acquired it.
 
-    The guarantees are those of `Lock`, of which it is another way of waiting: there is no queue and no wake-up, only
-    pauses, 1 ms at first and up to 0.1 s, doubled after each try and spread by chance. It suits locks that are held for
-    a moment and seldom contended, and nodes whose ACL does not allow SUBSCRIBE. Contended, it hands over late, seldom
-    to another, and costs a request per node and try. It excludes, and is excluded by, the `Lock` of the same name.
+    The guarantees are those of `Lock`. Only the waiting differs: there is no queue and no wake-up, only random pauses,
+    up to 1 ms at first, doubled after each try, up to 0.1 s. It suits locks that are held for a moment and seldom
+    contended, and nodes whose ACL does not allow SUBSCRIBE. Under contention waiters get it late, the last holder often
+    gets it again, and each try costs a request per node. It excludes, and is excluded by, the `Lock` of the same name.
 
     Made by `Client.get_spin_lock`.
     """

@@ -1,4 +1,4 @@
-"""Functions that run inside of something: what the decorators of locks and rate limiters have in common."""
+"""Functions that run inside a `with`: what the decorators of locks and rate limiters have in common."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ R = TypeVar("R")
 
 
 class OnBusy:
-    """What a call does when it did not get in."""
+    """What a call does if it did not get the lock, or the rate did not allow it."""
 
     def __init__(self, on_busy: str | Callable[..., Any]) -> None:
-        """Begin; `on_busy` as for `Client.locked`.
+        """Keep `on_busy`, as for `Client.locked`.
 
         Raises:
-            ValueError: It is of no known kind.
+            ValueError: Invalid `on_busy`.
         """
         if on_busy not in ("raise", "skip") and not callable(on_busy):
             raise ValueError(f'on_busy is "raise", "skip" or a function, not {on_busy!r}')
         self._on_busy = on_busy
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the call gives; called while the `AcquireTimeout` is being handled."""
+        """Return the result of the call; runs while the `AcquireTimeout` is being handled."""
         if self._on_busy == "raise":
             raise  # noqa: PLE0704
         return self._on_busy(*args, **kwargs) if callable(self._on_busy) else None
@@ -42,7 +42,9 @@ def wrap(
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, R]:
-    """Return a function that enters what `find()` returns for its arguments, and then does the same.
+    """Return a function that enters the context manager for its arguments, and then calls `function`.
+
+    `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
         TypeError: Not a function or method, or at some layer a generator function or a coroutine function.
@@ -61,7 +63,8 @@ def wrap(
             busy: R = on_busy(*args, **kwargs)
             return busy
         with ExitStack() as stack:
-            # Entered above, apart from the body: an AcquireTimeout of the function's own is not ours to handle.
+            # Entered above, apart from the body: an AcquireTimeout that the function itself raises is not ours to
+            # handle.
             stack.push(guard)
             return function(*args, **kwargs)
 
@@ -74,7 +77,9 @@ def wrap_async(
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return a coroutine function that enters what `find()` returns for its arguments, and then does the same.
+    """Return a coroutine function that enters the context manager for its arguments, and then awaits `function`.
+
+    `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
         TypeError: Not a coroutine function, or at some layer a generator function.
@@ -101,7 +106,7 @@ def wrap_async(
 
 
 def _layers(function: Callable[..., Any], what: str) -> list[Any]:
-    """Return all that a call may run, innermost first: what partials, methods and `functools.wraps` are made of.
+    """Return all layers that a call may run, innermost first, inside partials, methods and `functools.wraps`.
 
     Raises:
         TypeError: Not a function or method, or at some layer a generator function.
@@ -111,8 +116,8 @@ def _layers(function: Callable[..., Any], what: str) -> list[Any]:
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func
-    # `isroutine` also knows methods, builtins, cached and compiled functions. It takes objects for them that can be
-    # bound like methods, and such an object may do anything when it is called.
+    # `isroutine` also accepts methods, builtins, cached and compiled functions. It mistakes for these any object that
+    # can be bound like a method, and such an object may do anything when it is called.
     if not (callable(target) and inspect.isroutine(target)) or inspect.isfunction(type(target).__call__):
         raise TypeError(f"{function!r} is neither a function nor a method: decorate a function that calls it")
     layers: list[Any] = []

@@ -15,13 +15,13 @@ Proof. Let X be believed when Y is granted. A node of Y's quorum told X's slot: 
 that very slot to Y, and then two would believe in one slot. So U holds the slots of all permits believed then. Call
 D(U) the slots of U below P and those reserved. One more slot in U puts one more slot into D(U) and takes none out: a
 slot from P on reserves the next free one; a slot below P is in D itself, and if it was reserved, the next free one is
-reserved in its place. So D(U) contains D(V) for any V within U.
-At an instant let v be the newest version of all that is believed, with limit P; N the slots granted under v, O those
-granted under older versions. A node that has granted under v grants under no older version any more, so on a node that
-two of them share, O came first. Hence whatever of O is believed now was there when each of N was granted, and none of N
-lies in D(O). D(O) has as many slots below P as O has slots, or is all of them. In the first case N has at most P less
-these; in the second N is empty, and v is not the newest version. So N and O together have no more than P. Memory that
-is lost changes nothing: a node that forgot takes part in no grant until what it forgot is no longer believed.
+reserved in its place. So D(U) contains D(V) for any V within U. At an instant let v be the newest version of all that
+is believed, with limit P; N the slots granted under v, O those granted under older versions. A node that has granted
+under v grants under no older version any more, so on a node that two of them share, O came first. Hence each slot of O
+that is believed now was there when each of N was granted, and none of N lies in D(O). D(O) has as many slots below P as
+O has slots, or is all of them. In the first case N has at most P less these; in the second N is empty, and v is not the
+newest version. So N and O together have no more than P. Memory that is lost changes nothing: a node that forgot takes
+part in no grant until what it forgot is no longer believed.
 
 As no slot from P on is granted any more, no round needs to ask again once no node of a round has told such a slot.
 """

@@ -5,7 +5,7 @@ round is the highest that a quorum gave. That alone is not enough: with A at 10,
 grants 11, and then a quorum of B and C grants 3. So the client hands the token out only when a quorum of nodes *stand
 at* it: it is their latest token, while they keep our claim. Else the client first writes it back.
 
-Why they grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
+Why tokens grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
 kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
 until after that. So m granted to Y later, hence more than X's token, and Y's token is no less than what m granted. (A
 node that merely stands at the token may have granted to Y long before; that tells nothing, so it does not count.)
@@ -15,9 +15,9 @@ lock is acquired a million times a second, so that is more than all it has given
 no part in grants until what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
 
 A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Its birth record is of
-another process then, and becomes a newborn one before any command is executed. From then on each token is more than the
-clock showed at that birth, plus the guard; and whatever it gave before is less. (See `_next_token.lua`.) So the proof
-holds with m's memory gone, old, or whole; for one node without a guard, too.
+another process then, and becomes newborn before the node executes any command. From then on each token is more than the
+clock showed at that birth, plus the guard; and all tokens it gave before are lower. (See `_next_token.lua`.) So the
+proof holds with m's memory gone, old, or whole; for one node without a guard, too.
 
 A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. Each node judges a lower
 token by its clock: no node raises its token to more than a year ahead. So such a token is never handed out, and once a
