@@ -16,8 +16,8 @@ so it needs one of these nodes, and returns after that: more than `per` after A.
 one success at most, and there are R slots. The proof compares one client's A and S with one node's times, so only these
 two clocks matter.
 
-The allowance follows the duration of rounds, for it costs throughput: the rate falls to 1 / (1 + allowance / per). Each
-ask carries its own allowance, so clients need not agree on it.
+The allowance follows the duration of rounds, for it costs throughput: what remains is 1 / (1 + allowance / per) of the
+rate. Each ask carries its own allowance, so clients need not agree on it.
 """
 
 from __future__ import annotations
