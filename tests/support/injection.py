@@ -2,8 +2,10 @@
 
 import dis
 import functools
+import gc
 import inspect
 import sys
+import weakref
 from pathlib import Path
 
 import redsync
@@ -66,8 +68,8 @@ def _is_inlined(code):
 
 
 def _is_in_finalizer(frame):
-    """Whether Python would report what is raised there, and go on: in a `__del__`, or in what one calls."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+    """Whether Python would report what is raised there and go on: in a `__del__`, a `finalize`, or what they call."""
+    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code.co_filename != weakref.__file__:
         frame = frame.f_back
     return frame is not None
 
@@ -116,7 +118,9 @@ def inject(n, function, handler=None):
             hit(frame)
         return _Frame(hit)
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    # What other tests have left behind is not to be finalized here: that would count.
+    gc.disable()
     sys.settrace(trace)
     try:
         function()
@@ -124,4 +128,6 @@ def inject(n, function, handler=None):
         assert where is not None
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return where
