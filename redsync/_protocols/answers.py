@@ -77,8 +77,6 @@ class SlotRefusal(NamedTuple):
         return False
 
 
-_UNKNOWN = "an acquire is answered by an integer, or by the remaining time in ms and the holder"
-
 _CODES: dict[int, int | Refusal] = {NEW: NEW, EXISTING: EXISTING, 0: FOREIGN}
 
 _BY_ARRIVAL = [int, bytes], [int, bytes, int]
@@ -93,9 +91,7 @@ def read_by_arrival(reply: Any) -> int | Refusal:
     """
     if reply.__class__ is int and reply in _CODES:
         return _CODES[reply]
-    if reply.__class__ is not list or [word.__class__ for word in reply] not in _BY_ARRIVAL:
-        raise ValueError(_UNKNOWN)
-    left_ms, holder, *ahead = reply
+    left_ms, holder, *ahead = _words(reply, _BY_ARRIVAL)
     return Refusal(left_ms, holder, 0, *ahead)
 
 
@@ -107,9 +103,14 @@ def read_by_ticket(reply: Any) -> int | Refusal:
     """
     if reply.__class__ is int and reply in _CODES:
         return _CODES[reply]
-    if reply.__class__ is not list or [word.__class__ for word in reply] not in _BY_TICKET:
-        raise ValueError(_UNKNOWN)
-    return Refusal(*reply)
+    return Refusal(*_words(reply, _BY_TICKET))
+
+
+def _words(reply: Any, shapes: tuple[list[type], list[type]]) -> list[Any]:
+    if reply.__class__ is not list or [word.__class__ for word in reply] not in shapes:
+        raise ValueError("an acquire is answered by an integer, or by the remaining time in ms and the holder")
+    words: list[Any] = reply
+    return words
 
 
 def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> SlotGrant | SlotRefusal | Refusal:

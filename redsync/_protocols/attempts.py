@@ -148,7 +148,7 @@ class Attempt:
             self._claim.queued()
             self._repeats = True
 
-    # Undoing.
+    # Rolling back.
 
     def roll_back(self, *, leave: bool) -> Steps[None]:
         """Drop what any node may have granted, and our place in the queues if we `leave`, or if it is not settled."""

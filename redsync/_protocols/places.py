@@ -36,7 +36,17 @@ from redsync._protocols.answers import read_by_arrival, read_by_ticket
 from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, told
 
-__all__ = ["PLACE_KEPT", "Arrival", "Nowhere", "Place", "Ticket", "Waiting", "highest_ticket", "usual_pause"]
+__all__ = [
+    "PLACE_KEPT",
+    "Arrival",
+    "Nowhere",
+    "Place",
+    "Ticket",
+    "Ticketed",
+    "Waiting",
+    "highest_ticket",
+    "usual_pause",
+]
 
 PLACE_KEPT = 3.0
 """Seconds for which nodes keep a place at most; each ask renews it. A waiter that stops holds up others that long."""
@@ -157,9 +167,9 @@ class Place(ABC):
         """Return for how many seconds to sleep; `usual()`: seconds until the holder's time is up, or a look is due."""
         return usual()
 
-    @abstractmethod
     def longest_pause(self, tally: Tally, random: float) -> float:
         """Return for how many seconds to wait for a wake-up before looking again."""
+        return usual_pause(tally, random, self.kept)
 
     def _mark(self) -> bytes | None:
         return None if self._marks is None else b"%d" % next(self._marks)
@@ -206,19 +216,32 @@ class Arrival(Place):
     def leave(self) -> None:
         self.taken = False
 
-    def longest_pause(self, tally: Tally, random: float) -> float:
-        return usual_pause(tally, random, self.kept)
+
+class Ticketed(Place):
+    """A place whose order is a number: suspended, the waiter keeps its number, and presents it again."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__(waiting)
+        self._ticket: int | bytes = 0
+        self._suspended = False
+
+    def suspend(self) -> bool:
+        self._suspended = True
+        return False
+
+    def leave(self) -> None:
+        self._ticket, self.taken = 0, False
 
 
-class Ticket(Place):
+class Ticket(Ticketed):
     """A place by ticket."""
 
     read = staticmethod(read_by_ticket)
 
     def __init__(self, waiting: Waiting) -> None:
         super().__init__(waiting)
-        self._ticket: int | bytes = _DRAW if waiting.at_once else 0
-        self._suspended = False
+        if waiting.at_once:
+            self._ticket = _DRAW
 
     @property
     def unsettled(self) -> bool:
@@ -256,16 +279,6 @@ class Ticket(Place):
         self._ticket = highest + 1
         return True
 
-    def suspend(self) -> bool:
-        self._suspended = True
-        return False
-
-    def leave(self) -> None:
-        self._ticket, self.taken = 0, False
-
-    def longest_pause(self, tally: Tally, random: float) -> float:
-        return usual_pause(tally, random, self.kept)
-
 
 class Nowhere(Place):
     """No place: the waiter leaves nothing on the nodes."""
@@ -289,6 +302,3 @@ class Nowhere(Place):
 
     def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
         return self._backoff(tries, random)
-
-    def longest_pause(self, tally: Tally, random: float) -> float:  # noqa: ARG002
-        return 0.0

@@ -10,28 +10,23 @@ from redsync._core.effects import Arg
 from redsync._core.limits import Limit
 from redsync._core.quorum import Tally
 from redsync._protocols.lease import milliseconds
-from redsync._protocols.places import Place, Waiting, highest_ticket, usual_pause
+from redsync._protocols.places import Ticketed, Waiting, highest_ticket
 from redsync._protocols.rounds import told
 from redsync._protocols.windows import Window
 
 __all__ = ["SlotLine", "WindowLine"]
 
 
-class SlotLine(Place):
+class SlotLine(Ticketed):
     """A place in the line for the permits of a semaphore, by a ticket that the waiter chooses.
 
     Attributes:
         has_ticket: Whether it has chosen a ticket.
     """
 
-    def __init__(self, waiting: Waiting) -> None:
-        super().__init__(waiting)
-        self._ticket = 0
-        self._suspended = False
-
     @property
     def has_ticket(self) -> bool:
-        return self._ticket > 0
+        return self._ticket != 0
 
     @property
     def words(self) -> tuple[Arg, ...]:
@@ -58,16 +53,6 @@ class SlotLine(Place):
                 return False
             self._ticket = highest_ticket(tickets) + 1
         return True
-
-    def suspend(self) -> bool:
-        self._suspended = True
-        return False
-
-    def leave(self) -> None:
-        self._ticket, self.taken = 0, False
-
-    def longest_pause(self, tally: Tally, random: float) -> float:
-        return usual_pause(tally, random, self.kept)
 
 
 class WindowLine(SlotLine):
