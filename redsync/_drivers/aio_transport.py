@@ -174,4 +174,4 @@ class AioTransport(Dispatcher):
     def dispose(self) -> None:
         """End all connections. Only after all callers have left."""
         self._alarms.clear()
-        self._discard_all()
+        self._table.end()

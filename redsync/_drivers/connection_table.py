@@ -75,16 +75,21 @@ class ConnectionTable:
         self.plan: tuple[list[Link], int, list[Node]] = ([], 0, [])
         self.recount_at = 0.0
         self.guard = 0.0
+        self._ended = False
 
     # Which link each node has.
 
     def install(self, link: Link) -> bool:
         """Take a new link into use, with the commands owed to its node recorded and kept ahead of any new claim.
 
-        Returns whether anything was owed. Called by connecting threads, in which no signal's handler ever runs.
+        Returns whether anything was owed. Called by connecting threads, in which no signal's handler ever runs. A link
+        that comes after the end is closed at once.
         """
         index, now = link.node.index, self._clock()
         with self._mutex:
+            if self._ended:
+                link.shut()
+                return False
             owed = self._owed[index].take(now)
             if owed:
                 link.since = now
@@ -134,6 +139,15 @@ class ConnectionTable:
             # was owed until then. The next link has got nothing else yet, because that flush has not ended. Later would
             # be too late: a release that comes behind its owner's next claim would end that claim.
             self.discard(newer, "is owed what was lost with the connection before")
+
+    def end(self) -> None:
+        """Close all links, and take none into use any more: the client's end does not wait for every connection."""
+        with self._mutex:
+            self._ended = True
+        for link in list(self.links):
+            if link is not None:
+                self.discard(link, "the client was closed", orderly=True)
+        self.plan = ([], 0, [])
 
     def _settle(self, link: Link, reason: str, now: float) -> None:
         """Settle all requests pending on a link as missed by its node."""

@@ -264,9 +264,3 @@ class Dispatcher:
 
     def _is_owed_replies(self) -> bool:
         return bool([link for link in self.links if link is not None and (link.pending or link.again)])
-
-    def _discard_all(self) -> None:
-        for link in list(self.links):
-            if link is not None:
-                self._table.discard(link, "the client was closed", orderly=True)
-        self._table.plan = ([], 0, [])

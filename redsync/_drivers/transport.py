@@ -211,7 +211,7 @@ class Transport(Dispatcher):
     def dispose(self) -> None:
         """End all connections. Only after all callers have left."""
         self._disposed = True
-        self._discard_all()
+        self._table.end()
         self._poller.close()
         self._waker.close()
 

@@ -93,7 +93,7 @@ def test_discarded_link_is_reset_and_that_of_a_closed_transport_is_not(rig):
     table.discard(first, "a test")
     with pytest.raises(OSError, match="not connected"):
         first._sock.getpeername()
-    rig.transport._discard_all()
+    rig.transport._table.end()
     linger = second._sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
     assert struct.unpack("ii", linger) == (0, 0)
 

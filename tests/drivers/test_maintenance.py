@@ -15,6 +15,7 @@ from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.node_registry import NodeRegistry
+from redsync._drivers.transport import Transport
 from tests.support.hostile import Hostile
 
 GUARD = 1.5
@@ -432,3 +433,20 @@ def test_silent_node_is_not_waited_for_when_the_client_is_closed(make_client, no
         client = make_client([*nodes.urls[:2], silent.url], node_timeout=60.0)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(client.close).result(20)
+
+
+def test_link_that_comes_when_its_client_is_closed_is_closed_too(make_client, nodes, raw, monkeypatch, eventually):
+    make_client(n=3).close()
+    closed, install = threading.Event(), Transport.install
+
+    def install_late(transport, link):
+        if link.node.index == 2:
+            closed.wait(20)
+        install(transport, link)
+
+    monkeypatch.setattr(Transport, "install", install_late)
+    make_client(n=3).close()
+    (late,) = (thread for thread in threading.enumerate() if thread.name.startswith("redsync-connect"))
+    closed.set()
+    late.join(20)
+    eventually(lambda: raw[2].info("clients")["connected_clients"] == 1)
