@@ -89,7 +89,7 @@ def test_node_may_be_a_unix_socket(server_path, tmp_path, other):
 def test_node_may_want_a_password(server_path, other):
     with LocalNodes(2, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
         urls = [url.replace("redis://", "redis://:s3cr%3At%2F@") for url in nodes.urls]
-        with Client(urls, restart_guard=0) as client:
+        with Client(urls, restart_guard=0, node_timeout=20.0) as client:
             lock = client.get_lock("x")
             with lock:
                 assert not other.do(lock.acquire, False)
