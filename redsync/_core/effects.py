@@ -37,7 +37,20 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.scripts import Script
 
-__all__ = ["Arg", "Broadcast", "Command", "Effect", "Notify", "Reply", "Signal", "Steps", "Tell", "Wait", "Wakeup"]
+__all__ = [
+    "Arg",
+    "Broadcast",
+    "Command",
+    "Effect",
+    "Notify",
+    "Packed",
+    "Reply",
+    "Signal",
+    "Steps",
+    "Tell",
+    "Wait",
+    "Wakeup",
+]
 
 T = TypeVar("T")
 
@@ -69,6 +82,19 @@ class Command(NamedTuple):
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
+class Packed:
+    """Where a driver keeps the bytes of a command that may be sent again as it is.
+
+    Attributes:
+        latest: The command that was sent last, None before the first, and its bytes.
+    """
+
+    __slots__ = ("latest",)
+
+    def __init__(self) -> None:
+        self.latest: tuple[Command | None, bytes] = None, b""
+
+
 class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
 
@@ -90,6 +116,7 @@ class Broadcast(NamedTuple):
         lingers: Whether to wait for the other nodes after the round is won, until `lingers_until`: what they know
             counts too.
         listen: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
+        packed: Where to keep the bytes of a command that `command` may make again; None if it does not.
     """
 
     command: Command | Callable[[], Command | None]
@@ -104,6 +131,7 @@ class Broadcast(NamedTuple):
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False
+    packed: Packed | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""

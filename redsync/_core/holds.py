@@ -18,9 +18,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
+from redsync._core.cohorts import Cohort, Schedule
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Votes
@@ -74,11 +75,13 @@ class HoldState:
         watchers: How many sleep until the hold ends.
         queued: Whether its owner had to queue for it.
         what: What messages call it.
+        cohort: The holds among which the watchdog looks at it; None once it has ended.
         entered: Whether a `with` statement will give it back.
     """
 
     __slots__ = (
         "claim",
+        "cohort",
         "count",
         "ends_at",
         "entered",
@@ -143,6 +146,7 @@ class HoldState:
         self.watchers = 0
         self.queued = False
         self.entered = False
+        self.cohort: Cohort | None = None
 
     def valid(self, now: float) -> bool:
         """Whether holding may be believed at that instant."""
@@ -202,6 +206,11 @@ class HoldState:
             args += (state.claim, state.count, lease_ms)
         return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
 
+    @classmethod
+    def marks_of(cls, holds: Sequence[Self]) -> list[Any]:
+        """Return of each hold what its part of such a call says and what may change."""
+        return [state.count for state in holds]
+
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         """Enter the hold in the table of permits by key, if it is a permit."""
 
@@ -230,6 +239,7 @@ class HoldTable:
         self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
         # Permits again by key: any thread may give back the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
+        self._schedule = Schedule()
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -245,6 +255,10 @@ class HoldTable:
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
+    def owned_by(self, owner: Owner) -> list[HoldState]:
+        """Return all holds of an owner, lost or not."""
+        return list(self._holds.get(owner, {}).values())
+
     def permits(self, key: bytes) -> list[HoldState]:
         """Return the permits of that key, lost or not, latest first."""
         return list(reversed(self._permits.get(key, {})))
@@ -253,11 +267,15 @@ class HoldTable:
         """Add a new hold."""
         self._holds.setdefault(state.owner, {})[state.keys.hold] = state
         state.enlist(self._permits)
-        self.watch(state)
+        self._schedule.add(state)
+        self._alarm_before(state.due)
 
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time, after a hold's `due` has changed."""
-        due = state.due
+        self._schedule.hasten(state)
+        self._alarm_before(state.due)
+
+    def _alarm_before(self, due: float) -> None:
         if due < self.watched_until:
             self.watched_until = due
             self._alarm()
@@ -270,6 +288,19 @@ class HoldTable:
         if owner in self._holds:
             self.orphans.append(owner)
             self._alarm()
+
+    def due(self, now: float) -> Cohort | None:
+        """Return the holds at which to look first; None if that is not before `now`."""
+        cohort = self._schedule.first()
+        return cohort if cohort is not None and cohort.due <= now else None
+
+    def gather(self, cohort: Cohort, last: float) -> None:
+        """Let holds go along with a cohort that are to be renewed by the instant `last`."""
+        self._schedule.gather(cohort, last)
+
+    def put(self, cohort: Cohort) -> None:
+        """Put the holds back at which the watchdog has looked."""
+        self._schedule.put(cohort)
 
     def watch_next(self, now: float) -> float:
         """Return and record when the watchdog must look next, after it has looked at `now`."""
@@ -286,6 +317,7 @@ class HoldTable:
             if not held:
                 self._holds.pop(state.owner, None)
         state.delist(self._permits)
+        self._schedule.remove(state)
 
     def clear(self) -> None:
         """Forget everything, in the child of a fork: it holds nothing."""
@@ -295,8 +327,9 @@ class HoldTable:
             state.lost = "this process is a fork of the holder"
         self._holds.clear()
         self._permits.clear()
+        self._schedule = Schedule()
 
     def next_due(self) -> float:
         """Return the earliest instant at which a hold needs a look; infinity when none does."""
-        states = (state for held in self._holds.values() for state in held.values())
-        return min((state.due for state in states if state.lost is None), default=math.inf)
+        cohort = self._schedule.first()
+        return math.inf if cohort is None else cohort.due

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.limits import Limit
@@ -94,6 +94,10 @@ class PermitState(HoldState):
             args += (number, state.claim, state.rest, lease_ms)
         newest = (max(known, key=_version).text for known in limits)
         return Renewal(tuple(keys), (*args, *newest), limits)
+
+    @classmethod
+    def marks_of(cls, holds: Sequence[Self]) -> list[Any]:
+        return [(state.count, state.limit.version, state.limit.permits) for state in holds]
 
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         permits.setdefault(self.keys.lock, {})[self] = None

@@ -22,6 +22,14 @@ _PURGE_FROM = 256
 """The least number of requests for which a purge is worth its time."""
 
 
+def _pack(command: Command) -> bytes:
+    script, keys, args = command
+    words = [
+        word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
+    ]
+    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
+
+
 class Gate(Protocol):
     """What somebody sleeps on: a locked lock, or what acts like one."""
 
@@ -82,7 +90,7 @@ class Request(Sleeper):
         # Not left to the thread that sends for all: that has enough to do, and an error here concerns this caller.
         if isinstance(effect.command, Command):
             self.command = effect.command
-            self._pack(effect.command)
+            self.data = _pack(effect.command)
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they are made; return False if there is nothing to send.
@@ -96,15 +104,16 @@ class Request(Sleeper):
         if self.command is None:
             return False
         if not self.data:
-            self._pack(self.command)
+            self.data = self._bytes(self.command)
         return True
 
-    def _pack(self, command: Command) -> None:
-        script, keys, args = command
-        words = [
-            word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
-        ]
-        self.data = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
+    def _bytes(self, command: Command) -> bytes:
+        packed = self.effect.packed if isinstance(self.effect, Broadcast) else None
+        if packed is None:
+            return _pack(command)
+        if packed.latest[0] is not command:
+            packed.latest = command, _pack(command)
+        return packed.latest[1]
 
     def owed(self, bit: int) -> bool:
         """Whether the node with that bit must get it, now or later."""

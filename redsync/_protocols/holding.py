@@ -119,8 +119,7 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
         QuorumError: Too few nodes answered; the hold stays as it was.
     """
     yield from check(state, now)
-    wanted = state.lease if lease is None else lease
-    confirmed, tally = yield from renew(session, [state], lambda _: wanted)
+    confirmed, tally = yield from renew(session, [state], lease)
     if not state.live and state.lost is None:
         raise NotOwnedError(state.name, f"{_what(state)} was released while it was being extended")
     yield from check(state, tally.at)

@@ -18,9 +18,10 @@ renewal can't revive a released hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from redsync._core.cohorts import Cohort, Composed
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
@@ -33,37 +34,61 @@ __all__ = ["fill_up", "is_bare", "renew"]
 
 _CODES = frozenset((-1, 0, 1, 2))
 _HEALED, _OURS = 1, 2
+_INTEGERS = frozenset((int,))
 
 
 class _Renewal:
-    """One command that renews several holds of one kind, and the count of the nodes' answers for each of them."""
+    """One command that renews several holds of one kind, and the count of the nodes' answers for each of them.
 
-    def __init__(self, session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float]) -> None:
+    As long as each node keeps all claims, which is the rule, answers are counted for all holds at once.
+    """
+
+    def __init__(
+        self, session: Session, holds: Sequence[HoldState], leases: Sequence[float], cohort: Cohort | None = None
+    ) -> None:
+        """Renew each hold for its lease; `cohort`: keeps the command if it may be sent again as it is."""
         self._candidates = holds
-        self._lease_of = lease_of
+        self.leases = leases
+        self._cohort = cohort
+        self.packed = None if cohort is None else cohort.packed
         self._quorum = session.quorum
         self._enough_against = session.nodes - session.quorum + 1
         self._guarded = session.timing.restart_guard > 0
         self._limits: list[list[Limit]] = []
         self.holds: list[HoldState] = []
-        self.existing: list[int] = []
-        self.against: list[int] = []
+        self.unanimous = 0
+        self.differs = False
+        self._existing: list[int] = []
+        self._against: list[int] = []
         self._undecided = 0
 
     def command(self) -> Command | None:
         holds = [state for state in self._candidates if state.live and state.lost is None]
         self._undecided = len(holds)
-        self.existing = [0] * len(holds)
-        self.against = [0] * len(holds)
+        self.unanimous, self.differs = 0, False
         if not holds:
             self.holds = holds
             return None
-        call = type(holds[0]).renewal_of(holds, [milliseconds(self._lease_of(state)) for state in holds])
-        self._limits = call.limits
-        guard = (1,) if self._guarded else ()
+        composed = self._compose(holds)
+        self._limits = composed.limits
         # Last: an interruption half-way leaves a command that has renewed nothing.
         self.holds = holds
-        return Command(holds[0].kind.renew, call.keys, (*call.args, *guard))
+        return composed.command
+
+    def _compose(self, holds: list[HoldState]) -> Composed:
+        kind, cohort = type(holds[0]), self._cohort
+        marks = kind.marks_of(holds)
+        composed = None if cohort is None else cohort.composed
+        if composed is not None and composed.holds == holds and composed.marks == marks:
+            return composed
+        leases = dict(zip(self._candidates, self.leases, strict=True))
+        call = kind.renewal_of(holds, [milliseconds(leases[state]) for state in holds])
+        guard = (1,) if self._guarded else ()
+        command = Command(holds[0].kind.renew, call.keys, (*call.args, *guard))
+        composed = Composed(holds, marks, command, call.limits)
+        if cohort is not None:
+            cohort.composed = composed
+        return composed
 
     def judge(self, reply: Any) -> tuple[int, ...]:
         """Count the codes that a node replies, one for each hold, and return them."""
@@ -71,17 +96,30 @@ class _Renewal:
         if (
             codes.__class__ is not list
             or len(codes) != len(self.holds)
-            or not all(code.__class__ is int and code in _CODES for code in codes)
+            or not _INTEGERS.issuperset(map(type, codes))
+            or not _CODES.issuperset(codes)
         ):
             raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many codes")
+        if not self.differs and codes.count(_OURS) == len(codes):
+            self.unanimous += 1
+            if self.unanimous >= self._quorum:
+                self._undecided = 0
+        else:
+            self._count(codes)
+        return tuple(codes)
+
+    def _count(self, codes: Sequence[int]) -> None:
+        if not self.differs:
+            self.differs = True
+            self._existing = [self.unanimous] * len(codes)
+            self._against = [0] * len(codes)
         for i, code in enumerate(codes):
             if code == _OURS:
-                self.existing[i] += 1
-                self._undecided -= self.existing[i] == self._quorum
+                self._existing[i] += 1
+                self._undecided -= self._existing[i] == self._quorum
             else:
-                self.against[i] += 1
-                self._undecided -= self.against[i] == self._enough_against
-        return tuple(codes)
+                self._against[i] += 1
+                self._undecided -= self._against[i] == self._enough_against
 
     def _hear(self, reply: Any) -> Any:
         """Learn the newer limits that a node tells after the codes, if it knows any; return the codes."""
@@ -101,57 +139,85 @@ class _Renewal:
     def decide_last(tally: Tally) -> Verdict:
         return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
 
-    def missing(self, i: int, tally: Tally) -> int:
-        """Return how many nodes are known not to keep hold `i`."""
+    def counts(self, tally: Tally) -> Iterable[tuple[HoldState, int, int, int]]:
+        """Return each hold, how many nodes keep it, how many answered otherwise, and how many are known to lack it."""
+        n = len(self.holds)
+        if not self.differs:
+            return zip(self.holds, [self.unanimous] * n, [0] * n, [tally.failed] * n, strict=True)
+        missing = [self._missing(i, tally) for i in range(n)]
+        return zip(self.holds, self._existing, self._against, missing, strict=True)
+
+    def _missing(self, i: int, tally: Tally) -> int:
         return sum(
             choice is Choice.FAILED or (choice is Choice.GRANTED and codes[i] not in (_HEALED, _OURS))
             for choice, codes in zip(tally.choices, tally.answers, strict=True)
         )
 
 
+class _Settled(NamedTuple):
+    """What became of the holds that are still live.
+
+    Attributes:
+        confirmed: A quorum keeps these.
+        doubtful: Too few nodes said either.
+        lost: These can't be believed any more; with the reason.
+    """
+
+    confirmed: list[HoldState]
+    doubtful: list[HoldState]
+    lost: list[tuple[HoldState, str]]
+
+
 def renew(
-    session: Session, holds: Sequence[HoldState], lease_of: Callable[[HoldState], float] = lambda state: state.lease
+    session: Session, holds: Sequence[HoldState], lease: float | None = None, cohort: Cohort | None = None
 ) -> Steps[tuple[list[HoldState], Tally]]:
-    """Renew holds of one kind with one command; return those that a quorum confirmed, and the tally.
+    """Renew holds of one kind and lease with one command; return those that a quorum confirmed, and the tally.
 
     Each of the others is either lost now, or due for a retry.
+
+    Args:
+        session: The client's session.
+        holds: What to renew.
+        lease: For how long, in seconds; None for the holds' own lease.
+        cohort: Keeps the command for the next renewal.
     """
-    renewal = _Renewal(session, holds, lease_of)
-    tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide)
-    confirmed = []
-    for i, state in enumerate(renewal.holds):
-        if (yield from _settle(session, renewal, i, tally)):
-            confirmed.append(state)
-            state.lengthen(session.timing.valid_until(tally.sent_at, lease_of(state)))
-            if state.renewed:
-                state.renew_at = renew_at(tally.sent_at, lease_of(state))
-        elif state.renewed:
-            state.renew_at = tally.at + _retry_pause(session.timing, lease_of(state))
+    timing = session.timing
+    wanted = holds[0].lease if lease is None else lease
+    renewal = _Renewal(session, holds, [wanted] * len(holds), cohort)
+    tally = yield from _ask(session, renewal, holds, wanted, renewal.decide)
+    confirmed, doubtful, lost = _settle(session, renewal, tally)
+    _lengthen(session, confirmed, tally, wanted)
+    retry_at = tally.at + _retry_pause(timing, wanted)
+    for state in doubtful:
+        if state.renewed:
+            state.renew_at = retry_at
+    for state, reason in lost:
+        yield from lose(state, reason)
     return confirmed, tally
 
 
 def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
-    """Write holds of one kind to the nodes that lack them; each hold records whether that worked.
+    """Write holds of one kind and lease to the nodes that lack them; each hold records whether that worked.
 
     Nobody waits for the result, so the round can wait for all nodes.
     """
+    timing, lease = session.timing, holds[0].lease
 
-    def lease_of(state: HoldState) -> float:
-        if state.renewed:
-            return state.lease
-        left = max(state.valid_until - now, 0.0)
-        return left + session.timing.drift(left)
+    def left(state: HoldState) -> float:
+        seconds = max(state.valid_until - now, 0.0)
+        return seconds + timing.drift(seconds)
 
     for state in holds:
-        state.fill_pause = min(max(2 * state.fill_pause, session.timing.round_timeout(state.lease)), state.lease / 12)
+        state.fill_pause = min(max(2 * state.fill_pause, timing.round_timeout(lease)), lease / 12)
         state.fill_at = now + state.fill_pause
-    renewal = _Renewal(session, holds, lease_of)
-    tally = yield from _ask(session, renewal, holds, lease_of, renewal.decide_last)
-    for i, state in enumerate(renewal.holds):
-        # A hold with a lease of its own is not lengthened, not even by the time that the command took.
-        if (yield from _settle(session, renewal, i, tally)) and state.renewed:
-            state.lengthen(session.timing.valid_until(tally.sent_at, state.lease))
-            state.renew_at = renew_at(tally.sent_at, state.lease)
+    leases = [lease if state.renewed else left(state) for state in holds]
+    renewal = _Renewal(session, holds, leases)
+    tally = yield from _ask(session, renewal, holds, min(leases), renewal.decide_last)
+    confirmed, _, lost = _settle(session, renewal, tally)
+    # A hold with a lease of its own is not lengthened, not even by the time that the command took.
+    _lengthen(session, [state for state in confirmed if state.renewed], tally, lease)
+    for state, reason in lost:
+        yield from lose(state, reason)
 
 
 def is_bare(session: Session, missing: int) -> bool:
@@ -163,37 +229,53 @@ def _ask(
     session: Session,
     renewal: _Renewal,
     holds: Sequence[HoldState],
-    lease_of: Callable[[HoldState], float],
+    shortest: float,
     decide: Callable[[Tally], Verdict],
 ) -> Steps[Tally]:
-    timeout = min(session.timing.round_timeout(lease_of(state)) for state in holds)
-    for state in holds:
+    timeout, nodes = session.timing.round_timeout(shortest), session.all_nodes
+    for state, lease in zip(holds, renewal.leases, strict=True):
         # Noted before it is sent: a release that overtakes the answer must reach all nodes that the renewal may heal.
-        state.note_sent(session.all_nodes, state.valid_until + timeout + lease_of(state))
-    owner = holds[0].owner
-    shared = None if len(holds) > 1 else owner
-    return (yield from broadcast(Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide)))
+        state.note_sent(nodes, state.valid_until + timeout + lease)
+    shared = None if len(holds) > 1 else holds[0].owner
+    return (
+        yield from broadcast(
+            Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide, packed=renewal.packed)
+        )
+    )
 
 
-def _settle(session: Session, renewal: _Renewal, i: int, tally: Tally) -> Steps[bool]:
-    """Return whether a quorum confirmed a hold; lose it if it can't be believed any more."""
-    state = renewal.holds[i]
-    if not state.live or state.lost is not None:
-        return False
-    if tally.at >= state.valid_until:
-        yield from lose(state, "no quorum of nodes confirmed a renewal in time")
-        return False
-    if renewal.existing[i] < session.quorum:
-        if renewal.against[i] > session.nodes - session.quorum:
-            yield from lose(state, f"{renewal.against[i]} of {session.nodes} nodes no longer keep the claim")
-        return False
-    # These answers are newer than those of the acquire's round.
-    state.tally = None
-    if not is_bare(session, renewal.missing(i, tally)):
-        state.fill_at, state.fill_pause = math.inf, 0.0
-    elif state.fill_at == math.inf:
-        state.fill_at = tally.at
-    return True
+def _settle(session: Session, renewal: _Renewal, tally: Tally) -> _Settled:
+    """Return what the answers say of each hold, and note which of them are to be filled up."""
+    quorum, at = session.quorum, tally.at
+    bare = [is_bare(session, missing) for missing in range(session.nodes + 1)]
+    settled = _Settled([], [], [])
+    confirmed = settled.confirmed
+    for state, existing, against, missing in renewal.counts(tally):
+        if not state.live or state.lost is not None:
+            continue
+        if at >= state.valid_until:
+            settled.lost.append((state, "no quorum of nodes confirmed a renewal in time"))
+        elif existing >= quorum:
+            confirmed.append(state)
+            # These answers are newer than those of the acquire's round.
+            state.tally = None
+            if not bare[missing]:
+                state.fill_at, state.fill_pause = math.inf, 0.0
+            elif state.fill_at == math.inf:
+                state.fill_at = at
+        elif against > session.nodes - quorum:
+            settled.lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
+        else:
+            settled.doubtful.append(state)
+    return settled
+
+
+def _lengthen(session: Session, holds: Sequence[HoldState], tally: Tally, lease: float) -> None:
+    valid_until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
+    for state in holds:
+        state.lengthen(valid_until)
+        if state.renewed:
+            state.renew_at = next_at
 
 
 def _retry_pause(timing: Timing, lease: float) -> float:

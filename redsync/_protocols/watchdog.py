@@ -7,8 +7,8 @@ owners, and keeps the client's record on the nodes, which shows others who holds
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
+from redsync._core.cohorts import Cohort, soon
 from redsync._core.effects import Command, Steps, Tell, Wait, notify, tell, wait
 from redsync._core.events import HoldOrphaned
 from redsync._core.holds import HoldState
@@ -23,9 +23,6 @@ __all__ = ["farewell", "watchdog"]
 ANNOUNCE = Script.load("client_announce")
 WITHDRAW = Script.load("client_withdraw")
 
-_BATCH = 200
-"""Claims per renewal command: some 0.5 ms of a node's time, so that other clients' commands are not held up."""
-
 _ANNOUNCED_EVERY, _ANNOUNCED_FOR = 20.0, 65.0
 """Seconds between two announcements of a client, and seconds for which nodes keep one: two may get lost."""
 
@@ -36,17 +33,12 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     announce_at = now if session.record else math.inf
     while True:
         while table.orphans:
-            owner = table.orphans.popleft()
-            for state in table:
-                if state.owner is owner:
-                    yield from _give_back_orphan(session, state)
-        for state in table:
-            if state.lost is None and now >= state.valid_until:
-                yield from expire(state)
-        for batch in _due(table, now):
-            yield from renew(session, batch)
-        for batch in _batches(_bare(session, now)):
-            yield from fill_up(session, batch, now)
+            for state in table.owned_by(table.orphans.popleft()):
+                yield from _give_back_orphan(session, state)
+        # One cohort at a time: in between the driver does its own work, and what has come due first is next.
+        if (cohort := table.due(now)) is not None:
+            yield from _look(session, cohort, now)
+            table.put(cohort)
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             yield from _announce(session, now)
@@ -63,22 +55,25 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
         yield from notify(HoldOrphaned(state.name, state.holder))
 
 
-def _due(holds: Iterable[HoldState], now: float) -> list[list[HoldState]]:
-    """Return the holds due for renewal, in batches; those due soon go along, which makes few and full commands."""
-    soon = [
-        state
-        for state in holds
-        if state.lost is None and state.renew_at <= now + state.lease / 12 and now < state.valid_until
-    ]
-    # Nothing is due yet if all of them are only due soon.
-    return [batch for batch in _batches(soon) if any(state.renew_at <= now for state in batch)]
+def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
+    """Report the holds that have ended, renew the cohort if one of its holds is due, and fill up bare majorities."""
+    for state in [state for state in cohort.holds if now >= state.valid_until]:
+        yield from expire(state)
+    if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
+        last = now + soon(cohort.lease)
+        session.holds.gather(cohort, last)
+        # Others are due later, and leave the cohort when it is put back.
+        holds = [state for state in cohort.holds if state.renew_at <= last and state.lost is None]
+        yield from renew(session, holds, cohort.lease, cohort)
+    if bare := _bare(session, cohort, now):
+        yield from fill_up(session, bare, now)
 
 
-def _bare(session: Session, now: float) -> list[HoldState]:
+def _bare(session: Session, cohort: Cohort, now: float) -> list[HoldState]:
     """Return the holds to fill up now; those that turn out to be on enough nodes need no more looks."""
     bare = []
-    for state in session.holds:
-        if state.lost is None and state.fill_at <= now < state.valid_until:
+    for state in [state for state in cohort.holds if state.fill_at <= now]:
+        if state.lost is None and now < state.valid_until:
             tally, state.tally = state.tally, None
             votes = tally and tally.all_votes
             if votes is None or state.mismatched(votes) or is_bare(session, session.nodes - votes.backers.bit_count()):
@@ -86,14 +81,6 @@ def _bare(session: Session, now: float) -> list[HoldState]:
             else:
                 state.fill_at = math.inf
     return bare
-
-
-def _batches(holds: Iterable[HoldState]) -> list[list[HoldState]]:
-    """Return the holds by kind, in lists short enough for one command."""
-    groups: dict[Script, list[HoldState]] = {}
-    for state in holds:
-        groups.setdefault(state.kind.renew, []).append(state)
-    return [group[i : i + _BATCH] for group in groups.values() for i in range(0, len(group), _BATCH)]
 
 
 def _announce(session: Session, now: float) -> Steps[None]:

@@ -230,8 +230,42 @@ def test_next_due_is_the_earliest_of_what_is_not_lost(table):
     for state in (late, early, lost):
         table.add(state)
     assert table.next_due() == 110.0
-    early.lost = "reason"
+    table.remove(early)
     assert table.next_due() == 115.0
+
+
+def look(table, now):
+    """Look at all that is due, as the watchdog does."""
+    found = []
+    while (cohort := table.due(now)) is not None:
+        found += cohort.holds
+        for state in cohort.holds:
+            state.renew_at = now + 10.0
+        table.put(cohort)
+    return found
+
+
+def test_due_are_the_holds_at_which_to_look_now(table):
+    late, early = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0)
+    for state in (late, early):
+        table.add(state)
+    assert look(table, 109.9) == []
+    assert look(table, 110.0) == [early]
+    assert look(table, 120.0) == [late, early]
+    assert table.next_due() == 130.0
+
+
+def test_lost_hold_is_looked_at_no_more(table):
+    state = new_state(renew_at=110.0)
+    table.add(state)
+    assert table.next_due() == 110.0
+    state.lost = "reason"
+    look(table, 110.0)
+    assert table.next_due() == math.inf
+    assert state.cohort is None
+    table.watch(state)
+    assert table.next_due() == math.inf
+    assert list(table) == [state], "its owner has yet to be told"
 
 
 def test_add_rings_the_alarm_only_if_it_is_due_before_the_watchdog_looks(table, alarm):
@@ -267,7 +301,7 @@ def test_lock_taken_again_and_again_rings_once_per_period(table, alarm):
 def test_watch_next_is_the_earliest_due(table):
     table.add(new_state(b"a", renew_at=110.0))
     assert table.watch_next(100.0) == 110.0
-    table.get(b"redsync:a", OWNER).renew_at = 120.0
+    look(table, 110.0)
     assert table.watch_next(110.0) == 120.0
     assert table.watched_until == 120.0
 
@@ -276,8 +310,10 @@ def test_watch_next_never_sleeps_through_a_hold_added_while_it_worked(table, ala
     table.add(new_state(b"a", renew_at=110.0))
     table.watch_next(100.0)
     now = 110.0  # the watchdog wakes and renews a; meanwhile b comes, due before a is again
+    cohort = table.due(now)
     table.add(new_state(b"b", renew_at=112.0))
     table.get(b"redsync:a", OWNER).renew_at = 120.0
+    table.put(cohort)
     assert table.watch_next(now) == 112.0
 
 

@@ -148,7 +148,7 @@ def test_renewal_never_outlasts_max_hold(toy):
 
 def test_renewal_never_shortens_what_was_extended(toy):
     state = toy.take()
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)), lease_of=lambda _: 600.0)
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)), lease=600.0)
     extended = state.valid_until
     assert extended == pytest.approx(toy.now - 0.001 + 600.0 - 6.002)
     toy.now = 1010.0
@@ -279,11 +279,12 @@ def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     assert tally.at == tally.sent_at + 0.001, "nobody was waited for"
 
 
-def test_renewal_waits_no_longer_than_its_shortest_lease_allows(toy):
-    long, short = toy.take("long"), toy.take("short", lease=2.0)
-    run_renew(toy, [long, short], ("ask lock_renew", toy.all_say([2, 2])))
-    assert toy.asked[-1].timeout == pytest.approx(0.1)
-    assert toy.commands[-1].args == (long.claim, 1, 30_000, short.claim, 1, 2_000)
+@pytest.mark.parametrize(("lease", "timeout", "lease_ms"), [(2.0, 0.1, 2_000), (None, 0.25, 30_000)])
+def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, lease_ms):
+    one, other = toy.take("one"), toy.take("other")
+    run_renew(toy, [one, other], ("ask lock_renew", toy.all_say([2, 2])), lease=lease)
+    assert toy.asked[-1].timeout == pytest.approx(timeout)
+    assert toy.commands[-1].args == (one.claim, 1, lease_ms, other.claim, 1, lease_ms)
 
 
 def test_several_losses_in_one_renewal_are_all_told(toy):

@@ -1,0 +1,194 @@
+"""Cohorts: holds of one kind and lease that the watchdog looks at together, in the order in which they are due.
+
+The watchdog asks for the cohort that is due first, looks at its holds, and puts the cohort back. So a wake-up costs
+what is due then, however much is held besides. What always holds:
+
+* A hold of the table that is not lost is in one cohort: it is *fresh* until the watchdog next looks for work, and then
+  in the cohort that is `HoldState.cohort`. A step that is interrupted may leave it in an earlier one too; there it does
+  not count.
+* A cohort stands in the heap at an instant that is not later than any of its holds' `due`. A hold whose `due` comes
+  closer is fresh again. One whose `due` moves away makes the watchdog look too early, once.
+* What adds and removes holds costs O(1), for each acquire and each release does it. Only the watchdog touches the heap.
+* The cohort at which the watchdog looks stays first in the heap. A watchdog that fails half-way leaves it to the next.
+
+When to renew what is decided in `_protocols/watchdog.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from redsync._core.effects import Command, Packed
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync._core.limits import Limit
+
+__all__ = ["MOST", "Cohort", "Composed", "Schedule", "soon"]
+
+MOST = 200
+"""Claims per renewal command: some 0.5 ms of a node's time, so that other clients' commands are not held up."""
+
+_PURGE_FROM = 64
+"""The least number of cohorts for which a purge is worth its time."""
+
+_Key: TypeAlias = tuple[str, float, bool]
+"""What the holds of a cohort have in common: the script that renews them, the lease, and whether they are renewed."""
+
+
+def _has_ended(state: HoldState) -> bool:
+    return state.lost is not None or not state.live
+
+
+def soon(lease: float) -> float:
+    """Return for how many seconds ahead holds go along with those that are due, which makes few and full commands."""
+    return lease / 12
+
+
+class Composed(NamedTuple):
+    """A renewal as it was last sent, which is sent again as it is while nothing has changed.
+
+    Attributes:
+        holds: Which holds it renews.
+        marks: What may change of them between two renewals, see `HoldState.marks_of`.
+        command: The command.
+        limits: The limits that it carries, see `Renewal`.
+    """
+
+    holds: list[HoldState]
+    marks: list[Any]
+    command: Command
+    limits: list[list[Limit]]
+
+
+class Cohort:
+    """Up to `MOST` holds of one kind and lease, due at about the same time.
+
+    Attributes:
+        key: What they have in common.
+        due: The instant at which the watchdog looks at them.
+        holds: The holds, in the order in which they joined.
+        composed: Their latest renewal; None before the first.
+        packed: Its bytes.
+    """
+
+    __slots__ = ("composed", "due", "holds", "key", "packed")
+
+    def __init__(self, key: _Key, due: float) -> None:
+        self.key = key
+        self.due = due
+        self.holds: dict[HoldState, None] = {}
+        self.composed: Composed | None = None
+        self.packed = Packed()
+
+    @property
+    def lease(self) -> float:
+        """The lease of its holds."""
+        return self.key[1]
+
+    @property
+    def last(self) -> float:
+        """The latest `due` with which a hold may join."""
+        return self.due + soon(self.key[1])
+
+    def take(self, state: HoldState) -> None:
+        """Let a hold of another cohort join this one."""
+        before = state.cohort
+        self.holds[state] = None
+        state.cohort = self
+        if before is not None and before is not self:
+            before.holds.pop(state, None)
+
+    def discard(self, state: HoldState) -> None:
+        """Forget a hold, unless it belongs to another cohort."""
+        self.holds.pop(state, None)
+        if state.cohort is self:
+            state.cohort = None
+
+
+class Schedule:
+    """When the watchdog looks at which holds."""
+
+    def __init__(self) -> None:
+        self._fresh = Cohort(("", 0.0, False), -math.inf)
+        # The numbers keep the order of equal instants, and cohorts from being compared.
+        self._heap: list[tuple[float, int, Cohort]] = []
+        self._numbers = count()
+        self._purge_at = _PURGE_FROM
+
+    def add(self, state: HoldState) -> None:
+        """Add a new hold; the caller sees to it that the watchdog wakes up in time."""
+        state.cohort = fresh = self._fresh
+        fresh.holds[state] = None
+
+    def remove(self, state: HoldState) -> None:
+        """Forget a hold."""
+        cohort = state.cohort
+        if cohort is not None:
+            cohort.holds.pop(state, None)
+            state.cohort = None
+
+    def hasten(self, state: HoldState) -> None:
+        """Look at a hold no later than at its `due`, which may have come closer."""
+        if state.cohort is not None and state.due < state.cohort.due:
+            self._fresh.take(state)
+
+    def first(self) -> Cohort | None:
+        """Return the cohort that is due first; None if there is none."""
+        if self._fresh.holds:
+            self._arrange(self._fresh)
+        heap = self._heap
+        while heap and not heap[0][2].holds:
+            heappop(heap)
+        return heap[0][2] if heap else None
+
+    def gather(self, cohort: Cohort, last: float) -> None:
+        """Let holds of its kind join a cohort that are to be renewed by the instant `last`, as far as they fit."""
+        room = MOST - len(cohort.holds)
+        if room <= 0:
+            return
+        others = [entry for entry in self._heap if entry[0] <= last and entry[2].key == cohort.key]
+        for _, _, other in sorted(others):
+            if other is not cohort and len(other.holds) <= room:
+                for state in [state for state in other.holds if state.renew_at <= last]:
+                    cohort.take(state)
+                room = MOST - len(cohort.holds)
+
+    def put(self, cohort: Cohort) -> None:
+        """Put the cohort back that was `first`, after its holds were looked at; those due much later leave it."""
+        assert self._heap[0][2] is cohort, "only the watchdog changes the order"
+        for state in [state for state in cohort.holds if _has_ended(state) or state.cohort is not cohort]:
+            cohort.discard(state)
+        if not cohort.holds:
+            return
+        dues = [state.due for state in cohort.holds]
+        cohort.due = min(dues)
+        heapreplace(self._heap, (cohort.due, next(self._numbers), cohort))
+        if max(dues) > cohort.last:
+            self._arrange(cohort, after=cohort.last)
+
+    def _arrange(self, source: Cohort, after: float = -math.inf) -> None:
+        """Move the holds of a cohort that are due later than `after` to new ones."""
+        made: dict[_Key, Cohort] = {}
+        for state in sorted((state for state in source.holds if state.due > after), key=attrgetter("due")):
+            if _has_ended(state):
+                source.discard(state)
+                continue
+            due, key = state.due, (state.kind.renew.name, state.lease, state.renewed)
+            cohort = made.get(key)
+            if cohort is None or len(cohort.holds) >= MOST or due > cohort.last:
+                cohort = made[key] = Cohort(key, due)
+                self._purge()
+                heappush(self._heap, (due, next(self._numbers), cohort))
+            cohort.take(state)
+
+    def _purge(self) -> None:
+        """Drop the cohorts whose holds are all gone; the next purge comes when there are twice as many."""
+        if len(self._heap) >= self._purge_at:
+            self._heap = [entry for entry in self._heap if entry[2].holds]
+            heapify(self._heap)
+            self._purge_at = max(2 * len(self._heap), _PURGE_FROM)
