@@ -40,10 +40,6 @@ _Key: TypeAlias = tuple[str, float, bool]
 """What the holds of a cohort have in common: the script that renews them, the lease, and whether they are renewed."""
 
 
-def _has_ended(state: HoldState) -> bool:
-    return state.lost is not None or not state.live
-
-
 def soon(lease: float) -> float:
     """Return for how many seconds ahead holds go along with those that are due, which makes few and full commands."""
     return lease / 12
@@ -161,7 +157,10 @@ class Schedule:
     def put(self, cohort: Cohort) -> None:
         """Put the cohort back that was `first`, after its holds were looked at; those due much later leave it."""
         assert self._heap[0][2] is cohort, "only the watchdog changes the order"
-        for state in [state for state in cohort.holds if _has_ended(state) or state.cohort is not cohort]:
+        ended = [
+            state for state in cohort.holds if state.lost is not None or not state.live or state.cohort is not cohort
+        ]
+        for state in ended:
             cohort.discard(state)
         if not cohort.holds:
             return
@@ -175,7 +174,7 @@ class Schedule:
         """Move the holds of a cohort that are due later than `after` to new ones."""
         made: dict[_Key, Cohort] = {}
         for state in sorted((state for state in source.holds if state.due > after), key=attrgetter("due")):
-            if _has_ended(state):
+            if state.lost is not None or not state.live:
                 source.discard(state)
                 continue
             due, key = state.due, (state.kind.renew.name, state.lease, state.renewed)
