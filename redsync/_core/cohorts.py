@@ -1,7 +1,8 @@
 """Cohorts: holds of one kind and lease that the watchdog looks at together, in the order in which they are due.
 
 The watchdog asks for the cohort that is due first, looks at its holds, and puts the cohort back. So a wake-up costs
-what is due then, however much is held besides. What always holds:
+what is due then, however much is held besides. What has ended comes before all that is due: a loss is told after the
+round that is under way, however many renewals wait for their turn. What always holds:
 
 * A hold of the table that is not lost is in one cohort: it is *fresh* until the watchdog next looks for work, and then
   in the cohort that is `HoldState.cohort`. A step that is interrupted may leave it in an earlier one too; there it does
@@ -67,16 +68,18 @@ class Cohort:
     Attributes:
         key: What they have in common.
         due: The instant at which the watchdog looks at them.
+        ends_at: An instant before which none of them ends.
         holds: The holds, in the order in which they joined.
         composed: Their latest renewal; None before the first.
         packed: Its bytes.
     """
 
-    __slots__ = ("composed", "due", "holds", "key", "packed")
+    __slots__ = ("composed", "due", "ends_at", "holds", "key", "packed")
 
     def __init__(self, key: _Key, due: float) -> None:
         self.key = key
         self.due = due
+        self.ends_at = math.inf
         self.holds: dict[HoldState, None] = {}
         self.composed: Composed | None = None
         self.packed = Packed()
@@ -94,6 +97,7 @@ class Cohort:
     def take(self, state: HoldState) -> None:
         """Let a hold of another cohort join this one."""
         before = state.cohort
+        self.ends_at = min(self.ends_at, state.valid_until)
         self.holds[state] = None
         state.cohort = self
         if before is not None and before is not self:
@@ -114,6 +118,8 @@ class Schedule:
         # The numbers keep the order of equal instants, and cohorts from being compared.
         self._heap: list[tuple[float, int, Cohort]] = []
         self._numbers = count()
+        # An instant before which no hold ends that is not fresh.
+        self._ends_at = math.inf
         self._purge_at = _PURGE_FROM
 
     def add(self, state: HoldState) -> None:
@@ -132,6 +138,22 @@ class Schedule:
         """Look at a hold no later than at its `due`, which may have come closer."""
         if state.cohort is not None and state.due < state.cohort.due:
             self._fresh.take(state)
+
+    def ended(self, now: float) -> list[HoldState]:
+        """Return the holds whose validity is over, and which are not yet lost."""
+        if self._fresh.holds:
+            self._arrange(self._fresh)
+        if now < self._ends_at:
+            return []
+        found: list[HoldState] = []
+        for _, _, cohort in self._heap:
+            if cohort.ends_at <= now:
+                live = [state for state in cohort.holds if state.lost is None]
+                found += [state for state in live if state.valid_until <= now]
+                # Those that were found keep it in the past until they are lost.
+                cohort.ends_at = min((state.valid_until for state in live), default=math.inf)
+        self._ends_at = min((entry[2].ends_at for entry in self._heap), default=math.inf)
+        return found
 
     def first(self) -> Cohort | None:
         """Return the cohort that is due first; None if there is none."""
@@ -184,6 +206,7 @@ class Schedule:
                 self._purge()
                 heappush(self._heap, (due, next(self._numbers), cohort))
             cohort.take(state)
+            self._ends_at = min(self._ends_at, cohort.ends_at)
 
     def _purge(self) -> None:
         """Drop the cohorts whose holds are all gone; the next purge comes when there are twice as many."""

@@ -274,8 +274,9 @@ class HoldTable:
 
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time, after a hold's `due` has changed."""
-        self._schedule.hasten(state)
-        self._alarm_before(state.due)
+        if state.cohort is not None:
+            self._schedule.hasten(state)
+            self._alarm_before(state.due)
 
     def _alarm_before(self, due: float) -> None:
         if due < self.watched_until:
@@ -290,6 +291,10 @@ class HoldTable:
         if owner in self._holds:
             self.orphans.append(owner)
             self._alarm()
+
+    def ended(self, now: float) -> list[HoldState]:
+        """Return the holds whose validity is over, and of which nobody knows yet."""
+        return self._schedule.ended(now)
 
     def due(self, now: float) -> Cohort | None:
         """Return the holds at which to look first; None if that is not before `now`."""

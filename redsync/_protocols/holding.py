@@ -120,12 +120,12 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
     """
     yield from check(state, now)
     confirmed, tally = yield from renew(session, [state], lease)
+    session.holds.watch(state)
     if not state.live and state.lost is None:
         raise NotOwnedError(state.name, f"{_what(state)} was released while it was being extended")
     yield from check(state, tally.at)
     if not confirmed:
         raise no_quorum(state.name, tally, state.kind.label)
-    session.holds.watch(state)
 
 
 def _lost(state: HoldState) -> LeaseLostError:

@@ -35,7 +35,9 @@ def watchdog(session: Session, now: float) -> Steps[None]:
         while table.orphans:
             for state in table.owned_by(table.orphans.popleft()):
                 yield from _give_back_orphan(session, state)
-        # One cohort at a time: in between the driver does its own work, and what has come due first is next.
+        for state in table.ended(now):
+            yield from expire(state)
+        # One cohort at a time: in between losses are told, and the driver does its own work.
         if (cohort := table.due(now)) is not None:
             yield from _look(session, cohort, now)
             table.put(cohort)
@@ -56,9 +58,7 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 
 def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
-    """Report the holds that have ended, renew the cohort if one of its holds is due, and fill up bare majorities."""
-    for state in [state for state in cohort.holds if now >= state.valid_until]:
-        yield from expire(state)
+    """Renew the cohort if one of its holds is due, and fill up bare majorities."""
     if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
         last = now + soon(cohort.lease)
         session.holds.gather(cohort, last)

@@ -190,6 +190,37 @@ def test_failed_look_is_repeated(schedule, add):
     assert schedule.first() is first
 
 
+# Ending.
+
+
+def test_ended_are_the_holds_whose_validity_is_over_until_they_are_lost(schedule, add):
+    early, late, released = (add(b"x", valid_until=end) for end in (105.0, 108.0, 105.0))
+    assert schedule.ended(104.9) == []
+    schedule.remove(released)
+    assert schedule.ended(105.0) == [early]
+    assert schedule.ended(105.0) == [early], "a watchdog that failed has not told it"
+    early.lost = "a reason"
+    assert schedule.ended(107.9) == []
+    assert schedule.ended(108.0) == [late]
+
+
+def test_ended_hold_is_found_wherever_it_is_and_before_all_that_is_due(schedule, add):
+    renewed = [add(b"%d" % i, renew_at=100.0) for i in range(MOST)]
+    unrenewed = add(renew_at=math.inf, valid_until=101.0)
+    fresh_one = add(valid_until=101.5)
+    assert schedule.ended(101.5) == [unrenewed, fresh_one]
+    assert list(schedule.first().holds) == renewed
+
+
+def test_renewed_hold_ends_no_more_at_its_former_end(schedule, add):
+    states = [add(b"%d" % i, valid_until=130.0) for i in range(3)]
+    schedule.first()
+    renew(schedule, 110.0)
+    assert schedule.ended(130.0) == []
+    assert schedule.ended(139.9) == []
+    assert schedule.ended(140.0) == states
+
+
 # Going along.
 
 

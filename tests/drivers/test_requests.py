@@ -3,7 +3,7 @@ import threading
 import hiredis
 import pytest
 
-from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.effects import Broadcast, Command, Packed, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers import requests
@@ -41,6 +41,19 @@ def test_request_takes_its_words_at_the_instant_of_making():
     words[0] = b"late"
     assert made.make(1)
     assert words_of(made.data)[-1] == b"late"
+
+
+def test_command_that_is_made_again_is_packed_once(monkeypatch):
+    command, other = (Command(SCRIPT, (b"key",), (word,)) for word in (b"same", b"other"))
+    packed, made, calls = Packed(), [], []
+    monkeypatch.setattr(requests, "pack", lambda *words: calls.append(words[-1]) or b" ".join(words))
+    for each in (command, command, other, Command(*other), command):
+        request = Request(Broadcast(lambda each=each: each, None, bool, 1.0, packed=packed), None)
+        assert request.make(1)
+        assert request.data.endswith(each.args[0])
+        made.append(request.data)
+    assert calls == [b"same", b"other", b"other", b"same"], "it is the object that counts: comparing would take as long"
+    assert made[0] is made[1]
 
 
 def test_request_is_guarded_only_if_it_asks_for_a_new_claim():

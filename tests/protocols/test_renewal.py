@@ -1,5 +1,6 @@
 """Renewal: many claims lengthened by one command, each settled by what a quorum says of it."""
 
+import itertools
 import math
 
 import pytest
@@ -265,6 +266,34 @@ def test_renewal_settles_many_holds_each_by_itself(toy):
     assert toy.asked[-1].owner is None
     assert unsure.renew_at < 1012.0 < kept.renew_at
     assert toy.commands[-2].keys == tuple(b"redsync:" + name for name in names)
+
+
+def fate(toy, names, *answers):
+    """Renew new holds; return what becomes of the first."""
+    toy.now = 1000.0
+    states = [toy.take(name, owner=toy.new_owner()) for name in names]
+    toy.now = 1010.0
+    replies = iter([toy.answers(*answers)])
+    toy.drive(renew(toy.session, states), lambda described, effect: next(replies, None))
+    first = states[0]
+    return first.lost is None, round(first.valid_until, 1), round(first.renew_at)
+
+
+CODES = [OURS, HEALED, THEIRS]
+ANSWERS = [*CODES, "down"]
+
+
+@pytest.mark.parametrize("first", ANSWERS)
+@pytest.mark.parametrize("second", ANSWERS)
+def test_hold_among_others_fares_as_it_would_alone(make_toy, first, second):
+    """Whatever nodes say of the others, and in whatever order: most answers are counted for all holds at once."""
+    toy = make_toy(3)
+    for third in ANSWERS:
+        answers = first, second, third
+        alone = fate(toy, ["alone"], *[code if code == "down" else [code] for code in answers])
+        for others in itertools.product(CODES, repeat=3):
+            both = [code if code == "down" else [code, other] for code, other in zip(answers, others, strict=True)]
+            assert fate(toy, ["ours", "other"], *both) == alone, (answers, others)
 
 
 def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):

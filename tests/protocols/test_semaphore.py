@@ -306,3 +306,30 @@ def test_watchdog_renews_many_permits_with_one_command(toy, take):
         "wait",
     ]
     assert len({state.renew_at for state in states}) == 1
+
+
+def give_one_back(toy, state):
+    state.count -= 1
+
+
+def learn(toy, state):
+    state.limit.learn(7, 9)
+
+
+@pytest.mark.parametrize(("change", "argument"), [(give_one_back, (2, b"2")), (learn, (4, b"7 9"))])
+def test_renewal_of_permits_is_made_anew_when_slots_or_limit_have_changed(toy, take, change, argument):
+    state = take(2, 3)
+    state.fill_at = float("inf")
+    toy.now += 10.5
+
+    def answer(command):
+        return [2]
+
+    toy.run_watchdog(answer, sleeps=2)
+    before, same = toy.commands[-2:]
+    assert same is before
+    change(toy, state)
+    toy.run_watchdog(answer, sleeps=2)
+    at, expected = argument
+    assert (before.args[at], toy.commands[-1].args[at]) != (expected, expected)
+    assert toy.commands[-1].args[at] == expected

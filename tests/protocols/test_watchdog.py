@@ -6,8 +6,10 @@ from itertools import pairwise
 import pytest
 
 from redsync._core.events import HoldLost
+from redsync._protocols.holding import extend
 from redsync._protocols.lease import lose
 from redsync._protocols.mutex import MUTEX
+from redsync.exceptions import QuorumError
 
 OURS, HEALED, THEIRS = 2, 1, 0
 ALL = 0b11111
@@ -220,6 +222,105 @@ def test_lost_hold_keeps_no_watchdog_busy(toy):
     toy.now = 5000.0
     assert toy.run_watchdog() == ["wait"]
     assert toy.waits[-1].until == math.inf
+
+
+# Many holds.
+
+
+def renewals(toy):
+    return [command for command in toy.commands if command.script.name == "lock_renew"]
+
+
+def test_watchdog_sends_the_same_command_again_while_nothing_has_changed(toy):
+    for i in range(3):
+        take(toy, f"lock {i}")
+    toy.now = 1010.5
+    toy.run_watchdog(sleeps=3)
+    first, second, third = renewals(toy)
+    assert second is first
+    assert third is first
+    packed = {id(effect.packed) for effect in toy.asked[-3:]}
+    assert len(packed) == 1, "so that its bytes are kept, too"
+
+
+def leave(toy, states):
+    toy.give_back(states[1])
+
+
+def lose_one(toy, states):
+    toy.play(lose(states[1], "a reason"), *LOSS)
+
+
+def count_more(toy, states):
+    states[1].count = 2
+
+
+def extend_one(toy, states):
+    answers = toy.codes(*[OURS] * 5)
+    toy.play(extend(toy.session, states[1], 600.0, toy.now), ("ask lock_renew", answers))
+
+
+def take_another(toy, states):
+    states.append(take(toy, "another"))
+    states[-1].renew_at = states[0].renew_at
+
+
+@pytest.mark.parametrize("change", [leave, lose_one, count_more, extend_one, take_another])
+def test_watchdog_renews_what_is_held_at_the_instant_of_sending(toy, change):
+    states = [take(toy, f"lock {i}") for i in range(3)]
+    toy.now = 1010.5
+    toy.run_watchdog(sleeps=1)
+    change(toy, states)
+    toy.run_watchdog(sleeps=2)
+    expected = [state for state in states if state.live and state.lost is None and state.renew_at < 1100.0]
+    command = renewals(toy)[-1]
+    assert command.keys == tuple(state.keys.lock for state in expected)
+    assert command.args == tuple(arg for state in expected for arg in (state.claim, state.count, 30_000))
+
+
+def test_hold_without_a_quorum_is_tried_again_by_itself(toy):
+    """The others of its command are renewed when they are due, and as one again."""
+    states = [take(toy, f"lock {i}") for i in range(3)]
+    toy.now = 1010.5
+    doubtful = toy.answers([2, 2, 2], [2, 2, 2], [2, 2, HEALED], [2, 2, THEIRS], "down")
+    replies = iter([doubtful, toy.codes(*[OURS] * 5), toy.all_say([2, 2, 2])])
+    toy.run_watchdog(lambda command: next(replies), sleeps=3)
+    assert [len(command.keys) for command in renewals(toy)] == [3, 1, 3]
+    assert renewals(toy)[1].keys == (states[2].keys.lock,)
+    assert [tally.sent_at for tally in toy.tallies[-3:]] == pytest.approx([1010.5, 1011.5, 1020.5], abs=0.01)
+    assert all(state.lost is None for state in states)
+
+
+def test_loss_is_told_after_the_round_under_way_however_many_renewals_are_due(toy):
+    """Each of them takes as long as a round may, because no quorum answers."""
+    for i in range(5 * 200):
+        take(toy, f"lock {i}").renew_at = 1010.0
+    toy.now = 1000.0
+    gone = take(toy, "gone", lease=10.5)
+    told = []
+
+    def answer(described, effect):
+        if described == "wait":
+            return toy.slept() if not told else Stop()
+        if described == "notify HoldLost":
+            told.append(toy.now)
+        return toy.codes(*[None] * 5) if described == "ask lock_renew" else None
+
+    with pytest.raises(Stop):
+        toy.drive(toy.watchdog(), answer)
+    assert toy.events[-1].state is gone
+    assert gone.valid_until <= told[0] <= gone.valid_until + 0.25
+    assert len(renewals(toy)) < 5
+
+
+def test_extension_without_a_quorum_is_tried_again_soon(toy):
+    state = take(toy)
+    toy.run_watchdog()
+    with pytest.raises(QuorumError):
+        toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.codes(*["down"] * 5)))
+    failed_at = toy.now
+    toy.run_watchdog(sleeps=2)
+    assert toy.tallies[-1].sent_at <= failed_at + 1.0
 
 
 # All together.
