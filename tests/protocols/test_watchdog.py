@@ -265,7 +265,13 @@ def take_another(toy, states):
     states[-1].renew_at = states[0].renew_at
 
 
-@pytest.mark.parametrize("change", [leave, lose_one, count_more, extend_one, take_another])
+def change_places(toy, states):
+    leave(toy, states)
+    del states[1]
+    take_another(toy, states)
+
+
+@pytest.mark.parametrize("change", [leave, lose_one, count_more, extend_one, take_another, change_places])
 def test_watchdog_renews_what_is_held_at_the_instant_of_sending(toy, change):
     states = [take(toy, f"lock {i}") for i in range(3)]
     toy.now = 1010.5
