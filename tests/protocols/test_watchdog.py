@@ -319,6 +319,31 @@ def test_loss_is_told_after_the_round_under_way_however_many_renewals_are_due(to
     assert len(renewals(toy)) < 5
 
 
+@pytest.mark.parametrize("at", range(12))
+def test_watchdog_that_fails_anywhere_leaves_nothing_forgotten(toy, at):
+    """The next one renews what was held, and tells what was lost."""
+    kept = [take(toy, f"lock {i}") for i in range(3)]
+    kept.append(take(toy, "mutex", kind=MUTEX))
+    kept.append(toy.acquire(("ask lock_acquire", toy.answers(1, 1, 1, "down", "down")), name="bare"))
+    gone = [take(toy, f"gone {i}", lease=10.1 + i / 100) for i in range(2)]
+    done = []
+
+    def answer(described, effect):
+        done.append(described)
+        if len(done) == at + 1:
+            return RuntimeError("a mistake")
+        if described == "wait":
+            return toy.slept()
+        return toy.all_say([OURS] * len(toy.commands[-1].keys)) if described.startswith("ask") else None
+
+    with pytest.raises(RuntimeError):
+        toy.drive(toy.watchdog(), answer)
+    toy.run_watchdog(sleeps=8)
+    assert all(state.valid(toy.now) and state.renew_at > toy.now - 1.0 for state in kept)
+    assert all(state.lost is not None for state in gone)
+    assert toy.now > 1020.0
+
+
 def test_extension_without_a_quorum_is_tried_again_soon(toy):
     state = take(toy)
     toy.run_watchdog()
