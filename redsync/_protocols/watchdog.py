@@ -58,14 +58,14 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 
 def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
-    """Renew the cohort if one of its holds is due, and fill up bare majorities."""
+    """Renew the cohort if one of its holds is due, or else fill up its bare majorities: one round at most."""
     if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
         last = now + soon(cohort.lease)
         session.holds.gather(cohort, last)
         # Others are due later, and leave the cohort when it is put back.
         holds = [state for state in cohort.holds if state.renew_at <= last and state.lost is None]
         yield from renew(session, holds, cohort.lease, cohort)
-    if bare := _bare(session, cohort, now):
+    elif bare := _bare(session, cohort, now):
         yield from fill_up(session, bare, now)
 
 

@@ -67,9 +67,9 @@ def step(sim, machine):
     return Stepped(sim.now, machine)
 
 
-def test_loss_may_be_told_after_two_rounds_of_votes_but_no_later(sim, machine, runner):
+def test_loss_may_be_told_after_a_round_of_votes_but_no_later(sim, machine, runner):
     checker, state, other = LossTold(sim), add_hold(runner, until=2.0), add_hold(runner, until=2.0)
-    patience = 2 * runner.session.timing.round_timeout(5.0)
+    patience = runner.session.timing.round_timeout(5.0)
     sim.timeline.now = 2.0 + patience
     assert checker.see(step(sim, machine)) is None
     assert checker.see(told(sim, runner, state)) is None

@@ -3,14 +3,13 @@
 For each hold of a running machine:
 
 * when `valid_until` comes, or a quorum becomes impossible before that, the client announces `HoldLost` (log, `on_lost`,
-  the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the rounds
-  of votes that it is waiting for at that instant, one that renews and one that fills up;
+  the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the round of
+  votes that it is waiting for at that instant, however much the client holds;
 * on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
 * never twice, and never of a hold that was released;
 * a hold that has ended is never valid again: its loss is never taken back, and it is never lengthened too late.
 
-The bound is the timeouts of those two rounds, `rounds`, and no time beyond: a simulated machine needs none to act. A
-client that renews more than 200 holds, or locks and mutexes, waits for more rounds: raise `rounds` for it.
+The bound is the timeout of that round, and no time beyond: a simulated machine needs none to act.
 
 Not seen: how a callback or a cancelled body reacts; a hold that is acquired and ends within one step; programs on
 machines that have crashed, because there is nobody to tell.
@@ -44,7 +43,6 @@ class LossTold(Checker):
 
     name = "loss"
     watches = (Stepped, Told, Faulted)
-    rounds = 2
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -107,7 +105,7 @@ class LossTold(Checker):
         """Return the true instant at which the end of a hold must have been told."""
         machine, timing = runner.machine, runner.session.timing
         ended = max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
-        return ended + self.rounds * timing.round_timeout(max(timing.lease, state.lease)) + _ROUNDING
+        return ended + timing.round_timeout(max(timing.lease, state.lease)) + _ROUNDING
 
 
 def _hold(state: HoldState) -> str:
