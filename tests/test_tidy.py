@@ -220,7 +220,7 @@ NEUTRAL = {
     "_protocols/attempts.py": {"refusal", "self._state"},
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
     "_core/holds.py": {"self.lost", "held", "cohort", "state.cohort"},
-    "_core/cohorts.py": {"state.lost", "state.cohort", "cohort", "before"},
+    "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},
 }
 """Modules that do not ask what kind of thing they have, and what they may compare with None for other reasons."""
 

@@ -94,14 +94,12 @@ class Cohort:
         """The latest `due` with which a hold may join."""
         return self.due + soon(self.key[1])
 
-    def take(self, state: HoldState) -> None:
+    def take(self, state: HoldState, before: Cohort) -> None:
         """Let a hold of another cohort join this one."""
-        before = state.cohort
         self.ends_at = min(self.ends_at, state.valid_until)
         self.holds[state] = None
         state.cohort = self
-        if before is not None and before is not self:
-            before.holds.pop(state, None)
+        before.holds.pop(state, None)
 
     def discard(self, state: HoldState) -> None:
         """Forget a hold, unless it belongs to another cohort."""
@@ -137,7 +135,7 @@ class Schedule:
     def hasten(self, state: HoldState) -> None:
         """Look at a hold no later than at its `due`, which may have come closer."""
         if state.cohort is not None and state.due < state.cohort.due:
-            self._fresh.take(state)
+            self._fresh.take(state, state.cohort)
 
     def ended(self, now: float) -> list[HoldState]:
         """Return the holds whose validity is over, and which are not yet lost."""
@@ -173,7 +171,7 @@ class Schedule:
         for _, _, other in sorted(others):
             if other is not cohort and len(other.holds) <= room:
                 for state in [state for state in other.holds if state.renew_at <= last]:
-                    cohort.take(state)
+                    cohort.take(state, other)
                 room = MOST - len(cohort.holds)
 
     def put(self, cohort: Cohort) -> None:
@@ -205,7 +203,7 @@ class Schedule:
                 cohort = made[key] = Cohort(key, due)
                 self._purge()
                 heappush(self._heap, (due, next(self._numbers), cohort))
-            cohort.take(state)
+            cohort.take(state, source)
             self._ends_at = min(self._ends_at, cohort.ends_at)
 
     def _purge(self) -> None:

@@ -56,7 +56,7 @@ def test_holds_that_are_due_at_about_the_same_time_are_one_cohort(schedule, add)
     window = soon(LEASE)
     late, early, next_one = add(renew_at=110.0 + window), add(renew_at=110.0), add(renew_at=110.1 + window)
     assert cohorts(schedule) == [[early, late], [next_one]]
-    assert schedule.first().due == 110.0
+    assert (schedule.first().due, schedule.first().lease) == (110.0, LEASE)
     assert early.cohort is late.cohort is schedule.first()
 
 

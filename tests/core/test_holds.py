@@ -121,7 +121,9 @@ def test_table_keeps_holds_of_several_owners_apart(table):
     ours, theirs = new_state(), new_state(owner=Owner.of("c", 2))
     table.add(ours)
     table.add(theirs)
+    assert (table.owned_by(ours.owner), table.owned_by(theirs.owner)) == ([ours], [theirs])
     table.remove(ours)
+    assert (table.owned_by(ours.owner), table.owned_by(theirs.owner)) == ([], [theirs])
     assert list(table) == [theirs]
     assert theirs.live
 
@@ -253,6 +255,27 @@ def test_due_are_the_holds_at_which_to_look_now(table):
     assert look(table, 110.0) == [early]
     assert look(table, 120.0) == [late, early]
     assert table.next_due() == 130.0
+
+
+def test_due_holds_take_along_what_is_due_soon(table):
+    late, early = new_state(b"a", renew_at=112.0), new_state(b"b", renew_at=110.0)
+    table.add(late)
+    table.next_due()
+    table.add(early)
+    cohort = table.due(110.0)
+    table.gather(cohort, 111.9)
+    assert list(cohort.holds) == [early]
+    table.gather(cohort, 112.0)
+    assert list(cohort.holds) == [early, late]
+
+
+def test_ended_are_the_holds_that_nobody_may_believe_in_any_more(table):
+    state = new_state(renew_at=math.inf, valid_until=130.0)
+    table.add(state)
+    assert table.ended(129.9) == []
+    assert table.ended(130.0) == [state]
+    state.lost = "reason"
+    assert table.ended(130.0) == []
 
 
 def test_lost_hold_is_looked_at_no_more(table):

@@ -226,6 +226,22 @@ def test_renewal_takes_in_the_count_of_the_instant_of_sending(toy):
         steps.send(toy.perform(effect, toy.codes(*[OURS] * 5)))
 
 
+@pytest.mark.parametrize("change", [None, "count", "hold"])
+def test_renewal_of_a_cohort_is_composed_once_for_all_until_something_changes(toy, change):
+    state, other = toy.take("x"), toy.take("y")
+    toy.session.holds.next_due()
+    cohort = state.cohort
+    assert cohort is other.cohort
+    commands = []
+    for _ in range(2):
+        holds = [state, other] if change != "hold" or not commands else [other, state]
+        run_renew(toy, holds, ("ask lock_renew", toy.all_say([OURS, OURS])), cohort=cohort)
+        commands.append(toy.commands[-1])
+        state.count += change == "count"
+    assert (commands[1] is commands[0]) == (change is None)
+    assert toy.asked[-1].packed is cohort.packed
+
+
 def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
     state = toy.take()
     toy.now = 1010.0

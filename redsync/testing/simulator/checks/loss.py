@@ -3,8 +3,8 @@
 For each hold of a running machine:
 
 * when `valid_until` comes, or a quorum becomes impossible before that, the client announces `HoldLost` (log, `on_lost`,
-  the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the round of
-  votes that it is waiting for at that instant, however much the client holds;
+  the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the round
+  of votes that it is waiting for at that instant, however much the client holds;
 * on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
 * never twice, and never of a hold that was released;
 * a hold that has ended is never valid again: its loss is never taken back, and it is never lengthened too late.
