@@ -195,10 +195,16 @@ def renew(
     return confirmed, tally
 
 
-def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
+def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Cohort | None = None) -> Steps[None]:
     """Write holds of one kind and lease to the nodes that lack them; each hold records whether that worked.
 
     Nobody waits for the result, so the round can wait for all nodes.
+
+    Args:
+        session: The client's session.
+        holds: What to fill up.
+        now: The instant at which that begins.
+        cohort: Keeps the command for the next time, if all its holds are renewed by the watchdog.
     """
     timing, lease = session.timing, holds[0].lease
 
@@ -210,7 +216,7 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float) -> Steps[N
         state.fill_pause = min(max(2 * state.fill_pause, timing.round_timeout(lease)), lease / 12)
         state.fill_at = now + state.fill_pause
     leases = [lease if state.renewed else left(state) for state in holds]
-    renewal = _Renewal(session, holds, leases)
+    renewal = _Renewal(session, holds, leases, cohort if holds[0].renewed else None)
     tally = yield from _ask(session, renewal, holds, min(leases), renewal.decide_last)
     # A hold with a lease of its own is not lengthened, not even by the time that the command took.
     for state, reason in _settle(session, renewal, tally, lease, lengthens=False).lost:

@@ -66,7 +66,7 @@ def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
         holds = [state for state in cohort.holds if state.renew_at <= last and state.lost is None]
         yield from renew(session, holds, cohort.lease, cohort)
     elif bare := _bare(session, cohort, now):
-        yield from fill_up(session, bare, now)
+        yield from fill_up(session, bare, now, cohort)
 
 
 def _bare(session: Session, cohort: Cohort, now: float) -> list[HoldState]:

@@ -88,6 +88,17 @@ def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy
     assert state.valid_until > toy.now
 
 
+@pytest.mark.parametrize(("lease", "same"), [(None, True), (20.0, False)])
+def test_filling_up_sends_the_same_command_again_unless_it_is_for_the_rest_of_a_lease(toy, lease, same):
+    bare = toy.answers(NEW, NEW, NEW, "down", "down")
+    for name in ("a", "b"):
+        toy.acquire(("ask lock_acquire", bare), name=name, lease=lease)
+    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS]] * 3, "down", "down"), sleeps=4)
+    one, other, third = (command for command in toy.commands if command.script.name == "lock_renew")
+    assert (one is other, other is third) == (same, same)
+    assert one.keys == other.keys == third.keys
+
+
 def test_renewal_that_finds_a_bare_majority_is_followed_by_filling_up(toy):
     state = toy.take()
     quiet(toy, state)
