@@ -255,23 +255,23 @@ def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, 
 
     Nothing is called for a hold that is confirmed: for ten thousand of them, calls are most of the cost.
     """
-    quorum, at = session.quorum, tally.at
+    quorum, at, never = session.quorum, tally.at, math.inf
     until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
     bare = [is_bare(session, missing) for missing in range(session.nodes + 1)]
-    settled = _Settled([], [], [])
+    confirmed, doubtful, lost = settled = _Settled([], [], [])
     for state, existing, against, missing in renewal.counts(tally):
         if not state.live or state.lost is not None:
             continue
         if at >= state.valid_until:
-            settled.lost.append((state, "no quorum of nodes confirmed a renewal in time"))
+            lost.append((state, "no quorum of nodes confirmed a renewal in time"))
         elif existing >= quorum:
             # These answers are newer than those of the acquire's round.
             state.tally = None
             if not bare[missing]:
-                state.fill_at, state.fill_pause = math.inf, 0.0
-            elif state.fill_at == math.inf:
+                state.fill_at, state.fill_pause = never, 0.0
+            elif state.fill_at == never:
                 state.fill_at = at
-            renewed = state.renew_at != math.inf
+            renewed = state.renew_at != never
             if renewed:
                 state.renew_at = next_at
             if renewed or lengthens:
@@ -279,11 +279,11 @@ def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, 
                     state.valid_until = until
                 else:
                     state.lengthen(until)
-            settled.confirmed.append(state)
+            confirmed.append(state)
         elif against > session.nodes - quorum:
-            settled.lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
+            lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
         else:
-            settled.doubtful.append(state)
+            doubtful.append(state)
     return settled
 
 
