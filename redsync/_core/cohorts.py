@@ -70,17 +70,19 @@ class Cohort:
         due: The instant at which the watchdog looks at them.
         ends_at: An instant before which none of them ends.
         holds: The holds, in the order in which they joined.
+        aligned: Whether they share `due` and `ends_at` at this moment, so that nobody need look at each of them.
         composed: Their latest renewal; None before the first.
         packed: Its bytes.
     """
 
-    __slots__ = ("composed", "due", "ends_at", "holds", "key", "packed")
+    __slots__ = ("aligned", "composed", "due", "ends_at", "holds", "key", "packed")
 
     def __init__(self, key: _Key, due: float) -> None:
         self.key = key
         self.due = due
         self.ends_at = math.inf
         self.holds: dict[HoldState, None] = {}
+        self.aligned = False
         self.composed: Composed | None = None
         self.packed = Packed()
 
@@ -100,6 +102,10 @@ class Cohort:
         self.holds[state] = None
         state.cohort = self
         before.holds.pop(state, None)
+
+    def align(self, due: float, ends_at: float) -> None:
+        """Record that all its holds are due and end at these instants; to be followed by `put` in the same step."""
+        self.due, self.ends_at, self.aligned = due, ends_at, True
 
     def discard(self, state: HoldState) -> None:
         """Forget a hold, unless it belongs to another cohort."""
@@ -158,9 +164,17 @@ class Schedule:
         if self._fresh.holds:
             self._arrange(self._fresh)
         heap = self._heap
-        while heap and not heap[0][2].holds:
-            heappop(heap)
-        return heap[0][2] if heap else None
+        while heap:
+            instant, _, cohort = heap[0]
+            if not cohort.holds:
+                heappop(heap)
+            elif instant < cohort.due:
+                # An interruption came before it was put back.
+                heapreplace(heap, (cohort.due, next(self._numbers), cohort))
+            else:
+                cohort.aligned = False
+                return cohort
+        return None
 
     def gather(self, cohort: Cohort, last: float) -> None:
         """Let holds of its kind join a cohort that are to be renewed by the instant `last`, as far as they fit."""
@@ -177,6 +191,10 @@ class Schedule:
     def put(self, cohort: Cohort) -> None:
         """Put the cohort back that was `first`, after its holds were looked at; those due much later leave it."""
         assert self._heap[0][2] is cohort, "only the watchdog changes the order"
+        if cohort.aligned:
+            cohort.aligned = False
+            heapreplace(self._heap, (cohort.due, next(self._numbers), cohort))
+            return
         ended = [
             state for state in cohort.holds if state.lost is not None or not state.live or state.cohort is not cohort
         ]

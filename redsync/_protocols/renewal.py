@@ -185,6 +185,12 @@ def renew(
     wanted = holds[0].lease if lease is None else lease
     renewal = _Renewal(session, holds, [wanted] * len(holds), cohort)
     tally = yield from _ask(session, renewal, holds, wanted, renewal.decide)
+    if (
+        cohort is not None
+        and len(renewal.holds) == len(cohort.holds)
+        and _settle_together(session, renewal, tally, cohort)
+    ):
+        return renewal.holds, tally
     confirmed, doubtful, lost = _settle(session, renewal, tally, wanted, lengthens=True)
     retry_at = tally.at + _retry_pause(timing, wanted)
     for state in doubtful:
@@ -248,6 +254,28 @@ def _ask(
             Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide, packed=renewal.packed)
         )
     )
+
+
+def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: Cohort) -> bool:
+    """Lengthen all holds of a cohort at once; return False if one of them needs a look of its own.
+
+    That is the rule: no node that answered lacks any of them, and more than a bare majority answered in time.
+    """
+    at, never, lease = tally.at, math.inf, cohort.lease
+    until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
+    if renewal.differs or renewal.unanimous < session.quorum or is_bare(session, tally.failed):
+        return False
+    for state in renewal.holds:
+        if not (state.live and state.lost is None and at < state.valid_until < until <= state.ends_at):
+            return False
+        if state.renew_at == never:
+            return False
+        state.tally = None
+        state.fill_at, state.fill_pause = never, 0.0
+        state.valid_until = until
+        state.renew_at = next_at
+    cohort.align(next_at, until)
+    return True
 
 
 def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, lengthens: bool) -> _Settled:

@@ -175,6 +175,39 @@ def test_hold_that_is_due_earlier_is_looked_at_earlier(schedule, add):
     assert cohorts(schedule) == [[other], [one]]
 
 
+def test_cohort_whose_holds_are_aligned_is_put_back_without_a_look_at_each_hold(schedule, add, monkeypatch):
+    state, other = add(b"a"), add(b"b", renew_at=113.0)
+    cohort = schedule.first()
+    assert schedule.ended(129.9) == []
+    state.renew_at, state.valid_until = 120.0, 140.0
+    cohort.align(120.0, 140.0)
+    with monkeypatch.context() as patch:
+        patch.delattr(type(state), "due")
+        schedule.put(cohort)
+    assert cohorts(schedule) == [[other], [state]]
+    assert (cohort.due, cohort.ends_at) == (120.0, 140.0)
+    renew(schedule, 113.0)
+    state.fill_at = 121.0
+    schedule.put(schedule.first())
+    assert cohort.due == 120.0
+    state.renew_at = 125.0
+    schedule.put(schedule.first())
+    assert cohort.due == 121.0, "that holds for one time only"
+
+
+def test_aligned_cohort_that_was_not_put_back_hides_nothing(schedule, add):
+    """An interruption may come in between."""
+    state, other = add(b"a"), add(b"b", renew_at=113.0)
+    cohort = schedule.first()
+    state.renew_at = 120.0
+    cohort.align(120.0, 140.0)
+    assert list(schedule.first().holds) == [other]
+    renew(schedule, 113.0)
+    state.renew_at = 122.0
+    schedule.put(schedule.first())
+    assert cohort.due == 122.0
+
+
 def test_put_is_for_the_first_only(schedule, add):
     add()
     later = add(renew_at=120.0)

@@ -242,6 +242,41 @@ def test_renewal_of_a_cohort_is_composed_once_for_all_until_something_changes(to
     assert toy.asked[-1].packed is cohort.packed
 
 
+def release_one(toy, states):
+    toy.give_back(states[1])
+
+
+def lose_one(toy, states):
+    toy.play(lose(states[1], "a reason"), *LOSS)
+
+
+def extend_one(toy, states):
+    states[1].lengthen(1600.0)
+    states[1].renew_at = 1200.0
+
+
+def bound_one(toy, states):
+    states[1].ends_at = 1035.0
+
+
+@pytest.mark.parametrize("change", [None, release_one, lose_one, extend_one, bound_one])
+def test_cohort_is_settled_at_once_only_if_its_holds_are_all_alike(toy, change):
+    """Else each is settled by itself, with the same result for the others."""
+    states = [toy.take(name) for name in ("x", "y", "z")]
+    toy.session.holds.next_due()
+    cohort = states[0].cohort
+    toy.now = 1010.0
+    meanwhile = (lambda: change(toy, states)) if change else None
+    replies = toy.answers(*[[OURS] * 3] * 5, meanwhile=meanwhile)
+    run_renew(toy, states, ("ask lock_renew", replies), cohort=cohort)
+    assert cohort.aligned is (change is None)
+    for state in (states[0], states[2]):
+        assert (state.renew_at, state.fill_at, state.tally) == (pytest.approx(1020.0), math.inf, None)
+        assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
+    expected = {release_one: 1030.0 - DRIFT, lose_one: 1030.0 - DRIFT, extend_one: 1600.0, bound_one: 1035.0}
+    assert states[1].valid_until == pytest.approx(expected.get(change, 1040.0 - DRIFT), abs=0.01)
+
+
 def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
     state = toy.take()
     toy.now = 1010.0
@@ -285,13 +320,17 @@ def test_renewal_settles_many_holds_each_by_itself(toy):
 
 
 def fate(toy, names, *answers):
-    """Renew new holds; return what becomes of the first."""
+    """Renew a new cohort; return what becomes of its first hold."""
     toy.now = 1000.0
     states = [toy.take(name, owner=toy.new_owner()) for name in names]
+    toy.session.holds.next_due()
+    first, cohort = states[0], states[0].cohort
+    assert list(cohort.holds) == states
     toy.now = 1010.0
     replies = iter([toy.answers(*answers)])
-    toy.drive(renew(toy.session, states), lambda described, effect: next(replies, None))
-    first = states[0]
+    toy.drive(renew(toy.session, states, cohort=cohort), lambda described, effect: next(replies, None))
+    for state in states:
+        toy.session.holds.remove(state)
     return first.lost is None, round(first.valid_until, 1), round(first.renew_at)
 
 
