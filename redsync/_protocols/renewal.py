@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from redsync._core.cohorts import Cohort, Composed
+from redsync._core.cohorts import MOST, Cohort, Composed
 from redsync._core.effects import Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
@@ -265,6 +265,10 @@ def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: 
     until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
     if renewal.differs or renewal.unanimous < session.quorum or is_bare(session, tally.failed):
         return False
+    if len(renewal.holds) == MOST:
+        # Full cohorts are due together if they are due at about the same time: the watchdog wakes up once for them.
+        turn = session.timing.round_timeout(lease)
+        next_at = next_at // turn * turn
     for state in renewal.holds:
         if not (state.live and state.lost is None and at < state.valid_until < until <= state.ends_at):
             return False

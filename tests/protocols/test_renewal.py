@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from redsync._core.cohorts import MOST
 from redsync._core.quorum import Choice
 from redsync._protocols.holding import release
 from redsync._protocols.lease import lose
@@ -275,6 +276,21 @@ def test_cohort_is_settled_at_once_only_if_its_holds_are_all_alike(toy, change):
         assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
     expected = {release_one: 1030.0 - DRIFT, lose_one: 1030.0 - DRIFT, extend_one: 1600.0, bound_one: 1035.0}
     assert states[1].valid_until == pytest.approx(expected.get(change, 1040.0 - DRIFT), abs=0.01)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(MOST, 1020.0), (MOST - 1, 1020.2)])
+def test_full_cohorts_are_due_at_multiples_of_a_round_timeout(toy, size, expected):
+    """Ten thousand holds wake the watchdog a few times per second at most."""
+    states = [toy.take(f"lock {i}") for i in range(size)]
+    for state in states:
+        state.fill_at, state.renew_at = math.inf, 1010.0
+    toy.session.holds.next_due()
+    cohort = states[0].cohort
+    toy.now = 1010.2
+    run_renew(toy, states, ("ask lock_renew", toy.all_say([OURS] * size)), cohort=cohort)
+    assert cohort.due == pytest.approx(expected)
+    assert {state.renew_at for state in states} == {cohort.due}
+    assert states[0].valid_until == pytest.approx(1010.2 + LEASE - DRIFT)
 
 
 def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
