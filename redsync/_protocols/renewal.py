@@ -263,14 +263,14 @@ def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: 
     """
     at, never, lease = tally.at, math.inf, cohort.lease
     until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
-    if renewal.differs or renewal.unanimous < session.quorum or is_bare(session, tally.failed):
+    if renewal.unanimous < session.quorum or is_bare(session, tally.failed):
         return False
     if len(renewal.holds) == MOST:
         # Full cohorts are due together if they are due at about the same time: the watchdog wakes up once for them.
         turn = session.timing.round_timeout(lease)
         next_at = next_at // turn * turn
     for state in renewal.holds:
-        if not (state.live and state.lost is None and at < state.valid_until < until <= state.ends_at):
+        if state.lost is not None or not at < state.valid_until < until <= state.ends_at:
             return False
         if state.renew_at == never:
             return False
