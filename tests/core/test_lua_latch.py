@@ -111,13 +111,13 @@ def test_node_that_may_have_forgotten_does_not_say_that_it_was_never_set(latch):
         latch.tell(memory=1000)
     latch.redis.set("redsync_birth", f"original 1 {process_of(latch.redis)}")
     assert latch.tell(memory=1000) == [0, 0]
-    latch.redis.set("redsync_birth", f"newborn {round(time.time() * 1000)} {process_of(latch.redis)}")
+    latch.redis.set("redsync_birth", f"newborn {int(time.time() * 1000)} {process_of(latch.redis)}")
     with pytest.raises(redis.ResponseError, match="FORGETFUL"):
         latch.tell(memory=60_000)
 
 
 def write_birth(latch, age_ms=0):
-    life = round(time.time() * 1000) - age_ms
+    life = int(time.time() * 1000) - age_ms
     latch.redis.set("redsync_birth", f"newborn {life} {process_of(latch.redis)}")
     return life
 
