@@ -70,5 +70,5 @@ def test_rolling_restart_loses_no_hold_and_never_lacks_a_quorum(three, eventuall
         newcomer.done.set()
         newcomer.join(10)
         assert newcomer.trouble is None
-        assert [node.state for node in client.nodes()] == ["up"] * 3
+        eventually(lambda: [node.state for node in client.nodes()] == ["up"] * 3)
     assert lost == []
