@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import contended, held, latches, pairs, permits, readers, report, startup, tasks, threads
+from bench import against, contended, held, latches, pairs, permits, readers, report, startup, tasks, threads
 from bench.measure import Figure, say
 from redsync.testing.servers import pinned_server
 
@@ -43,12 +43,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="two minutes instead of six, and less certain")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--compare", metavar="REF", help="run an older checkout in the same rounds, and show the change"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="so many times each (default 3), with --compare")
     options = parser.parse_args()
     if unknown := set(options.names) - set(_BENCHES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(_BENCHES)}")
     names = [name for name in _BENCHES if name in options.names or not options.names]
     if options.write and (options.quick or len(names) < len(_BENCHES)):
         parser.error("--write publishes: run all benches, and not --quick")
+
+    if options.compare is not None:
+        print(against.compare(options.compare, options.names or against.DEFAULT, options.rounds))
+        return 0
 
     # The same server wherever the same packages are: what PATH has is faster or slower.
     if server := pinned_server():
