@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import against, contended, held, latches, pairs, permits, readers, report, startup, tasks, threads
+from bench import against, contended, held, latches, pairs, permits, readers, report, scripts, startup, tasks, threads
 from bench.measure import Figure, say
 from redsync.testing.servers import pinned_server
 
@@ -30,6 +30,7 @@ _BENCHES = {
     "readers": readers.run,
     "fenced": pairs.run_fenced,
     "latch": latches.run,
+    "scripts": scripts.run,
     "startup": startup.run,
 }
 
