@@ -220,7 +220,8 @@ class Tally(Votes):
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
-        self._late_votes: Votes | None = None
+        # Replaced as a whole: node, choice, answer and reply of each.
+        self._late_votes: tuple[tuple[int, Choice, Any, object], ...] = ()
         self._decide = decide
         self._thorough = thorough
 
@@ -230,10 +231,7 @@ class Tally(Votes):
         None means that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
         """
         if self.verdict is not _PENDING:
-            if self.late and self.verdict is _WON and self.all_votes.choices[node] is None:
-                known = self._note_late(node, reply)
-                return self.lingers and not self.open if known else None
-            return False
+            return self._note_late(node, reply) if self.late and self.verdict is _WON else False
         if self.choices[node] is not None:
             return False
         try:
@@ -257,11 +255,13 @@ class Tally(Votes):
             self.refused += 1
         return self._decided()
 
-    def _note_late(self, node: int, reply: object) -> bool:
-        """Record a vote that came after the verdict; return whether the judge knows such a reply.
+    def _note_late(self, node: int, reply: object) -> bool | None:
+        """Record a vote that came after the verdict; return values as for `record`.
 
         The vote does not count any more, but shows which nodes keep the claim.
         """
+        if self.choices[node] is not None or [late for late in self._late_votes if late[0] == node]:
+            return False
         answer = None
         try:
             answer = self._judge(reply)
@@ -270,20 +270,23 @@ class Tally(Votes):
             if is_interruption(error):
                 raise
             choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
-        votes: Votes = self
-        if not self.lingers:
-            # The protocol may be reading the tally.
-            before = self.all_votes
-            votes = Votes(self.nodes, before.choices[:], before.answers[:], before.replies[:])
-        votes.replies[node], votes.answers[node], votes.choices[node] = reply, answer, choice
-        if votes is not self:
-            self._late_votes = votes
-        return choice is not _FAILED
+        if self.lingers:
+            self.replies[node], self.answers[node], self.choices[node] = reply, answer, choice
+        else:
+            # Apart, because the protocol may be reading the tally.
+            self._late_votes += ((node, choice, answer, reply),)
+        return (self.lingers and not self.open) if choice is not _FAILED else None
 
     @property
     def all_votes(self) -> Votes:
         """All votes so far, late ones included; votes that were returned do not change any more."""
-        return self._late_votes or self
+        late = self._late_votes
+        if not late:
+            return self
+        votes = Votes(self.nodes, self.choices[:], self.answers[:], self.replies[:])
+        for node, choice, answer, reply in late:
+            votes.choices[node], votes.answers[node], votes.replies[node] = choice, answer, reply
+        return votes
 
     @property
     def open(self) -> bool:
