@@ -145,6 +145,6 @@ def structures(client):
         "rounds": transport._rounds,
         "active": runner._active,
         "alarms": sum(alarm[2] is not None for alarm in transport._alarms._heap),
-        "outbox": len(transport._outbox._items),
+        "outbox": len(transport._outbox.items),
     }
     return {name: n for name, n in found.items() if n}

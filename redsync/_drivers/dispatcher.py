@@ -125,7 +125,7 @@ class Dispatcher:
         """
         pending, gets, index = link.pending, link.gets, link.index
         again = False
-        behind = bool(link.healing or link.again)
+        behind = bool(link.healing) or link.again.under_way
         request = None
         while (reply := gets()) is not NOTHING:
             kind = reply.__class__
@@ -153,24 +153,24 @@ class Dispatcher:
                         # requests.
                         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
             pending.popleft()
-        self._note_progress(link, size if request is None else None, now)
         if link.again.at <= now:
             self._outbox.retry(link)
             again = True
-        return again
-
-    def _note_progress(self, link: Link, unfinished: int | None, now: float) -> None:
-        """Record how many bytes of an unfinished answer were read; None if whole answers were read."""
-        if unfinished is not None:
-            link.unfinished += unfinished
-            if link.unfinished > MOST_BYTES:
-                raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
-            return
+        if request is None:
+            self._note_unfinished(link, size)
+            return again
         link.since, link.unfinished = now, 0
-        if link.suspect and not link.pending:
+        if link.suspect and not pending:
             # Only once it has caught up: else a node that answers one command a second would be sent all of them.
             link.suspect = False
             self._table.recount_at = now
+        return again
+
+    def _note_unfinished(self, link: Link, size: int) -> None:
+        """Record how many bytes of an unfinished answer were read."""
+        link.unfinished += size
+        if link.unfinished > MOST_BYTES:
+            raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
 
     def _note_message(self, link: Link, now: float) -> None:
         link.unfinished = 0
@@ -263,4 +263,4 @@ class Dispatcher:
             self._table.recount_at = 0.0
 
     def _is_owed_replies(self) -> bool:
-        return bool([link for link in self.links if link is not None and (link.pending or link.again)])
+        return bool([link for link in self.links if link is not None and (link.pending or link.again.under_way)])

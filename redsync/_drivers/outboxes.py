@@ -1,7 +1,7 @@
 """Outboxes: the requests of all owners of a client, written to all nodes in one order.
 
 A thread puts its request into the outbox. The first thread to come flushes for all until the outbox is empty, so
-commands of several threads share one write. `_flushing` says that a thread does so. Only one flushes at a time, so
+commands of several threads share one write. `flushing` says that a thread does so. Only one flushes at a time, so
 every node gets the same order, which is also each owner's own.
 
 So an interruption of the flushing thread affects the requests of others, which have gone to sleep. This always holds: a
@@ -10,7 +10,7 @@ flush records where it is, and the next flush, usually by the interrupted thread
 
 | interrupted | account | then |
 |---|---|---|
-| while requests are taken | `_batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
+| while requests are taken | `batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
 | while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
 | between links | `_left`, `_cases`: who has yet to get it | they get it |
 
@@ -45,7 +45,15 @@ _NO_REQUEST = Request(_NOTHING_TOLD, None)
 
 
 class Outbox:
-    """The requests that a client is to send; it also sends them."""
+    """The requests that a client is to send; it also sends them.
+
+    Attributes:
+        items: The requests that nobody has taken yet, in the order in which to send them; a pair of a link and a
+            request is sent to that link alone.
+        batch: The requests that the flushing thread has taken.
+        flushing: Whether a thread sends; guarded by the mutex.
+        on_left: Called when an interruption may have left requests behind, so that another thread calls `flush`.
+    """
 
     def __init__(
         self,
@@ -60,7 +68,7 @@ class Outbox:
         Args:
             table: Has the links.
             clock: Returns the instant in seconds.
-            mutex: Guards `_flushing`.
+            mutex: Guards `flushing`.
             receive: Reads a link that answers at once, right after a write to it.
             on_left: Called when an interruption may have left requests behind, so that another thread calls `flush`.
         """
@@ -68,13 +76,13 @@ class Outbox:
         self._clock: Final = clock
         self._mutex: Final = mutex
         self._receive: Final = receive
-        self._on_left: Final = on_left
-        self._items: Final[deque[Request | tuple[Link, Request]]] = deque()
-        self._flushing = False
+        self.on_left: Final = on_left
+        self.items: Final[deque[Request | tuple[Link, Request]]] = deque()
+        self.flushing = False
         self._number = 0
         # The record of a flush. `_cases`: pairs of a node that may not get everything and a request; `_case`: the
         # present one.
-        self._batch: list[Request] = []
+        self.batch: list[Request] = []
         self._left: Iterator[Link] | None = None
         self._cases: Iterable[tuple[Node, Request]] = ()
         self._case: tuple[Node, Request] | None = None
@@ -82,21 +90,21 @@ class Outbox:
 
     def send(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls; never blocks."""
-        self._items.append(request)
+        self.items.append(request)
         self.flush()
 
     def put(self, request: Request) -> None:
         """Leave a request to the next `flush`, in the order of the calls."""
-        self._items.append(request)
+        self.items.append(request)
 
     def resend(self, link: Link, request: Request) -> None:
         """Send a request again to one node, at the next `flush`; with the mutex held."""
         link.healing.append(request)
-        self._items.append((link, request))
+        self.items.append((link, request))
 
     def retry(self, link: Link) -> None:
         """Send again what a node refused to execute, at the next `flush`; with the mutex held."""
-        self._items.append((link, _NO_REQUEST))
+        self.items.append((link, _NO_REQUEST))
         link.again.at = math.inf
 
     def flush(self) -> None:
@@ -106,32 +114,32 @@ class Outbox:
         call.
         """
         try:
-            self._empty()
+            self.empty()
         except BaseException:
             try:
-                self._empty()
+                self.empty()
             finally:
-                self._on_left()
+                self.on_left()
             raise
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
         mine = False
-        items = self._items
+        items = self.items
         try:
-            while items or self._batch:
+            while items or self.batch:
                 with self._mutex:
-                    if self._flushing:
+                    if self.flushing:
                         # The flushing thread looks at the outbox once more at its end.
                         return
-                    self._flushing = mine = True
-                while items or self._batch:
-                    self._dispatch()
-                self._flushing = mine = False
+                    self.flushing = mine = True
+                while items or self.batch:
+                    self.dispatch()
+                self.flushing = mine = False
         finally:
             if mine:
-                self._flushing = False
+                self.flushing = False
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
         """Write what is in the outbox to every link; only one thread at a time is in here."""
         if self._doubtful is not None or self._case is not None:
             self._recover()
@@ -143,7 +151,7 @@ class Outbox:
             self._case = case
             self._offer(*case, now)
             self._case = self._doubtful = None
-        self._batch, self._left = [], None
+        self.batch, self._left = [], None
 
     def _recover(self) -> None:
         """Settle the step at which an interruption came; after an interruption of its own it is called again."""
@@ -154,7 +162,7 @@ class Outbox:
             self._table.discard(self._doubtful, HALF_SENT)
             if self._left is None:
                 # It was a request that is sent again, to that link alone.
-                self._batch = []
+                self.batch = []
         elif self._case is not None:
             # The request is on no link yet; it may have been counted as missed, but that counts once.
             self._offer(*self._case, self._clock())
@@ -164,7 +172,7 @@ class Outbox:
 
     def _take(self) -> bool:
         """Take requests from the outbox and decide which nodes get them; return False if there are none."""
-        items, batch = self._items, self._batch
+        items, batch = self.items, self.batch
         if batch and items and items[0] is batch[-1]:
             # An interruption came between the append and the popleft below.
             items.popleft()
@@ -172,10 +180,10 @@ class Outbox:
             item = items[0]
             if isinstance(item, tuple):
                 if not batch:
-                    self._batch, self._doubtful = [item[1]], item[0]
+                    self.batch, self._doubtful = [item[1]], item[0]
                     items.popleft()
                     self._resend(*item)
-                    self._batch, self._doubtful = [], None
+                    self.batch, self._doubtful = [], None
                     return False
                 break
             self._number += 1
@@ -213,9 +221,9 @@ class Outbox:
             # After an interruption the command is made as if for the first time. But this error would come again and
             # again, and nothing behind the request would ever be sent.
             self._table.close(request, describe_error(error))
-            self._items.popleft()
+            self.items.popleft()
             raise
-        self._items.popleft()
+        self.items.popleft()
         return False
 
     # Writing.
@@ -223,7 +231,7 @@ class Outbox:
     def _post_all(self, now: float) -> None:
         """Write to all nodes that take everything: the hot path."""
         assert self._left is not None, "the batch was taken"
-        batch = self._batch
+        batch = self.batch
         alone = batch[0] if len(batch) == 1 else None
         data = b"".join([request.data for request in batch]) if alone is None else alone.data
         size = len(data)

@@ -46,23 +46,23 @@ class Retries:
 
     Attributes:
         at: When the next requests are due; infinity if there are none, or the last try is not answered yet.
+        under_way: Whether there are any, or the last try is not answered yet.
     """
 
     def __init__(self) -> None:
         self.at = math.inf
+        self.under_way = False
         self._requests: dict[tuple[Any, ...], Request] = {}
         self._last: Request | None = None
         self._size = 1
         self._pause = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self._requests) or self._last is not None
 
     def __iter__(self) -> Iterator[Request]:
         return iter(tuple(self._requests.values()))
 
     def add(self, request: Request, now: float) -> None:
         """Keep a request that was answered by an error; it replaces an earlier one about the same claim."""
+        self.under_way = True
         kept = self._requests.pop(request.claim, request)  # The last to fail is the last to be tried again.
         self._requests[request.claim] = max(kept, request, key=_number)
         if request is self._last:
@@ -83,7 +83,7 @@ class Retries:
             self._last = None
             self._size = min(_FASTER * self._size, _MOST)
             self.at = now
-        if not self:
+        if not self._requests and self._last is None:
             self.clear()
 
     def due(self, now: float, pending: Iterable[Request]) -> list[Request]:
@@ -110,4 +110,5 @@ class Retries:
     def clear(self) -> None:
         """Forget everything."""
         self._requests.clear()
+        self.under_way = False
         self.at, self._last, self._size, self._pause = math.inf, None, 1, 0.0

@@ -117,11 +117,9 @@ class ThreadDriver(ABC):
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
-        transport.send(request)
+        transport.carry(request, sent_at + effect.timeout)
         if not request.done:
-            transport.wait(request, sent_at + effect.timeout)
-            if not request.done:
-                transport.end_round(request, f"no answer within {effect.timeout:g} s")
+            transport.end_round(request, f"no answer within {effect.timeout:g} s")
         if effect.lingers and tally.open:
             transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
         tally.at = self.now()

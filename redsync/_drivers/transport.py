@@ -85,6 +85,49 @@ class Transport(Dispatcher):
 
     # Waiting and reading.
 
+    def carry(self, request: Request, deadline: float) -> None:
+        """Send a request; return when it is done, or at the deadline.
+
+        While no other thread sends or leads, one step takes both parts. Else it does what `send` and `wait` do.
+        """
+        outbox, turns = self._outbox, self._turns
+        request.rest = turns.rest
+        mine = False
+        try:
+            try:
+                outbox.items.append(request)
+                with self._mutex:
+                    if not (turns.leading or outbox.flushing):
+                        # One assignment, which no interruption splits.
+                        turns.leading = request.leads = outbox.flushing = mine = True
+                if mine:
+                    while outbox.items or outbox.batch:
+                        outbox.dispatch()
+                    outbox.flushing = mine = False
+                if outbox.items or outbox.batch:
+                    outbox.empty()
+            except BaseException:
+                # As in `Outbox.flush`, and not by calling that: an interruption at its beginning would leave us the
+                # flushing thread.
+                if mine:
+                    outbox.flushing = False
+                try:
+                    outbox.empty()
+                finally:
+                    outbox.on_left()
+                raise
+            if request.leads:
+                self._lead(request, deadline)
+            if not request.done:
+                turns.wait(request, deadline)
+        finally:
+            if request.leads:
+                try:
+                    turns.leave(request)
+                except BaseException:
+                    turns.leave(request)
+                    raise
+
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the transport is closed; read for all if needed."""
         self._turns.wait(sleeper, deadline)
@@ -187,9 +230,9 @@ class Transport(Dispatcher):
             # Even after an error above: an interruption must not leave the lead taken by a thread that is gone.
             if keeper.leads:
                 try:
-                    self._turns.step_down(keeper)
+                    self._turns.leave(keeper)
                 except BaseException:
-                    self._turns.step_down(keeper)
+                    self._turns.leave(keeper)
                     raise
         # The outbox only keeps what an interrupted thread left there.
         self._send_due()

@@ -24,6 +24,7 @@ class Turns:
 
     Attributes:
         closed: Whether sleeps have to end; only sleepers that `lasts` are still waited for.
+        leading: Whether a thread leads; guarded by the mutex.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class Turns:
         self._lead: Final = lead
         self._doing: Final = doing
         self.closed = False
-        self._leading = False
+        self.leading = False
         self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the transport is closed; lead if nobody does."""
-        sleeper.rest = self._rest
+        sleeper.rest = self.rest
         try:
             while not sleeper.done and (sleeper.lasts or not self.closed):
                 left = deadline - self._clock()
@@ -69,8 +70,8 @@ class Turns:
                 with self._mutex:
                     if sleeper.done or (self.closed and not sleeper.lasts):
                         return
-                    if not self._leading:
-                        self._leading = sleeper.leads = True
+                    if not self.leading:
+                        self.leading = sleeper.leads = True
                     if not sleeper.leads:
                         gate = sleeper.gate = self._make_lock()
                         gate.acquire()
@@ -85,33 +86,29 @@ class Turns:
                         self._doing.what = BUSY
         finally:
             try:
-                self._leave(sleeper)
+                self.leave(sleeper)
             except BaseException:
                 # A thread that waits for the mutex can be interrupted too, and its lead would never end.
-                self._leave(sleeper)
+                self.leave(sleeper)
                 raise
 
     def try_lead(self, sleeper: Sleeper) -> bool:
-        """Take the lead if nobody has it; `step_down` gives it back."""
+        """Take the lead if nobody has it; `leave` gives it back."""
         with self._mutex:
-            if not self._leading:
-                self._leading = sleeper.leads = True
+            if not self.leading:
+                self.leading = sleeper.leads = True
         return sleeper.leads
 
-    def step_down(self, sleeper: Sleeper) -> None:
-        """Give back the lead that `try_lead` took."""
-        self._leave(sleeper)
-
-    def _rest(self, sleeper: Sleeper) -> Callable[[], None]:
+    def rest(self, sleeper: Sleeper) -> Callable[[], None]:
         """Let a sleeper neither lead nor follow while its own thread does something else.
 
         Returns a function that makes it look again whether it is done, and who leads.
         """
-        gate = self._leave(sleeper)
+        gate = self.leave(sleeper)
         # A thread that was polling polls again, without the lead.
         return self._waker.wake if gate is None else gate.release
 
-    def _leave(self, sleeper: Sleeper) -> Gate | None:
+    def leave(self, sleeper: Sleeper) -> Gate | None:
         """Make a sleeper neither lead nor follow; after an interruption it is called again.
 
         Returns the gate that nobody else will release any more; None if it was released or there was none.
@@ -130,7 +127,7 @@ class Turns:
                 del self._followers[heir]
                 heir.leads, sleeper.leads = True, False
             if sleeper.leads:
-                sleeper.leads = self._leading = False
+                sleeper.leads = self.leading = False
         return gate
 
     def awaken(self, sleeper: Sleeper) -> None:

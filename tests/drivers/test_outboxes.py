@@ -34,10 +34,10 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
     before = rig.send(rig.echo, rig.owner(), 1)
     tally = Tally([node.address for node in rig.nodes], bool)
     failing = Request(Broadcast(of_ours(fail), None, bool, 30.0), tally)
-    rig.transport._outbox._flushing = True
+    rig.transport._outbox.flushing = True
     rig.transport.send(failing)
     behind = rig.send(rig.echo, rig.owner(), 2, decide=all_votes, timeout=30.0)
-    rig.transport._outbox._flushing = False
+    rig.transport._outbox.flushing = False
     with pytest.raises(KeyError, match="mine"):
         rig.transport.tend()
     assert failing.done

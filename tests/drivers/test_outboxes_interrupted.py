@@ -34,10 +34,10 @@ class Crowd:
         ]
         self.mine = self._told("mine", "mine", rig.owner())
         # They find somebody flushing, who then looks once more: that is the one to be interrupted.
-        rig.transport._outbox._flushing = True
+        rig.transport._outbox.flushing = True
         for request in requests:
             rig.transport.send(request)
-        rig.transport._outbox._flushing = False
+        rig.transport._outbox.flushing = False
 
     def _command(self, key, word):
         return Command(self.rig.append, (b"%d %s" % (self.mark, key.encode()),), (word.encode(),))
@@ -180,7 +180,7 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
 
     def interrupt(crowd, point):
         outbox = crowd.rig.transport._outbox
-        empty, calls = outbox._empty, itertools.count()
+        empty, calls = outbox.empty, itertools.count()
 
         def empty_or_not():
             if next(calls) != 1:
@@ -191,10 +191,10 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
                 raise boom(second)
             return None
 
-        outbox._empty = empty_or_not
+        outbox.empty = empty_or_not
         before = len(seconds)
         where = inject(point, crowd.flush)
-        outbox._empty = empty
+        outbox.empty = empty
         return where and ", ".join([where, *seconds[before:]])
 
     for point in itertools.count(1):

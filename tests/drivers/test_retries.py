@@ -50,7 +50,7 @@ def test_retries_pause_longer_and_longer_while_the_node_refuses():
         assert retries.due(now, []) == [undo]
         retries.remove([undo])
         assert retries.at == math.inf, "it is under way"
-        assert retries
+        assert retries.under_way
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 6])
 
 
@@ -60,7 +60,7 @@ def test_retries_ask_with_one_and_send_the_others_when_that_is_executed():
     for each in made:
         retries.add(each, 0.0)
     sizes = []
-    while retries:
+    while retries.under_way:
         batch = retries.due(1.0, [])
         sizes.append(len(batch))
         retries.remove(batch)
@@ -104,7 +104,7 @@ def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
     assert retries.due(1.0, [later]) == []
     assert 1.0 < retries.at < 1.1
     retries.settle(later, 1.05)
-    assert not retries, "what was executed settles what came before it"
+    assert not retries.under_way, "what was executed settles what came before it"
 
 
 def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
@@ -116,9 +116,9 @@ def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
     assert retries.due(1.0, []) == [undo]
     retries.remove([undo])
     retries.settle(renewal, 1.0)
-    assert retries, "it is under way"
+    assert retries.under_way, "it is under way"
     retries.settle(undo, 1.0)
-    assert not retries
+    assert not retries.under_way
 
 
 def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused_after_it():
@@ -137,7 +137,7 @@ def test_retries_drop_what_is_pointless():
     assert retries.due(5.0, []) == [lasting]
     retries.remove([lasting])
     retries.settle(lasting, 5.0)
-    assert not retries
+    assert not retries.under_way
 
 
 def test_retries_have_nothing_to_do_when_all_of_it_is_pointless():
@@ -145,4 +145,4 @@ def test_retries_have_nothing_to_do_when_all_of_it_is_pointless():
     retries.add(request(1, until=5.0), 0.0)
     assert retries.due(5.0, []) == []
     assert retries.at == math.inf
-    assert not retries
+    assert not retries.under_way

@@ -79,7 +79,7 @@ def test_follower_whose_wish_has_come_true_is_passed_over(company):
     company.turns.try_lead(leader)
     company.turns._followers.update({second: None, third: None})
     second.done = True
-    company.turns.step_down(leader)
+    company.turns.leave(leader)
     assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]
 
 
@@ -104,7 +104,7 @@ def test_lead_is_taken_once_and_given_back(company):
     keeper, other = Sleeper(), Sleeper()
     assert company.turns.try_lead(keeper)
     assert not company.turns.try_lead(other)
-    company.turns.step_down(keeper)
+    company.turns.leave(keeper)
     assert company.turns.try_lead(other)
 
 

@@ -144,7 +144,7 @@ class Rig:
             (thread, sleeper) for thread, sleepers in self._waiting.items() for sleeper in sleepers if sleeper.leads
         ]
         assert len(leaders) <= 1, f"{[thread.name for thread, _ in leaders]} lead"
-        assert turns._leading or not leaders, "somebody leads, and nobody knows"
+        assert turns.leading or not leaders, "somebody leads, and nobody knows"
 
     def judge(self):
         """After a schedule: nothing is left behind, and whatever was answered got its own answer."""
@@ -152,13 +152,15 @@ class Rig:
         transport, outbox = self.transport, self.transport._outbox
         assert not transport._turns._followers, "somebody follows, and nobody waits"
         assert not transport._mutex.locked(), "the mutex is held"
-        assert not [*outbox._items, *outbox._batch], "something was not sent"
+        assert not [*outbox.items, *outbox.batch], "something was not sent"
         assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"
-        assert not outbox._flushing, "somebody sends, and nobody is there"
+        assert not outbox.flushing, "somebody sends, and nobody is there"
         assert not transport.wakeups._bells, "a bell was left"
         for link in filter(None, transport.links):
             assert not link.pending, f"node {link.index + 1} owes replies to {[*link.pending]}"
-            assert not any((link.healing, link.again, link.backlog, link._lock.locked())), "a link is left with work"
+            assert not any((link.healing, link.again.under_way, link.backlog, link._lock.locked())), (
+                "a link is left with work"
+            )
         for what, request in self.requests.items():
             assert request.gate is None, f"{what} has a gate"
             assert not request.leads, f"{what} leads"
@@ -173,7 +175,7 @@ class Rig:
 
     def settle(self):
         """Let nodes answer what is under way."""
-        assert not self.transport._turns._leading, "somebody leads, and nobody waits"
+        assert not self.transport._turns.leading, "somebody leads, and nobody waits"
         for _ in range(100):
             for event in self.world.events:
                 while event.name.startswith("node") and event.is_ready():

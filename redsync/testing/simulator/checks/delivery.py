@@ -139,8 +139,8 @@ def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     if link is not None:
         requests += [*link.pending, *link.healing, *link.again]
     # Not numbered yet, or sent again to this node.
-    outbox = (item if isinstance(item, Request) else item[1] for item in transport._outbox._items)
+    outbox = (item if isinstance(item, Request) else item[1] for item in transport._outbox.items)
     kept: dict[tuple[object, ...], int] = {}
-    for request in [*requests, *transport._outbox._batch, *outbox]:
+    for request in [*requests, *transport._outbox.batch, *outbox]:
         kept[request.claim] = max(kept.get(request.claim, 0), request.number)
     return kept

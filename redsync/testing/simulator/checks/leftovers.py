@@ -135,14 +135,14 @@ def _sleepers(transport: AioTransport) -> Iterator[str]:
 
 def _entries(transport: AioTransport) -> Iterator[str]:
     outbox = transport._outbox
-    if outbox._items or outbox._batch:
-        yield f"{len(outbox._items) + len(outbox._batch)} commands in its outbox"
+    if outbox.items or outbox.batch:
+        yield f"{len(outbox.items) + len(outbox.batch)} commands in its outbox"
     for link in transport.links:
         if link is None:
             continue
         if link.healing:
             yield f"{len(link.healing)} commands that were to be sent again after NOSCRIPT"
-        if link.again and link.again.at == math.inf and link.again._last not in link.pending:
+        if link.again.under_way and link.again.at == math.inf and link.again._last not in link.pending:
             yield f"{len(list(link.again))} refused commands that nobody sends again"
 
 
