@@ -33,7 +33,7 @@ def leave_without_an_heir(self, sleeper):
         sleeper.gate = None
         self._followers.pop(sleeper, None)
         if sleeper.leads:
-            sleeper.leads = self._leading = False
+            sleeper.leads = self.leading = False
 
 
 def leave_and_stay_a_follower(self, sleeper):
@@ -41,11 +41,11 @@ def leave_and_stay_a_follower(self, sleeper):
     with self._mutex:
         sleeper.gate = None
         if sleeper.leads:
-            sleeper.leads = self._leading = False
+            sleeper.leads = self.leading = False
             for heir in list(self._followers):
                 del self._followers[heir]
                 heir.wake()
-                heir.leads = self._leading = True
+                heir.leads = self.leading = True
                 break
 
 
@@ -59,7 +59,7 @@ def leave_in_silence(self, sleeper):
                 del self._followers[heir]
                 heir.leads, sleeper.leads = True, False
         if sleeper.leads:
-            sleeper.leads = self._leading = False
+            sleeper.leads = self.leading = False
 
 
 def leave_at_an_heir_that_is_done(self, sleeper):
@@ -74,7 +74,7 @@ def leave_at_an_heir_that_is_done(self, sleeper):
                 heir.wake()
                 heir.leads, sleeper.leads = True, False
         if sleeper.leads:
-            sleeper.leads = self._leading = False
+            sleeper.leads = self.leading = False
 
 
 def wait_with_a_late_gate(self, sleeper, deadline):
@@ -82,8 +82,8 @@ def wait_with_a_late_gate(self, sleeper, deadline):
     try:
         while not sleeper.done:
             with self._mutex:
-                if not self._leading:
-                    self._leading = sleeper.leads = True
+                if not self.leading:
+                    self.leading = sleeper.leads = True
                 follows = not sleeper.leads
             if not follows:
                 self._lead(sleeper, deadline)
@@ -95,35 +95,70 @@ def wait_with_a_late_gate(self, sleeper, deadline):
                 self._followers[sleeper] = None
             gate.acquire(timeout=deadline - self._clock())
     finally:
-        self._leave(sleeper)
+        self.leave(sleeper)
 
 
 def wait_without_a_leader(self, sleeper, deadline):
     """Everybody leads who waits."""
     try:
         while not sleeper.done and self._clock() < deadline:
-            sleeper.leads = self._leading = True
+            sleeper.leads = self.leading = True
             self._lead(sleeper, deadline)
     finally:
-        self._leave(sleeper)
+        self.leave(sleeper)
 
 
 def empty_once(self):
     """A flush does not look at the outbox again after it has ended."""
-    if self._items:
+    if self.items:
         with self._mutex:
-            if self._flushing:
+            if self.flushing:
                 return
-            self._flushing = True
-        while self._items:
-            self._dispatch()
-        self._flushing = False
+            self.flushing = True
+        while self.items:
+            self.dispatch()
+        self.flushing = False
+
+
+def carry_once(self, request, deadline):
+    """A thread that was alone does not look at the outbox again after it has sent."""
+    outbox, turns = self._outbox, self._turns
+    outbox.items.append(request)
+    with self._mutex:
+        alone = not (turns.leading or outbox.flushing)
+        if alone:
+            turns.leading = request.leads = outbox.flushing = True
+    if alone:
+        while outbox.items:
+            outbox.dispatch()
+        outbox.flushing = False
+        self._lead(request, deadline)
+    else:
+        outbox.flush()
+        turns.wait(request, deadline)
+    turns.leave(request)
+
+
+def carry_and_just_go(self, request, deadline):
+    """An interrupted thread that was alone remains the one that sends."""
+    outbox, turns = self._outbox, self._turns
+    outbox.items.append(request)
+    with self._mutex:
+        alone = not (turns.leading or outbox.flushing)
+        if alone:
+            turns.leading = request.leads = outbox.flushing = True
+    if alone:
+        while outbox.items or outbox.batch:
+            outbox.dispatch()
+        outbox.flushing = False
+    outbox.flush()
+    turns.wait(request, deadline)
 
 
 def empty_side_by_side(self):
     """Two threads flush at a time."""
-    while self._items or self._batch:
-        self._dispatch()
+    while self.items or self.batch:
+        self.dispatch()
 
 
 def unclog_without_a_second_look(self, link):
@@ -172,15 +207,13 @@ def by_fault(*planted):
 
 
 @by_fault(
-    Planted(Turns, "_leave", leave_without_an_heir, rounds("a0", "b0"), 1, "deadlock"),
-    Planted(Turns, "_leave", leave_in_silence, rounds("a0", "b0"), 1, "deadlock"),
-    Planted(
-        Turns, "_leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "somebody leads, and nobody waits"
-    ),
-    Planted(Turns, "_leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
+    Planted(Turns, "leave", leave_without_an_heir, rounds("a0", "b0"), 1, "deadlock"),
+    Planted(Turns, "leave", leave_in_silence, rounds("a0", "b0"), 1, "deadlock"),
+    Planted(Turns, "leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "somebody leads, and nobody waits"),
+    Planted(Turns, "leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
     Planted(Turns, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
     Planted(Turns, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
-    Planted(Outbox, "_empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
+    Planted(Outbox, "empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(ConnectionTable, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
     Planted(Wakeups, "wait_for_bell", wait_without_a_bell, ringing(), 1, "deadlock"),
@@ -192,11 +225,17 @@ def test_planted_fault_is_found(monkeypatch, planted):
         explore(planted.scenario, planted.bound)
 
 
-def test_flush_that_does_not_look_again_is_found_where_lines_are_points(monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [(Outbox, "empty", empty_once), (Transport, "carry", carry_once)],
+    ids=["empty_once", "carry_once"],
+)
+def test_flush_that_does_not_look_again_is_found_where_lines_are_points(monkeypatch, owner, name, fault):
     """Another thread's command came after the last look at the outbox, and before the flush has ended."""
-    monkeypatch.setattr(Outbox, "_empty", empty_once)
+    monkeypatch.setattr(owner, name, fault)
+    scenario = rounds("a0 a1", "b0") if fault is empty_once else rounds("a0", "b0")
     with pytest.raises(Fault, match="deadlock"):
-        explore(rounds("a0", "b0"), 1, lines=("outboxes", str(Path(__file__).with_suffix(""))))
+        explore(scenario, 1, lines=("outboxes", "transport", str(Path(__file__).with_suffix(""))))
 
 
 # Faults that show when a signal comes.
@@ -206,8 +245,8 @@ def wait_and_just_go(self, sleeper, deadline):
     """An interrupted thread keeps the lead, or stays a follower."""
     while not sleeper.done:
         with self._mutex:
-            if not self._leading:
-                self._leading = sleeper.leads = True
+            if not self.leading:
+                self.leading = sleeper.leads = True
             if not sleeper.leads:
                 gate = sleeper.gate = self._make_lock()
                 gate.acquire()
@@ -216,12 +255,12 @@ def wait_and_just_go(self, sleeper, deadline):
             self._lead(sleeper, deadline)
         else:
             gate.acquire()
-    self._leave(sleeper)
+    self.leave(sleeper)
 
 
 def flush_and_just_go(self):
     """An interrupted thread leaves what others have sent to whoever sends next."""
-    self._empty()
+    self.empty()
 
 
 def rest_with_the_lead(self, sleeper):
@@ -232,7 +271,8 @@ def rest_with_the_lead(self, sleeper):
 @by_fault(
     Planted(Turns, "wait", wait_and_just_go, Strikes.interrupting, 1, "deadlock|somebody leads, and nobody waits"),
     Planted(Outbox, "flush", flush_and_just_go, Strikes.interrupting_the_last, 1, "deadlock|was given up"),
-    Planted(Turns, "_rest", rest_with_the_lead, Strikes.handling, 1, "got|waited"),
+    Planted(Transport, "carry", carry_and_just_go, Strikes.interrupting, 1, "deadlock|somebody"),
+    Planted(Turns, "rest", rest_with_the_lead, Strikes.handling, 1, "got|waited"),
 )
 def test_planted_fault_is_found_when_a_signal_comes(monkeypatch, planted):
     monkeypatch.setattr(planted.owner, planted.name, planted.fault)

@@ -101,11 +101,9 @@ class Rig:
         effect = Broadcast(self._command(what), owner, bool, timeout, **{"decide": everybody, **options})
         request = self._note(what, Request(effect, effect.tally([node.address for node in self.nodes])))
         request.tally.sent_at = sent_at = self.world.clock()
-        self.transport.send(request)
+        self._do(self.transport.carry, request, sent_at + timeout)
         if not request.done:
-            self.wait(request, sent_at + timeout)
-            if not request.done:
-                self.transport.end_round(request, "no answer in time")
+            self.transport.end_round(request, "no answer in time")
         return request.tally
 
     def tell(self, owner, what, owed_to=0, owed_until=1e9):
@@ -121,10 +119,13 @@ class Rig:
 
     def wait(self, sleeper, deadline):
         """Wait for something, with a note of it for the checks."""
+        self._do(self.transport.wait, sleeper, deadline)
+
+    def _do(self, step, sleeper, deadline):
         waiting = self._waiting.setdefault(self.world.running, [])
         waiting.append(sleeper)
         try:
-            self.transport.wait(sleeper, deadline)
+            step(sleeper, deadline)
         finally:
             waiting.pop()
 
