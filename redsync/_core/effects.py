@@ -29,7 +29,7 @@ The functions below contain the only bare `yield`s; everything else says `yield 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from redsync._core.events import Event
 from redsync._core.memory import Guard
@@ -44,6 +44,7 @@ __all__ = [
     "Effect",
     "Notify",
     "Packed",
+    "Packing",
     "Reply",
     "Signal",
     "Steps",
@@ -82,17 +83,28 @@ class Command(NamedTuple):
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
+class Packing(Protocol):
+    """Knows the bytes of a command, or most of them, so that the driver need not pack it."""
+
+    def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
+        """Return the bytes of a command that is about to be sent; `pack` makes them."""
+        ...
+
+
 class Packed:
-    """Where a driver keeps the bytes of a command that may be sent again as it is.
+    """The bytes of a command that may be sent again as it is."""
 
-    Attributes:
-        latest: The command that was sent last, None before the first, and its bytes.
-    """
-
-    __slots__ = ("latest",)
+    __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        self.latest: tuple[Command | None, bytes] = None, b""
+        self._latest: tuple[Command | None, bytes] = None, b""
+
+    def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
+        """Return the bytes of a command; see `Packing`."""
+        latest = self._latest
+        if latest[0] is not command:
+            self._latest = latest = command, pack(command)
+        return latest[1]
 
 
 class Broadcast(NamedTuple):
@@ -116,7 +128,7 @@ class Broadcast(NamedTuple):
         lingers: Whether to wait for the other nodes after the round is won, until `lingers_until`: what they know
             counts too.
         listen: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
-        packed: Where to keep the bytes of a command that `command` may make again; None if it does not.
+        packing: Knows the bytes of the command; None if nobody does.
     """
 
     command: Command | Callable[[], Command | None]
@@ -131,7 +143,7 @@ class Broadcast(NamedTuple):
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False
-    packed: Packed | None = None
+    packing: Packing | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
 from redsync._core.cohorts import Cohort, Schedule
+from redsync._core.effects import Command, Packing
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
+from redsync._core.prepared import Prepared
 from redsync._core.quorum import Tally, Votes
 
 if TYPE_CHECKING:
@@ -174,6 +176,13 @@ class HoldState:
     def holder(self) -> str:
         """The holder as text; for a claim that belongs to no thread, the claim as nodes keep it."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
+
+    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:
+        """Return the command that leaves `count` acquisitions, and what knows its bytes, if anything does."""
+        if self.count:
+            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
+        spelling = prepared.spell_release(self.kind.release, self.keys.all, self.keys.channel)
+        return spelling.command(self.claim), spelling
 
     @property
     def rest(self) -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
+from redsync._core.effects import Command, Packing
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.limits import Limit
+from redsync._core.prepared import Prepared
 from redsync._core.quorum import Choice, Votes
 
 __all__ = ["PermitState", "SlotGrant", "read_slots", "write_slots"]
@@ -60,6 +62,9 @@ class PermitState(HoldState):
     def grant(self, slots: tuple[int, ...], limit: Limit) -> None:
         """Record which slots were won, under which limit."""
         self.slots, self.limit = slots, limit
+
+    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:  # noqa: ARG002  (the slots differ)
+        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
 
     @property
     def rest(self) -> bytes:

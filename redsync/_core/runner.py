@@ -16,6 +16,7 @@ from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
 from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
+from redsync._core.prepared import Prepared
 from redsync._core.timing import Timing
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Session:
         arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
         processes: The server processes that this client is connected to.
         crowds: This client's waiters, by lock.
+        prepared: What many acquires use; see `prepared`.
     """
 
     nodes: int
@@ -55,6 +57,11 @@ class Session:
     arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
     processes: Processes = field(default_factory=Processes)
     crowds: Crowds = field(default_factory=Crowds)
+    prepared: Prepared = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare for these time settings."""
+        object.__setattr__(self, "prepared", Prepared(self.timing, self.processes))
 
     @property
     def quorum(self) -> int:

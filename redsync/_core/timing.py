@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["MAX_LEASE", "Timing", "check_timeout", "retry_delay"]
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "milliseconds", "retry_delay"]
 
 DRIFT_MIN = 0.002
 """Seconds added to the drift allowance: the nodes' expiry resolution and rounding, as in the Redis documentation."""
@@ -24,6 +24,11 @@ MAX_LEASE = 366 * 86400.0
 
 _NODE_TIMEOUT_SHARE = 0.05
 _SHORTEST_NODE_TIMEOUT = 0.01
+
+
+def milliseconds(seconds: float) -> int:
+    """Return whole milliseconds, rounded up: a claim never ends on a node before its holder stops believing."""
+    return math.ceil(seconds * 1000)
 
 
 class Timing(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Protocol
 
-from redsync._core.effects import Arg, Broadcast, Command, Tell
+from redsync._core.effects import Arg, Broadcast, Command, Packing, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.channels import pack
 
@@ -73,6 +73,7 @@ class Request(Sleeper):
         tally: The votes; None for a command whose replies nobody waits for.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; empty until it is sent, if it is made then.
+        packing: Knows these bytes; None if nobody does.
         number: Its place in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
@@ -85,12 +86,16 @@ class Request(Sleeper):
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
-        self.guard = effect.guard if effect.__class__ is Broadcast else 0.0
+        self.guard = 0.0
+        self.packing: Packing | None = None
+        if effect.__class__ is Broadcast:
+            self.guard, self.packing = effect.guard, effect.packing
         self.tally = tally
         # Not left to the thread that sends for all: that has enough to do, and an error here concerns this caller.
-        if isinstance(effect.command, Command):
-            self.command = effect.command
-            self.data = _pack(effect.command)
+        command = effect.command
+        if command.__class__ is Command:
+            self.command = command
+            self.data = self._pack(command)
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they are made; return False if there is nothing to send.
@@ -104,16 +109,11 @@ class Request(Sleeper):
         if self.command is None:
             return False
         if not self.data:
-            self.data = self._bytes(self.command)
+            self.data = self._pack(self.command)
         return True
 
-    def _bytes(self, command: Command) -> bytes:
-        packed = self.effect.packed if isinstance(self.effect, Broadcast) else None
-        if packed is None:
-            return _pack(command)
-        if packed.latest[0] is not command:
-            packed.latest = command, _pack(command)
-        return packed.latest[1]
+    def _pack(self, command: Command) -> bytes:
+        return _pack(command) if self.packing is None else self.packing.data(command, _pack)
 
     def owed(self, bit: int) -> bool:
         """Whether the node with that bit must get it, now or later."""

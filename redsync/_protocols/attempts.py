@@ -115,6 +115,7 @@ class Attempt:
             listen=self._wake_key,
             thorough=place.enough,
             late=True,
+            packing=claim.packing,
         )
 
     def timeout_at(self, now: float) -> float:

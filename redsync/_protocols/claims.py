@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from redsync._core.effects import Arg, Command, Steps
+from redsync._core.effects import Arg, Command, Packing, Steps
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.lease import milliseconds
 from redsync._protocols.places import PLACE_KEPT, Place, Waiting
 from redsync._protocols.rounds import most_refusals, type_error
 from redsync.exceptions import RedsyncError
@@ -46,21 +46,21 @@ class Claim:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: How long a round may wait for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
+        packing: Knows the bytes of the latest command; None if nobody does.
         spread: Seconds over which waiters for one holder spread their looks when its time is up.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
+    packing: Packing | None = None
     spread = 0.02
     _hold_class = HoldState
 
     def __init__(self, session: Session, request: AcquireRequest) -> None:
-        timing = session.timing
         self._session = session
         self._request = request
-        self.lease = timing.lease if request.lease is None else request.lease
-        self.guard = timing.guard(self.lease)
-        self.round_timeout = timing.round_timeout(self.lease)
-        self._memory: Arg = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
+        self._terms = terms = session.prepared.terms(request.lease)
+        self.lease, self.guard, self.round_timeout = terms.lease, terms.guard, terms.round_timeout
+        self._memory = terms.memory
         self._longest = math.inf if request.max_hold is None else request.max_hold
         self._read: Judge
 
@@ -91,7 +91,19 @@ class Claim:
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         """Return the command of the next round; `place`: further arguments that ask for a place, or nothing."""
+        return self._command(claim, place) if place else self._plain_command(claim)
+
+    def _plain_command(self, claim: bytes) -> Command:
+        """Return the usual command, and set `packing`."""
         request = self._request
+        keys = request.keys.all if request.kind.mode else request.keys.held
+        self.packing = spelling = self._session.prepared.spell_ask(
+            request.kind.acquire, keys, request.holds, self._terms
+        )
+        return spelling.command(claim)
+
+    def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        request, self.packing = self._request, None
         keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
         args = (claim, request.holds, milliseconds(self.lease), self._memory)
         return Command(request.kind.acquire, keys, args + place)
@@ -109,7 +121,7 @@ class Claim:
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold won by that round may be believed."""
-        return min(self._session.timing.valid_until(tally.sent_at, self.lease), tally.sent_at + self._longest)
+        return tally.sent_at + min(self._terms.trusted, self._longest)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was won; return whether it counts without being settled."""

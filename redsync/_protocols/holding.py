@@ -60,15 +60,17 @@ def release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
+        command, packing = state.release_command(session.prepared)
         tally = yield from broadcast(
             Broadcast(
-                Command(state.kind.release, state.keys.all, (state.claim, state.count, state.rest)),
+                command,
                 state.owner,
                 _had,
                 session.timing.round_timeout(state.lease),
                 owed_to=state.touched,
                 owed_until=state.kept_until,
                 thorough=True,
+                packing=packing,
             )
         )
     except BaseException as error:

@@ -23,8 +23,8 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict, Votes
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._core.timing import milliseconds
 from redsync._protocols.answers import FOREIGN, Refusal
-from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync.exceptions import QuorumError
 

@@ -12,12 +12,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 
-__all__ = ["expire", "lose", "milliseconds", "renew_at", "rollback", "rollback_of", "tell_end", "wait_end"]
-
-
-def milliseconds(seconds: float) -> int:
-    """Return whole milliseconds, rounded up: a claim never ends on a node before its holder stops believing."""
-    return math.ceil(seconds * 1000)
+__all__ = ["expire", "lose", "renew_at", "rollback", "rollback_of", "tell_end", "wait_end"]
 
 
 def renew_at(sent_at: float, lease: float) -> float:

@@ -15,13 +15,13 @@ from redsync._core.effects import Broadcast, Command, Steps, Wait, broadcast, te
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
-from redsync._core.timing import retry_delay
+from redsync._core.timing import milliseconds, retry_delay
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import EXISTING, read_by_arrival
 from redsync._protocols.claims import Claim, listen
 from redsync._protocols.holding import check
-from redsync._protocols.lease import lose, milliseconds, rollback_of
+from redsync._protocols.lease import lose, rollback_of
 from redsync._protocols.rounds import no_quorum
 
 __all__ = ["LOCK", "acquire"]

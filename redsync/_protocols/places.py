@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 from redsync._core.effects import Arg
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
+from redsync._core.timing import milliseconds
 from redsync._protocols.answers import read_by_arrival, read_by_ticket
-from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import most_refusals, told
 
 __all__ = [

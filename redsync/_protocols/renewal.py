@@ -27,8 +27,8 @@ from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
-from redsync._core.timing import Timing
-from redsync._protocols.lease import lose, milliseconds, renew_at
+from redsync._core.timing import Timing, milliseconds
+from redsync._protocols.lease import lose, renew_at
 
 __all__ = ["fill_up", "is_bare", "renew"]
 
@@ -251,7 +251,7 @@ def _ask(
     shared = None if len(holds) > 1 else holds[0].owner
     return (
         yield from broadcast(
-            Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide, packed=renewal.packed)
+            Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide, packing=renewal.packed)
         )
     )
 

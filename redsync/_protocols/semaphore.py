@@ -35,11 +35,11 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import FOREIGN, Refusal
 from redsync._protocols.holding import give_back, release
-from redsync._protocols.lease import milliseconds
 from redsync._protocols.rounds import no_quorum, type_error
 from redsync._protocols.shrinking import MOST_BYTES
 from redsync._protocols.slot_claims import SlotClaim

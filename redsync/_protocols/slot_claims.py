@@ -26,10 +26,10 @@ from redsync._core.limits import Limit
 from redsync._core.permits import PermitState
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim
-from redsync._protocols.lease import milliseconds
 from redsync._protocols.places import Place, Waiting
 from redsync._protocols.rounds import told, type_error
 from redsync._protocols.slot_lines import SlotLine, WindowLine
@@ -72,7 +72,7 @@ class SlotClaim(Claim):
         self._search.begin()
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return super().ask(claim, (*place, *self._search.ask()))
+        return self._command(claim, (*place, *self._search.ask()))
 
     @property
     def judge(self) -> Judge:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from redsync._core.effects import Arg
 from redsync._core.limits import Limit
 from redsync._core.quorum import Tally
-from redsync._protocols.lease import milliseconds
+from redsync._core.timing import milliseconds
 from redsync._protocols.places import Ticketed, Waiting, highest_ticket
 from redsync._protocols.rounds import told
 from redsync._protocols.windows import Window

@@ -36,10 +36,10 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import EXISTING, NEW, Refusal, read_by_arrival
 from redsync._protocols.claims import Claim, Settlement
-from redsync._protocols.lease import milliseconds
 
 __all__ = ["Fence", "FencedClaim"]
 
@@ -129,7 +129,7 @@ class FencedClaim(Claim):
         return False  # A hand-over carries no token.
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return self._fence.ask(super().ask(claim, place))
+        return self._fence.ask(self._command(claim, place))
 
     @property
     def judge(self) -> Judge:

@@ -14,8 +14,9 @@ from redsync._core.events import HoldOrphaned
 from redsync._core.holds import HoldState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
+from redsync._core.timing import milliseconds
 from redsync._protocols.holding import give_back
-from redsync._protocols.lease import expire, milliseconds
+from redsync._protocols.lease import expire
 from redsync._protocols.renewal import fill_up, is_bare, renew
 
 __all__ = ["farewell", "watchdog"]

@@ -3,8 +3,9 @@
 import pytest
 
 from redsync._core.events import HoldLost
+from redsync._core.timing import milliseconds
 from redsync._protocols.holding import release
-from redsync._protocols.lease import lose, milliseconds, renew_at, rollback, rollback_of, tell_end, wait_end
+from redsync._protocols.lease import lose, renew_at, rollback, rollback_of, tell_end, wait_end
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
 

@@ -240,7 +240,7 @@ def test_renewal_of_a_cohort_is_composed_once_for_all_until_something_changes(to
         commands.append(toy.commands[-1])
         state.count += change == "count"
     assert (commands[1] is commands[0]) == (change is None)
-    assert toy.asked[-1].packed is cohort.packed
+    assert toy.asked[-1].packing is cohort.packed
 
 
 def release_one(toy, states):

@@ -239,7 +239,7 @@ def test_watchdog_sends_the_same_command_again_while_nothing_has_changed(toy):
     first, second, third = renewals(toy)
     assert second is first
     assert third is first
-    packed = {id(effect.packed) for effect in toy.asked[-3:]}
+    packed = {id(effect.packing) for effect in toy.asked[-3:]}
     assert len(packed) == 1, "so that its bytes are kept, too"
 
 

@@ -117,12 +117,12 @@ class _WatchedOutbox(Outbox):
 
     runner: SimulatedRunner
 
-    def _dispatch(self) -> None:
-        fresh = [item for item in (*self._batch, *self._items) if isinstance(item, Request) and not item.number]
+    def dispatch(self) -> None:
+        fresh = [item for item in (*self.batch, *self.items) if isinstance(item, Request) and not item.number]
         noted = [(link.node.bit, _noted(link).fresh) for link in self._table.links if link is not None]
         for _, sent in noted:
             sent.clear()
-        super()._dispatch()
+        super().dispatch()
         for request in fresh:
             if request.command is not None and request.number:
                 self._tell(request, sum([bit for bit, sent in noted if request in sent]))
