@@ -236,7 +236,7 @@ class Tally(Votes):
             return False
         try:
             answer = self._judge(reply)
-            grants = bool(answer)
+            grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
         except _ODD as error:
             if is_interruption(error):
                 raise

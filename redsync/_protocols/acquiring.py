@@ -50,9 +50,10 @@ def acquire_new(
     turn = line_up(session, request, attempt.place)
     session.crowds.under_way += 1
     try:
-        now, may_ask = yield from turn.come(now, attempt.deadline)
-        if not may_ask:
-            return None
+        if turn.in_crowd:
+            now, may_ask = yield from turn.come(now, attempt.deadline)
+            if not may_ask:
+                return None
         while True:
             tally = yield from broadcast(attempt.ask(now))
             now = tally.at
@@ -87,4 +88,5 @@ def acquire_new(
         raise
     finally:
         session.crowds.under_way -= 1
-        yield from turn.end()
+        if turn.in_crowd:
+            yield from turn.end()

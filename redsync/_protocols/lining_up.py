@@ -22,7 +22,13 @@ _LONGEST_SLEEP = 30.0
 
 
 class Turn(Protocol):
-    """One acquire's turn to ask, among the acquires of its client that wait for the same lock."""
+    """One acquire's turn to ask, among the acquires of its client that wait for the same lock.
+
+    Attributes:
+        in_crowd: Whether others are concerned: else the turn has come already, and nobody need be told of its end.
+    """
+
+    in_crowd: bool
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
         """Sleep until the turn comes, or the time is up; return the instant, and whether the acquire may ask."""
@@ -51,6 +57,8 @@ def line_up(session: Session, request: AcquireRequest, place: Place) -> Turn:
 class _Alone:
     """The turn of an acquire that waits alone; see `Turn`."""
 
+    in_crowd = False
+
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
         yield from ()
         return now, True
@@ -67,6 +75,8 @@ _ALONE = _Alone()
 
 class _InCrowd:
     """The turn of an acquire in a crowd; see `Turn`."""
+
+    in_crowd = True
 
     def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
         self._crowds = crowds

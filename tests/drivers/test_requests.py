@@ -48,7 +48,7 @@ def test_command_that_is_made_again_is_packed_once(monkeypatch):
     packed, made, calls = Packed(), [], []
     monkeypatch.setattr(requests, "pack", lambda *words: calls.append(words[-1]) or b" ".join(words))
     for each in (command, command, other, Command(*other), command):
-        request = Request(Broadcast(lambda each=each: each, None, bool, 1.0, packed=packed), None)
+        request = Request(Broadcast(lambda each=each: each, None, bool, 1.0, packing=packed), None)
         assert request.make(1)
         assert request.data.endswith(each.args[0])
         made.append(request.data)
