@@ -10,7 +10,7 @@ All kinds follow one convention, so that trying, waiting, renewing, losing and r
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest token that is known;
   reply [1, token] or [2, token] for a grant. A re-entry has neither, as it keeps its token.
 * `release`: KEYS claim, queue, places; ARGV claim, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
-  The script hands a freed lock over to the head of the queue.
+  The script hands a freed lock over to the head of the queue, for the lease in the head's mark if it has one.
 * `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV claim, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 healed, 0 not ours, -1 foreign type.

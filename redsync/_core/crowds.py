@@ -9,6 +9,10 @@ different instants; so they would hand the lock over to several of them.
 While few acquires of the client wait, for whatever locks, the client only counts them. So up to `FRONT` more waiters
 for a lock may have begun by then.
 
+**A guess.** After an acquire that had to queue, or went away empty, the client's next acquire of that lock expects
+others to hold it, and asks for a place with its first try. The client remembers that, not the lock object: programs
+often make one for each acquisition.
+
 Each operation here runs within one step of a protocol.
 """
 
@@ -18,10 +22,15 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
+from redsync._core.keys import HoldKey
+
 __all__ = ["FRONT", "Crowds"]
 
 FRONT = 64
 """Waiters of one client for one lock that ask: more than nodes can serve before the next one has its place."""
+
+_MOST_EXPECTED = 1024
+"""The number of locks that others are expected to hold; the one noted longest ago is dropped first."""
 
 
 class Crowds:
@@ -29,6 +38,7 @@ class Crowds:
 
     Attributes:
         under_way: How many acquires are under way.
+        expected: The locks that others are expected to hold, the latest last.
         mute: The crowds in which the latest round of a waiter in front found no quorum; kept only while others are
             behind.
     """
@@ -37,7 +47,16 @@ class Crowds:
         self._front: Final[dict[Hashable, set[bytes]]] = {}
         self._behind: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
         self.under_way = 0
+        self.expected: Final[OrderedDict[HoldKey, None]] = OrderedDict()
         self.mute: Final[set[Hashable]] = set()
+
+    def expect(self, lock: HoldKey, *, others: bool) -> None:
+        """Record whether others are expected to hold the lock at the next acquire."""
+        self.expected.pop(lock, None)
+        if others:
+            self.expected[lock] = None
+            if len(self.expected) > _MOST_EXPECTED:
+                self.expected.popitem(last=False)
 
     def enter(self, crowd: Hashable, waiter: bytes) -> bool:
         """Join a crowd, or keep the position in it; return whether the waiter is in front and may ask."""

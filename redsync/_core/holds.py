@@ -75,7 +75,6 @@ class HoldState:
         watching: What else to call then, for code that sleeps until the hold ends, or for a body to cancel.
         fencing_token: The token of a fenced lock; None for other kinds.
         watchers: How many sleep until the hold ends.
-        queued: Whether its owner had to queue for it.
         what: What messages call it.
         cohort: The holds among which the watchdog looks at it; None once it has ended.
         entered: Whether a `with` statement will give it back.
@@ -99,7 +98,6 @@ class HoldState:
         "name",
         "on_lost",
         "owner",
-        "queued",
         "renew_at",
         "tally",
         "touched",
@@ -146,7 +144,6 @@ class HoldState:
         self.watching: list[Callable[[HoldState], object]] = []
         self.fencing_token: int | None = None
         self.watchers = 0
-        self.queued = False
         self.entered = False
         self.cohort: Cohort | None = None
 

@@ -58,7 +58,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._on_lost = on_lost
         # Not a bound method: a hold must not keep alive a lock object that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
-        self._crowded = False
         self._entered = {}
 
     @property
@@ -108,9 +107,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
             raise
-        # A guess for the next time, good enough without a lock: after it had to queue, the next acquire asks for a
-        # place at once. No call here: an interruption at its begin would leave the lock held, and no caller to know it.
-        self._crowded = state is None or state.queued
+        # No call here: an interruption at its begin would leave the lock held, and no caller to know it.
         return hold
 
     def _undo(self, state: HoldState, count: int) -> None:
@@ -170,9 +167,6 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.outcome.state, count))
             raise
-        # A guess for the next time, good enough without a lock: after it had to queue, the next acquire asks at once
-        # for a place.
-        self._crowded = state is None or state.queued
         return hold
 
     async def __aenter__(self) -> TaskHoldT:

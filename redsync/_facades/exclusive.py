@@ -96,7 +96,6 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             self._max_hold,
             self._tell_lost,
             count,
-            self._crowded,
             self._QUEUE,
         )
 

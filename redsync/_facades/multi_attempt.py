@@ -99,7 +99,7 @@ class Attempt(Generic[HoldT]):
                 if waits or self._is_over() or isinstance(error, KeyTypeError):
                     raise
                 state = None
-            self._settle(lock, state)
+            self._check_won()
             _refuse_twins(lock, tied)
             if state is None:
                 return lock
@@ -112,8 +112,7 @@ class Attempt(Generic[HoldT]):
         self._outcomes[lock] = request.outcome
         return lock._acquire_steps(lock._runner.session, request, lock._runner.now())
 
-    def _settle(self, lock: Exclusive[Any, HoldT], state: HoldState | None) -> None:
-        lock._crowded = state is None or state.queued
+    def _check_won(self) -> None:
         holds: list[Any] = self.won()
         for hold in holds:
             if hold.lost:

@@ -12,7 +12,8 @@
 -- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5..8] not for a re-entry: how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet,
---        +: this node draws one; wake channel; mark of this ask, 0: the lock must not be handed over to it
+--        +: this node draws one; wake channel; mark of this ask, "<number>" or, to be handed the lock for a lease of
+--        its own, "<number>+<lease, ms>"; 0 without a place
 -- Reply: 1 granted, new | 2 granted, was ours already
 --        | {remaining ms or -1, claim, the asker's ticket, or the highest ticket here if it has none} held by that
 --        claim; or free, but that claim's turn: then remaining is that of its place. An asker with a place also

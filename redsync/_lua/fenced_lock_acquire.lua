@@ -10,7 +10,7 @@
 --        processes:
 --        "<ms>,<process>,<process>,"; from a re-entry 0: does not matter
 -- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        0: the lock must not be handed over to it
+--        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
 -- ARGV[last] not for a re-entry: the highest token that the asker knows of, or 0
 -- Reply: {1, token} granted, new | {2, token} granted, was ours already; a re-entry gets just the 1 or 2
 --        | {remaining ms or -1, claim} held by that claim; a waiter also learns how many wait before it

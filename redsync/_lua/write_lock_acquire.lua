@@ -8,7 +8,7 @@
 -- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: does not matter
 -- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        0: the lock must not be handed over to it
+--        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, who: a claim, "readers" or "writers"} refused; a
 --        waiter also learns how many wait before it, roughly | 0 the key holds another type, nothing was changed
 --        | error FORGETFUL <ms that this node remembers, or -1>

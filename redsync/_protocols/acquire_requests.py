@@ -46,7 +46,6 @@ class AcquireRequest(NamedTuple):
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: What to call when the hold is lost.
         holds: How many holds to take at once.
-        crowded: Others are expected to hold it: the first try asks for a place in the queue at once.
         queue: Makes the place in which the acquire waits for a lock that others hold.
     """
 
@@ -60,7 +59,6 @@ class AcquireRequest(NamedTuple):
     max_hold: float | None = None
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
-    crowded: bool = False
     queue: Callable[[Waiting], Place] = Arrival
 
     @property

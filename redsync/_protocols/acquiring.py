@@ -9,11 +9,12 @@ has refused, or it asks for the same again at once, now with a place in the queu
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
-**Handed over.** A node that frees a lock claims it for the head of the queue in the same step, for as long as it would
-have kept the place. It says so with the *mark* of the ask that it answers. A quorum of such messages counts like votes,
-and the hold is believed from the instant of that ask. A rollback may undo a later hand-over. So after a rollback no
-hand-over counts until the next ask, which has another mark. The attempt takes up the hold only while half of its time
-is left, because the watchdog has to lengthen it; else the attempt asks, and finds its claims there.
+**Handed over.** A node that frees a lock claims it for the head of the queue in the same step: for the lease that the
+head asked for, or for as long as it would have kept the place if the watchdog is to lengthen the claim. It says so with
+the *mark* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from the
+instant of that ask. A rollback may undo a later hand-over. So after a rollback no hand-over counts until the next ask,
+which has another mark. The attempt takes up the hold only while enough of its time is left. Else, and if its hold takes
+more than the claim (a token, several holds), it asks once more, and finds its claims there: nobody came in between.
 
 **Each try after a rollback is a claim of its own**, with a number that no try before had. So a rollback that arrives
 late, over a connection that was given up, finds none of the claims asked for since. The place in the queue goes on: it
@@ -81,7 +82,7 @@ def acquire_new(
                 return None
             wake = yield from wait(attempt.sleep(tally, now, mute=mute))
             now = wake.at
-            if wake.handed.bit_count() >= session.quorum and attempt.is_fresh(now):
+            if wake.handed.bit_count() >= session.quorum and attempt.is_had(now):
                 return attempt.take_over(now)
     except BaseException:
         yield from attempt.drop(settled=settled)

@@ -103,7 +103,7 @@ class Attempt:
         self._repeats = False
         command = claim.ask(self.id, place.ask(now))
         self._mark, self._asked_at = place.mark, now
-        kept = max(claim.lease, place.kept) if place.taken else claim.lease
+        kept = max(claim.lease, place.lasts) if place.taken else claim.lease
         self._kept_until = max(self._kept_until, now + timeout + kept)
         return Broadcast(
             command,
@@ -198,6 +198,8 @@ class Attempt:
         # A last round cut short by the deadline may get no answers. Then the round before tells whether others hold it.
         if mute and not (was_held and self._hurried):
             raise no_quorum(self._request.name, tally, self._request.kind.label, at=now)
+        if self.place.guesses:
+            self._session.crowds.expect(self._request.keys.hold, others=True)
 
     # Waiting.
 
@@ -239,25 +241,31 @@ class Attempt:
             turn = session.timing.round_timeout(lease)
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
-        state.queued = self.place.taken and sent_at - self._started > _CROWDED
+        had_to_queue = self.place.taken and self.place.guesses and sent_at - self._started > _CROWDED
+        session.crowds.expect(self._request.keys.hold, others=had_to_queue)
         self._claim.note_won(state, tally)
         return self._take_up(state)
 
-    def is_fresh(self, now: float) -> bool:
-        """Whether the lock that nodes handed over since the last ask lasts long enough to be lengthened in time."""
-        return now < (self._asked_at + self._handed_until) / 2
+    def is_had(self, now: float) -> bool:
+        """Whether the claim that nodes handed over since the last ask is the hold: enough of its time must be left."""
+        left, whole = self._handed_until - now, self._handed_until - self._asked_at
+        return left > 0.0 and left > self._claim.least_left * whole
 
     @property
     def _handed_until(self) -> float:
-        return self._session.timing.valid_until(self._asked_at, self.place.kept)
+        return self._session.timing.valid_until(self._asked_at, self.place.handed)
 
     def take_over(self, now: float) -> HoldState:
-        """Return the hold that a quorum of nodes handed over: each node keeps it for as long as the place it knew."""
-        believed_until, claim = self._handed_until, self._claim
-        turn = min(claim.round_timeout, self.place.kept / 12)
-        renewal_at = min((now // turn + 2) * turn, (now + believed_until) / 2)
-        state = claim.hold(self.id, now, believed_until, renewal_at, self._touched, self._kept_until)
-        state.queued = True
+        """Return the hold that a quorum of nodes handed over, each of them since the last ask."""
+        session, request, believed_until = self._session, self._request, self._handed_until
+        turn = min(self._claim.round_timeout, self.place.kept / 12)
+        look_at = min((now // turn + 2) * turn, (now + believed_until) / 2)
+        renewal_at = look_at if request.renewed else math.inf
+        state = self._claim.hold(self.id, now, believed_until, renewal_at, self._touched, self._kept_until)
+        if not request.renewed and session.nodes > session.quorum:
+            # No renewal will tell on how many nodes it lives.
+            state.fill_at = look_at
+        session.crowds.expect(request.keys.hold, others=True)
         return self._take_up(state)
 
     def _take_up(self, state: HoldState) -> HoldState:

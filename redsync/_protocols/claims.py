@@ -23,7 +23,12 @@ from redsync.exceptions import RedsyncError
 __all__ = ["Claim", "Settlement", "listen"]
 
 _SHORTEST_HANDED = 1.0
-"""Seconds of the shortest lease with which nodes hand a lock over: half of it must leave time for a renewal."""
+"""Seconds of the shortest lease that the watchdog lengthens after a hand-over: half of it must leave time for that."""
+
+_LEFT_TO_RENEW, _LEFT_TO_USE = 0.5, 0.9
+"""The part of its time that a claim handed over must have left, so that the watchdog can lengthen it; and so that a
+lease of one's own is as long as its owner expects.
+"""
 
 
 class Settlement(NamedTuple):
@@ -69,10 +74,12 @@ class Claim:
     def place(self, started: float) -> Place:
         """Return the place of an acquire that begins at that instant."""
         request = self._request
-        waits = request.timeout != 0
-        marks = self._session.marks if self._handed_over else None
+        session, waits = self._session, request.timeout != 0
+        at_once = waits and request.keys.hold in session.crowds.expected
         kept = min(PLACE_KEPT, self.lease)
-        place = self._new_place(Waiting(request.owner, waits, request.crowded and waits, marks, kept, started))
+        place = self._new_place(
+            Waiting(request.owner, waits, at_once, session.marks, kept, self._lease_handed, started)
+        )
         self._read = place.read
         return place
 
@@ -80,11 +87,22 @@ class Claim:
         return self._request.queue(waiting)
 
     @property
-    def _handed_over(self) -> bool:
-        """Whether nodes may hand the lock over."""
-        # A lock that is handed over lasts as long as a place: no longer than the lease, and the watchdog lengthens it.
+    def _lease_handed(self) -> float:
+        """Seconds for which nodes shall keep the claim when they hand it over; 0.0: as long as the place."""
+        # Without a lease of its own the watchdog lengthens it, and a waiter that is gone keeps it no longer than a
+        # place.
+        return self._request.lease or 0.0
+
+    @property
+    def least_left(self) -> float:
+        """The part of its time that a claim handed over must have left to be the hold; else the acquire asks again.
+
+        Infinite if it asks again in any case, because its hold takes more than the claim. It finds its claims there.
+        """
         request = self._request
-        return request.lease is None and request.holds == 1 and self.lease >= _SHORTEST_HANDED
+        if request.holds > 1 or (request.renewed and self.lease < _SHORTEST_HANDED):
+            return math.inf
+        return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
 
     def begin(self) -> None:
         """Begin another try: forget what the try before found out."""

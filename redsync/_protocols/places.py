@@ -21,6 +21,10 @@ before all later arrivals. Leaving at once would cost the turn in each momentary
 
 Nodes keep a place for `PLACE_KEPT`, or for the lease that its owner asks for, if that is shorter: a waiter that is gone
 costs others no more than a holder that is gone.
+
+**Marks.** A node that frees the lock claims it for the head of its queue, and repeats the *mark* of the head's latest
+ask. A mark is a number, and for a waiter with a lease of its own `number+ms`: the node keeps the claim for that lease.
+Otherwise it keeps the claim for what is left of the place, and the watchdog lengthens it.
 """
 
 from __future__ import annotations
@@ -100,16 +104,18 @@ class Waiting(NamedTuple):
         owner: The waiting owner.
         waits: Whether it waits at all: an acquire that only tries takes no place.
         at_once: The first try already asks for a place, because the lock is expected to be held.
-        marks: Numbers the asks after which nodes may hand the claim over; None if they must not.
+        marks: Numbers the asks after which nodes may hand the claim over.
         kept: Seconds for which nodes shall keep the place.
+        lease: Seconds for which they shall keep the claim when they hand it over; 0.0: as long as the place.
         started: The instant at which waiting began, which decides the place by arrival.
     """
 
     owner: Owner
     waits: bool
     at_once: bool
-    marks: Iterator[int] | None
+    marks: Iterator[int]
     kept: float
+    lease: float
     started: float
 
 
@@ -119,14 +125,15 @@ class Place(ABC):
     Attributes:
         read: Reads a reply to an acquire with such a place.
         lines_up: Whether it may be taken later: then a waiter far behind can wait inside the process meanwhile.
+        guesses: Whether the first try asks for it if others are expected to hold the lock.
         taken: Whether nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
         kept: Seconds for which nodes keep it.
-        mark: What nodes repeat when they hand the claim over after the latest ask; None if they must not.
+        mark: What nodes repeat when they hand the claim over after the latest ask; None if they can't.
         unsettled: Whether nodes may disagree on the place: then the waiter leaves it and takes another one.
     """
 
     read: Callable[[Any], object] = staticmethod(read_by_arrival)
-    lines_up = False
+    lines_up = guesses = False
     mark: bytes | None = None
 
     def __init__(self, waiting: Waiting) -> None:
@@ -134,11 +141,22 @@ class Place(ABC):
         self._marks = waiting.marks
         self._waits = waiting.waits
         self.kept = waiting.kept
+        self._lease = waiting.lease
         self.taken = False
 
     @property
     def unsettled(self) -> bool:
         return False
+
+    @property
+    def handed(self) -> float:
+        """Seconds after an ask for which nodes keep, at least, a claim that they hand over after it."""
+        return self._lease or self.kept
+
+    @property
+    def lasts(self) -> float:
+        """Seconds after an ask when nodes have neither the place any more nor a claim that they handed over."""
+        return self.kept + self._lease
 
     @abstractmethod
     def enough(self, tally: Tally) -> bool:
@@ -171,8 +189,9 @@ class Place(ABC):
         """Return for how many seconds to wait for a wake-up before looking again."""
         return usual_pause(tally, random, self.kept)
 
-    def _mark(self) -> bytes | None:
-        return None if self._marks is None else b"%d" % next(self._marks)
+    def _mark(self) -> bytes:
+        number = next(self._marks)
+        return b"%d+%d" % (number, milliseconds(self._lease)) if self._lease else b"%d" % number
 
 
 def usual_pause(tally: Tally, random: float, kept: float) -> float:
@@ -184,7 +203,7 @@ def usual_pause(tally: Tally, random: float, kept: float) -> float:
 class Arrival(Place):
     """A place by arrival."""
 
-    lines_up = True
+    lines_up = guesses = True
 
     def __init__(self, waiting: Waiting) -> None:
         super().__init__(waiting)
@@ -200,7 +219,7 @@ class Arrival(Place):
             return ()
         self.taken = True
         self.mark = self._mark()
-        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self.mark or b"0"
+        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self.mark
 
     def enough(self, tally: Tally) -> bool:
         return _is_heard(tally) if self.taken else _is_held(tally)
@@ -236,6 +255,7 @@ class Ticketed(Place):
 class Ticket(Ticketed):
     """A place by ticket."""
 
+    guesses = True
     read = staticmethod(read_by_ticket)
 
     def __init__(self, waiting: Waiting) -> None:

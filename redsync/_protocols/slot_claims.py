@@ -58,8 +58,8 @@ class SlotClaim(Claim):
         self.contested = self._newer = False
 
     @property
-    def _handed_over(self) -> bool:
-        return False  # Nodes do not hand slots over.
+    def _lease_handed(self) -> float:
+        return 0.0  # Nodes do not hand slots over.
 
     def _new_place(self, waiting: Waiting) -> Place:
         self._line = self._new_line(waiting)

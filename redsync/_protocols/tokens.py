@@ -26,6 +26,7 @@ quorum has refused it, the asking object no longer counts votes of that size. (S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -125,8 +126,8 @@ class FencedClaim(Claim):
         self._token = 0
 
     @property
-    def _handed_over(self) -> bool:
-        return False  # A hand-over carries no token.
+    def least_left(self) -> float:
+        return math.inf  # A hand-over carries no token.
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(self._command(claim, place))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._core.crowds import FRONT, Crowds
+from redsync._core.crowds import _MOST_EXPECTED, FRONT, Crowds
 
 X, Y = b"redsync:x", b"redsync:y"
 
@@ -97,3 +97,18 @@ def test_one_that_was_half_let_in_by_an_interrupted_leave_is_in_front_and_leaves
     full._front[X].add(b"%d" % FRONT)
     assert full.is_in_front(X, b"%d" % FRONT)
     assert full.leave(X, b"%d" % FRONT) == b"%d" % (FRONT + 1)
+
+
+def test_others_are_expected_at_a_lock_until_it_was_had_without_them(crowds):
+    crowds.expect(X, others=True)
+    crowds.expect(Y, others=False)
+    assert list(crowds.expected) == [X]
+    crowds.expect(X, others=False)
+    assert not crowds.expected
+
+
+def test_lock_at_which_others_were_expected_longest_ago_is_forgotten_first(crowds):
+    locks = names(*range(_MOST_EXPECTED))
+    for lock in (*locks, locks[0], X):
+        crowds.expect(lock, others=True)
+    assert list(crowds.expected) == [*locks[2:], locks[0], X]

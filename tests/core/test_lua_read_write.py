@@ -107,7 +107,7 @@ def heard(node):
 
 
 def said(claim, mark=7):
-    return b"%d %s redsync:x" % (mark, waiter_of(claim))
+    return b"%s %s redsync:x" % (str(mark).encode(), waiter_of(claim))
 
 
 def claim_of(mode, owner=ME):
@@ -321,6 +321,30 @@ def test_readers_that_wait_are_served_together_and_before_a_later_writer(rw, hea
     assert heard() == [said(OWNERS[4])]
     rw.release("read", OWNERS[4])
     assert rw.holders() == rw.waiters() == set()
+
+
+def test_each_reader_is_let_in_for_the_lease_in_its_mark(rw, heard, lasts):
+    """However short or long; a mark without one means the time of the place."""
+    rw.ask("write", ME)
+    rw.queue("read", OTHER, waited=3_000, mark="7+5000")
+    rw.queue("read", THIRD, waited=2_000, mark="8+60000")
+    rw.queue("read", FOURTH, waited=1_000, mark="9")
+    rw.release("write", ME)
+    assert heard() == [said(OTHER, "7+5000"), said(THIRD, "8+60000"), said(FOURTH, 9)]
+    claims = rw.claims()
+    assert lasts(claims[b"r:" + OTHER][1], 5_000)
+    assert lasts(claims[b"r:" + THIRD][1], 60_000)
+    assert lasts(claims[b"r:" + FOURTH][1], PLACE)
+    assert lasts(rw.left(), 60_000), "as long as the last of them"
+
+
+def test_writer_is_handed_it_for_the_lease_in_its_mark(rw, heard, lasts):
+    rw.ask("read", ME)
+    rw.queue("write", OTHER, mark="7+60000")
+    rw.release("read", ME)
+    assert heard() == [said(OTHER, "7+60000")]
+    ((member, (count, left)),) = rw.claims().items()
+    assert (member, count, lasts(left, 60_000)) == (b"w:" + OTHER, 1, True)
 
 
 def test_writers_are_served_one_by_one_in_their_order(rw, heard):

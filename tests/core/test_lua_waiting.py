@@ -194,6 +194,28 @@ def test_heir_has_one_hold_for_as_long_as_its_place(each, heard, give_back, last
     assert lasts(remaining, left)
 
 
+@pytest.mark.parametrize("lease", [500, 5_000, 60_000])
+def test_heir_has_one_hold_for_the_lease_in_its_mark(each, heard, give_back, lasts, lease):
+    """However little of its place is left."""
+    each.acquire(count=3)
+    each.queue(OTHER, mark=f"7+{lease}")
+    each.end_place(OTHER, after=2_000)
+    assert give_back() == 1
+    assert each.node.dump()[KEYS.lock] == each.value(OTHER)
+    assert lasts(each.left(), lease, slack=min(lease, 2_000))
+    assert heard() == [each.said(OTHER, f"7+{lease}")], "the mark as it was asked"
+    assert each.waiters() == [OTHER], "it keeps its place until it gives the lock back"
+
+
+def test_heir_whose_ask_was_rolled_back_is_not_handed_its_lease(each, heard):
+    each.acquire()
+    each.queue(OTHER, mark="7+5000")
+    each.abandon(OTHER)
+    each.release()
+    assert each.holder() is None
+    assert heard() == [each.said(OTHER)]
+
+
 @pytest.mark.parametrize("by", ["asks", "renews"])
 def test_heir_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
     each.acquire()

@@ -109,9 +109,10 @@ class Toy:
 
     # What most tests begin or end with.
 
-    def acquiring(self, name="x", claims=Claim, **fields):
-        """Return the steps of a new acquire; `claims`: makes what is claimed."""
+    def acquiring(self, name="x", claims=Claim, crowded=False, **fields):
+        """Return the steps of a new acquire; `claims`: makes what is claimed; `crowded`: others are expected there."""
         request = self.request(name, **fields)
+        self.session.crowds.expect(request.keys.hold, others=crowded)
         return acquire_new(self.session, request, claims(self.session, request), self.now, self.now)
 
     def acquire(self, *script, **fields):

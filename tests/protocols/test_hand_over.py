@@ -1,14 +1,21 @@
 """A lock that is handed over at its release: who waits has it when a quorum says so, without another round."""
 
 import math
+from functools import partial
 
 import pytest
 
+from redsync._core.keys import LockKeys
+from redsync._core.timing import MAX_LEASE
+from redsync._drivers.requests import Mailbox
 from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.read_write_lock import READ, WRITE
+from redsync._protocols.tokens import Fence, FencedClaim
 from tests.support.replies import NEW, OURS, A, busy, held, won
 
 ALL, QUORUM = 0b11111, 0b00111
@@ -49,7 +56,7 @@ def test_lock_that_a_quorum_hands_over_is_had_without_a_further_round(toy, kind)
     assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
-    assert state.queued
+    assert list(toy.session.crowds.expected) == [toy.keys.hold]
     assert toy.alarms == 1, "the watchdog is told that it is to be renewed"
 
 
@@ -217,7 +224,78 @@ def test_max_hold_counts_from_the_take_over(toy, max_hold, believed):
     assert state.valid_until == pytest.approx(believed)
 
 
+# With a lease of one's own.
+
+
+@pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE], ids=lambda kind: kind.noun)
+@pytest.mark.parametrize("lease", [5.0, 60.0])
+def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, lease):
+    refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
+    keys = LockKeys.of(b"redsync:", b"x", kind.mode)
+    state = toy.acquire(
+        (f"ask {kind.noun}_acquire for a place", refused),
+        (SLEEP, toy.slept(0.2, handed=QUORUM)),
+        kind=kind,
+        keys=keys,
+        lease=lease,
+        crowded=True,
+    )
+    assert marks(toy) == [b"1+%d" % (lease * 1000)]
+    assert [wait.mark for wait in toy.waits] == marks(toy)
+    assert toy.commands[0].args[4] == KEPT * 1000, "the place is kept no longer than others'"
+    assert state.lease == lease
+    assert state.valid_until == pytest.approx(1000.0 + lease - toy.session.timing.drift(lease))
+    assert not state.renewed
+
+
+@pytest.mark.parametrize("drift_factor", [0.01, 0.4, 0.95])
+@pytest.mark.parametrize("lease", [0.2, 2.0])
+def test_lease_of_its_own_is_handed_over_while_nine_tenths_of_it_are_left(make_toy, lease, drift_factor):
+    """Else its owner would have much less time than it asked for; the nodes lengthen the claim at the next ask."""
+    whole = lease - (lease * drift_factor + 0.002)
+    for seconds in (0.098 * whole, 0.102 * whole):
+        toy = make_toy(random=0.999, drift_factor=drift_factor)
+        script = [(ASK, toy.all_say(held(), takes=0.0)), (SLEEP, toy.slept(seconds, handed=ALL))]
+        if seconds < 0.1 * whole:
+            state = toy.acquire(*script, crowded=True, lease=lease)
+            assert state.valid_until == pytest.approx(1000.0 + whole)
+        else:
+            state = toy.acquire(*script, (ASK, toy.all_say(OURS, takes=0.0)), crowded=True, lease=lease)
+            assert state.valid_until == pytest.approx(1000.0 + seconds + whole)
+
+
+def test_longest_lease_is_named_by_a_mark_that_drivers_keep(toy):
+    toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=ALL)), crowded=True, lease=MAX_LEASE)
+    box = Mailbox()
+    box.signal(1, marks(toy)[0])
+    assert list(box.marks) == marks(toy) == [b"1+31622400000"]
+
+
+def test_lease_of_its_own_that_may_live_on_a_bare_majority_is_filled_up_for_what_is_left_of_it(toy):
+    """No renewal tells on how many nodes it lives."""
+    state = handed(toy, lease=5.0)
+    ends = state.valid_until
+    assert toy.now < state.fill_at <= toy.now + 0.5
+    assert toy.run_watchdog(sleeps=2) == ["wait", "ask lock_renew", "wait"]
+    (claim, count, left), filled_at = toy.commands[-1].args, toy.tallies[-1].sent_at
+    assert (claim, count) == (toy.owner.claim(1), 1)
+    assert left / 1000 == pytest.approx(5.0 - (filled_at - 1000.0), abs=0.01)
+    assert (state.valid_until, state.fill_at) == (ends, math.inf)
+
+
+def test_lease_of_its_own_from_all_nodes_there_are_is_not_filled_up(make_toy):
+    assert handed(make_toy(1), by=1, lease=5.0).fill_at == math.inf
+
+
 # What is owed.
+
+
+def test_release_is_owed_until_what_the_last_place_might_be_handed_is_over(toy):
+    """A node may hand the lock over when the place has almost ended, for the whole lease."""
+    state = handed(toy, lease=5.0)
+    assert state.kept_until >= 1000.0 + KEPT + 5.0
+    assert toy.acquire((ASK, busy(toy)), "tell lock_abandon, leave", crowded=True, lease=5.0, timeout=0.0001) is None
+    assert toy.told[-1].owed_until >= toy.tallies[-1].sent_at + KEPT + 5.0
 
 
 def test_release_of_what_was_handed_over_is_owed_to_all_that_may_keep_claim_or_place(toy):
@@ -303,17 +381,30 @@ def test_waiter_is_handed_the_lock_after_the_next_ask_that_is_not_undone(toy):
 
 
 @pytest.mark.parametrize(
-    ("timing", "fields"),
-    [({}, {"lease": 30.0}), ({"lease": 0.999}, {}), ({}, {"holds": 2})],
-    ids=["lease of its own", "short lease", "several holds"],
+    ("timing", "fields"), [({"lease": 0.999}, {}), ({}, {"holds": 2})], ids=["short lease", "several holds"]
 )
-def test_lock_is_not_handed_over_to_who_could_not_be_given_what_it_wants(make_toy, timing, fields):
-    """A node hands over one hold, for as long as a place; and nobody renews a lease of one's own."""
+def test_waiter_that_needs_more_than_the_claim_asks_once_more_and_finds_it(make_toy, timing, fields):
+    """A node hands over one hold, and the watchdog may come too late for a short lease."""
     toy = make_toy(**timing)
     state = toy.acquire(
-        (ASK, busy(toy)), (SLEEP, toy.slept(0.2, signals=5, handed=ALL)), (ASK, won(toy)), crowded=True, **fields
+        (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=ALL)), (ASK, toy.all_say(OURS)), crowded=True, **fields
     )
-    assert marks(toy) == [b"0", b"0"], "the nodes only wake it"
-    assert [wait.mark for wait in toy.waits] == [None]
+    assert marks(toy) == [b"1", b"2"]
     assert toy.commands[0].args[4] == min(3_000, timing.get("lease", 30.0) * 1000)
+    assert (state.claim, state.count) == (toy.owner.claim(1), fields.get("holds", 1))
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
+
+
+def test_waiter_for_a_fenced_lock_asks_once_more_for_its_token(toy):
+    fence = Fence(toy.keys)
+    state = toy.acquire(
+        ("ask fenced_lock_acquire for a place", busy(toy)),
+        (SLEEP, toy.slept(0.2, handed=ALL)),
+        ("ask fenced_lock_acquire for a place", toy.all_say([OURS, 7])),
+        kind=FENCED_LOCK,
+        claims=partial(FencedClaim, fence=fence),
+        crowded=True,
+        lease=5.0,
+    )
+    assert marks(toy) == [b"1+5000", b"2+5000"]
+    assert state.fencing_token == 7

@@ -39,7 +39,7 @@ def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
     assert effect.command.keys == toy.keys.all, "who waits goes first, so the node looks at its queue"
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
     assert effect.listen is None, "nobody wakes who has no place"
-    assert not state.queued
+    assert not toy.session.crowds.expected
 
 
 def test_ticket_is_one_more_than_the_highest_of_a_quorum_and_is_written_back_at_once(toy):

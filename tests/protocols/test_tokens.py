@@ -98,19 +98,20 @@ def test_interrupted_acquire_is_undone_everywhere(toy, at):
     assert toy.told[0].owed_to == 0b11111
 
 
-def test_waiter_is_never_handed_the_lock_over(toy, fenced):
+def test_waiter_that_is_handed_the_lock_asks_for_a_token_with_its_claim(toy, fenced):
     """Whoever hands over does not know the token of a quorum."""
     state = fenced(
         (ASK, busy(toy)),
         (PLACE, busy(toy)),
-        ("wait for wake-up", toy.slept(0.05, signals=3)),
-        (PLACE, toy.all_say([1, 7])),
+        ("wait for wake-up", toy.slept(0.05, handed=0b11111)),
+        (PLACE, toy.all_say([2, 7])),
     )
     assert state.fencing_token == 7
+    assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + 30.0 - 0.302)
     queued = toy.commands[1]
     assert queued.keys == (*toy.keys.all, toy.keys.token)
-    assert queued.args[4:] == (3_000, 1, toy.owner.channel, b"0", 0)
-    assert toy.waits[0].mark is None
+    assert queued.args[4:] == (3_000, 1, toy.owner.channel, b"1", 0)
+    assert toy.waits[0].mark == b"1"
 
 
 def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
