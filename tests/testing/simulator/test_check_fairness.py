@@ -85,11 +85,11 @@ def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
 # By hand: a holds the lock, b waits for it, and c comes later.
 
 
-def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, lease=None, checkers=(Fairness, Turns), **options) -> list[str]:
-    """Return in which order they are served when that happens before c asks; with a `lease` nothing is handed over."""
+def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, crash=False, checkers=(Fairness, Turns), **options) -> list[str]:
+    """Return in which order they are served when that happens before c asks; a that has crashed hands nothing over."""
     served = []
 
-    async def take(client, seconds):
+    async def take(client, seconds, lease=None):
         with suppress(LeaseLostError):
             async with client.get_fair_lock("x", lease=lease):
                 served.append(client.runner.machine.name)
@@ -97,8 +97,10 @@ def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, lease=None, checkers=(Fairne
 
     with Simulation(seed=1, checkers=checkers, lease=30.0, restart_guard=0.0, **options) as sim:
         a, b, c = map(sim.machine, "abc")
-        a.start(take(a.client(), a_holds))
+        a.start(take(a.client(), a_holds, a_holds if crash else None))
         sim.run(until=0.3)
+        if crash:
+            a.crash(dark=True)
         b.start(take(b.client(), 0.0))
         sim.run(until=at)
         harm(sim, b)
@@ -152,9 +154,9 @@ def pause_until_it_is_free(sim, b):
 
 
 def test_overtaking_is_told_with_both_and_since_when():
-    assert serve(pause_until_it_is_free, until=2.0, lease=9.0) == ["a", "b", "c"]
+    assert serve(pause_until_it_is_free, until=2.0, crash=True) == ["a", "b", "c"]
     with pytest.raises(SimulationError) as caught:
-        serve(pause_until_it_is_free, lease=9.0, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
+        serve(pause_until_it_is_free, crash=True, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
     (complaint,) = caught.value.complaints
     assert re.sub(r"0\.8\d+", "0.8", complaint) == (
         "fairness: 'redsync:x' held by c:1, who asked first with #2 at 0.8, when b:1 had queued with ticket 1 on "
@@ -168,4 +170,4 @@ def test_node_that_loses_a_place_without_a_reason_is_found():
         sim.nodes[1].store.execute(b"del", KEYS.queue, KEYS.places)
 
     with pytest.raises(SimulationError, match=r"turns: node-2 granted .* when it was the turn of b:1 with ticket 1"):
-        serve(remove, lease=9.0)
+        serve(remove, crash=True)

@@ -4,7 +4,9 @@ Whenever a node has executed something about a lock, each claim that it keeps th
 
 * the instants at which it executed an acquire request or a renewal of that owner, plus the lease that was asked for,
 * the instants at which it executed that owner's request for a place in the queue, plus the time for which to keep the
-  place: the lock may have been handed over for that long.
+  place: the lock may have been handed over for that long;
+* the instants at which it executed anything about the lock while it kept that place, plus the lease in the request's
+  mark, if it has one: it may have handed the lock over for that long.
 
 So the claim of a dead owner is gone one lease after its last command, even where others go on renewing theirs. It holds
 at every instant, by the node's own clock, whichever way that jumps. A semaphore's permits are claims like any other.
@@ -29,6 +31,9 @@ __all__ = ["Expiry"]
 _WITH_PLACE = 8
 """The least number of arguments of an acquire request that takes a place."""
 
+_MARK = 7
+"""The index of the mark: "<number>", or "<number>+<lease, ms>"."""
+
 _ROUNDING = 1
 """Milliseconds: a key still exists in its last one."""
 
@@ -42,6 +47,8 @@ class Expiry(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._allowed: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
+        # Until when each place is kept, and for how long its owner may be handed the lock, in ms.
+        self._places: Final[dict[tuple[int, bytes, bytes, bytes], tuple[int, int]]] = {}
 
     def see(self, happening: Executed) -> str | None:
         """Look at the claims on the keys of a script."""
@@ -53,19 +60,27 @@ class Expiry(Checker):
         for claim in claims(happening.script, happening.keys, happening.args):
             keys[claim.key] = None
             until_ms = now + round(claim.lease * 1000)
-            if verb == "acquire" and noun != PERMIT and len(happening.args) >= _WITH_PLACE:
-                until_ms = max(until_ms, now + int(happening.args[4]))
             whose = node, *claim.whose
+            if verb == "acquire" and noun != PERMIT and len(happening.args) >= _WITH_PLACE:
+                place_until = now + int(happening.args[4])
+                until_ms = max(until_ms, place_until)
+                self._places[whose] = place_until, int(happening.args[_MARK].partition(b"+")[2] or 0)
             self._allowed[whose] = max(self._allowed.get(whose, 0), until_ms)
         for key in keys:
-            if text := self._look_at(node, key):
+            if text := self._look_at(node, key, now):
                 return text
         return None
 
-    def _look_at(self, node: int, key: bytes) -> str | None:
+    def _look_at(self, node: int, key: bytes, now: int) -> str | None:
         for kept in kept_claims(self.sim.nodes[node], key):
-            allowed = self._allowed.get((node, key, kept.id, kept.mode))
-            if allowed is not None and kept.until_ms > allowed + _ROUNDING:
+            whose = node, key, kept.id, kept.mode
+            allowed = self._allowed.get(whose)
+            if allowed is None:
+                continue
+            place_until, lease_ms = self._places.get(whose, (0, 0))
+            if now <= place_until and allowed < now + lease_ms:
+                self._allowed[whose] = allowed = now + lease_ms
+            if kept.until_ms > allowed + _ROUNDING:
                 what = f"{self.sim.nodes[node].name} keeps {describe(key, kept.id, kept.mode)}"
                 return f"{what} for {kept.until_ms - allowed:g} ms longer than it has asked for"
         return None
