@@ -64,6 +64,26 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     worker.do(heirs.release)
 
 
+@pytest.mark.asyncio_too
+@pytest.mark.parametrize("kind", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "write_lock"])
+def test_heir_with_a_lease_of_its_own_has_it_for_that_long(kind, make_client, wait_for, raw):
+    def make(lease=None):
+        client = make_client()
+        if kind == "write_lock":
+            return client.get_read_write_lock("x", lease=lease).write_lock
+        return getattr(client, kind)("x", lease=lease)
+
+    lock, heirs, newcomer = make(), make(20.0), make()
+    lock.acquire()
+    worker, waiter = wait_for(heirs)
+    lock.release()
+    assert not newcomer.acquire(False), "it came later"
+    assert waiter.result(20)
+    assert 2 * PLACE < worker.do(heirs.remaining) <= 20.0
+    assert sum(2_000 * PLACE < node.pttl(LOCK) <= 20_000 for node in raw) >= 3
+    worker.do(heirs.release)
+
+
 def test_lock_is_handed_over_by_a_majority_of_nodes(get, wait_for, nodes):
     lock, heirs, newcomer = get(), get(), get()
     lock.acquire()

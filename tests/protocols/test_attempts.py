@@ -4,10 +4,46 @@ import pytest
 
 from redsync._core.effects import Broadcast
 from redsync._protocols.acquire_requests import Outcome
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.claims import Claim
 from redsync.exceptions import QuorumError
 from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, waiting_script, won
 
 ALL, LEASE = 0b11111, 30.0
+
+
+# What the next acquire expects.
+
+
+def retry(toy, *script, **fields):
+    """Acquire anew, as another lock object of the client does."""
+    request = toy.request(**fields)
+    claim = Claim(toy.session, request)
+    return toy.play(acquire_new(toy.session, request, claim, toy.now, toy.now), *script)
+
+
+def test_acquire_of_a_lock_that_had_to_be_queued_for_asks_for_a_place_at_once(toy):
+    """Whichever object had to queue: programs make one for each acquisition."""
+    toy.give_back(toy.acquire(*waiting_script(toy)))
+    assert list(toy.session.crowds.expected) == [toy.keys.hold]
+    toy.give_back(retry(toy, ("ask lock_acquire for a place", won(toy))))
+    toy.give_back(retry(toy, ("ask lock_acquire", won(toy))))
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
+def test_acquire_after_one_that_went_away_empty_asks_for_a_place_at_once(toy, timeout):
+    queue = ("ask lock_acquire for a place", busy(toy))
+    waiting = [queue, ("wait for wake-up", toy.slept()), queue, "tell lock_abandon, leave"]
+    rest = waiting if timeout else ["tell lock_abandon"]
+    assert toy.acquire(("ask lock_acquire", busy(toy)), *rest, timeout=timeout) is None
+    assert retry(toy, ("ask lock_acquire for a place", won(toy)))
+
+
+def test_acquire_after_one_without_quorum_expects_what_was_expected_before(toy):
+    for crowded, step in ((True, "ask lock_acquire for a place"), (False, "ask lock_acquire")):
+        with pytest.raises(QuorumError):
+            toy.acquire(("ask lock_acquire", mute(toy)), "tell lock_abandon", timeout=0.0, crowded=crowded)
+        toy.give_back(retry(toy, (step, won(toy))))
 
 
 # Rolled back or not.

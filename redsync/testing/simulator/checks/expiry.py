@@ -62,9 +62,10 @@ class Expiry(Checker):
             until_ms = now + round(claim.lease * 1000)
             whose = node, *claim.whose
             if verb == "acquire" and noun != PERMIT and len(happening.args) >= _WITH_PLACE:
-                place_until = now + int(happening.args[4])
+                place_until, mark = now + int(happening.args[4]), happening.args[_MARK]
+                assert isinstance(mark, bytes), "a mark is text"
                 until_ms = max(until_ms, place_until)
-                self._places[whose] = place_until, int(happening.args[_MARK].partition(b"+")[2] or 0)
+                self._places[whose] = place_until, int(mark.partition(b"+")[2] or 0)
             self._allowed[whose] = max(self._allowed.get(whose, 0), until_ms)
         for key in keys:
             if text := self._look_at(node, key, now):
