@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from bench.contended import HOLD
+from bench.contended import HOLD, OWN_LEASE
 from redsync import Client
 from redsync._kinds import KINDS
 
@@ -86,13 +86,17 @@ def _maker(kind: str, urls: list[str]) -> Callable[[], tuple[Callable[[], bool],
             return lambda: lock.acquire(timeout=1), lock.release
 
         return pottery
-    client = Client(urls, restart_guard=0.0)
+    make = KINDS[kind.removesuffix(OWN_LEASE)].maker(Client(urls, restart_guard=0.0))
 
-    def ours() -> tuple[Callable[[], bool], Callable[[], object]]:
-        lock = KINDS[kind].maker(client)(_NAME)
+    def kept() -> tuple[Callable[[], bool], Callable[[], object]]:
+        lock = make(_NAME)
         return lock.acquire, lock.release
 
-    return ours
+    def anew() -> tuple[Callable[[], bool], Callable[[], object]]:
+        make(_NAME)  # The first one loads modules.
+        return lambda: make(_NAME, lease=10.0).acquire(), lambda: make(_NAME).release()
+
+    return anew if kind.endswith(OWN_LEASE) else kept
 
 
 if __name__ == "__main__":
