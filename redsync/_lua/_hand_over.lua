@@ -2,9 +2,9 @@
 -- in between, and the new holder needs no round to get it. A mark "<number>+<ms>" names a lease, for which the claim
 -- lasts. With any other mark it lasts only as long as the place, because the new holder may have stopped. The head is
 -- only woken if its mark is 0, or if this node has not remembered for as long as the head requires. The message says
--- which of its asks it answers: "<mark or 0> <owner> <lock>". The new holder keeps its place until it gives the lock
--- back, so nobody overtakes it. If its client no longer listens on this node (PUBLISH reached nobody), it loses claim
--- and place at once.
+-- which of its asks it answers: "<number or 0> <owner> <lock>". An older script, which knows no leases, repeats the
+-- whole mark: then the head asks. The new holder keeps its place until it gives the lock back, so nobody overtakes it.
+-- If its client no longer listens on this node (PUBLISH reached nobody), it loses claim and place at once.
 -- Uses KEYS[1] lock, KEYS[2] queue, KEYS[3] places, and the function grant.
 while true do
 -- include: live_head
@@ -15,8 +15,8 @@ while true do
   end
   if mark ~= '0' then
     -- A node may refuse to write. Then the head is only woken: it asks, and learns of the refusal.
-    local lease = string.match(mark, '%+(%d+)$')
-    if not grant(head .. ':' .. of, lease or until_ms - now) then mark = '0' end
+    local number, lease = string.match(mark, '^(%d+)%+(%d+)$')
+    mark = grant(head .. ':' .. of, lease or until_ms - now) and (number or mark) or '0'
   end
   if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) > 0 then break end
   if mark ~= '0' then redis.call('del', KEYS[1]) end

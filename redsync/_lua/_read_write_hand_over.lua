@@ -1,8 +1,8 @@
 -- Purpose: hand a read-write lock over as far as its holders allow, in the very step in which they allow it: to all
 -- readers that have waited longer than any writer, or to the writer that has waited longest when nobody reads. The
 -- claim of a new holder lasts for the lease in its mark, "<number>+<ms>", or else as long as its place. A message says
--- so: "<mark or 0> <owner> <lock>". A waiter is only woken if its mark is 0, or if this node has not remembered for as
--- long as the waiter requires; a writer then keeps its place, so that no new reader comes in before it. At most 64
+-- so: "<number or 0> <owner> <lock>". A waiter is only woken if its mark is 0, or if this node has not remembered for
+-- as long as the waiter requires; a writer then keeps its place, so that no new reader comes in before it. At most 64
 -- readers per call: the 64th is only woken, and its ask hands the lock over to the next 64. A waiter whose client no
 -- longer listens on this node (PUBLISH reached nobody) loses claim and place. Uses KEYS[1] holders, KEYS[2] queue,
 -- KEYS[3] places, now, is_live.
@@ -27,9 +27,10 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
 -- include: memory
         if remembered < tonumber(string.match(guard, '^%d+')) then mark = '0' end
       end
-      local lease = string.match(mark, '%+(%d+)$')
+      local number, lease = string.match(mark, '^(%d+)%+(%d+)$')
       local ends = lease and now + lease or tonumber(until_ms)
-      if i == 64 or (mark ~= '0' and type(put(KEYS[1], claim, ends, '1')) == 'table') then mark = '0' end
+      if i == 64 or (mark ~= '0' and type(put(KEYS[1], claim, ends, '1')) == 'table') then mark, number = '0', nil end
+      mark = number or mark
       heard = redis.call('publish', channel, mark .. ' ' .. heir .. ' ' .. KEYS[1]) > 0
       if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], claim) end
       stays = heard and mark == '0' and mode == 'w:'

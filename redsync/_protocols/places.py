@@ -23,8 +23,9 @@ Nodes keep a place for `PLACE_KEPT`, or for the lease that its owner asks for, i
 costs others no more than a holder that is gone.
 
 **Marks.** A node that frees the lock claims it for the head of its queue, and repeats the *mark* of the head's latest
-ask. A mark is a number, and for a waiter with a lease of its own `number+ms`: the node keeps the claim for that lease.
-Otherwise it keeps the claim for what is left of the place, and the watchdog lengthens it.
+ask. A mark is a number. A waiter with a lease of its own sends `number+ms`: the node keeps the claim for that lease,
+and repeats the number alone. Otherwise it keeps the claim for what is left of the place, and the watchdog lengthens it.
+An older release of redsync knows no leases and repeats the whole: so its hand-over only wakes that waiter, which asks.
 """
 
 from __future__ import annotations
@@ -189,9 +190,10 @@ class Place(ABC):
         """Return for how many seconds to wait for a wake-up before looking again."""
         return usual_pause(tally, random, self.kept)
 
-    def _mark(self) -> bytes:
-        number = next(self._marks)
-        return b"%d+%d" % (number, milliseconds(self._lease)) if self._lease else b"%d" % number
+    def _next_mark(self) -> bytes:
+        """Number the ask, and return what nodes shall keep as its mark."""
+        self.mark = b"%d" % next(self._marks)
+        return b"%b+%d" % (self.mark, milliseconds(self._lease)) if self._lease else self.mark
 
 
 def usual_pause(tally: Tally, random: float, kept: float) -> float:
@@ -218,8 +220,7 @@ class Arrival(Place):
             self.mark = None
             return ()
         self.taken = True
-        self.mark = self._mark()
-        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self.mark
+        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self._next_mark()
 
     def enough(self, tally: Tally) -> bool:
         return _is_heard(tally) if self.taken else _is_held(tally)
@@ -279,9 +280,10 @@ class Ticket(Ticketed):
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         ticket = 0 if self._suspended else self._ticket
         self.taken = self.taken or ticket != 0
-        self.mark = self._mark() if ticket else None
+        self.mark = None
+        mark = self._next_mark() if ticket else b"0"
         kept = milliseconds(self.kept) if self._waits else 0
-        return kept, ticket, self._owner.channel, self.mark or b"0"
+        return kept, ticket, self._owner.channel, mark
 
     def learn(self, tally: Tally) -> bool:
         if self._suspended:

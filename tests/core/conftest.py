@@ -181,7 +181,7 @@ class Claims:
 
     def said(self, owner, mark=0, keys=KEYS):
         """Return the message that hands over to that waiter, or with mark 0 only wakes it."""
-        return wake_channel(owner), b"%s %s %s" % (str(mark).encode(), waiter_of(owner), keys.lock)
+        return wake_channel(owner), b"%d %s %s" % (mark, waiter_of(owner), keys.lock)
 
     def holds(self, key=KEYS.lock):
         """Return a hash as it is."""

@@ -107,7 +107,7 @@ def heard(node):
 
 
 def said(claim, mark=7):
-    return b"%s %s redsync:x" % (str(mark).encode(), waiter_of(claim))
+    return b"%d %s redsync:x" % (mark, waiter_of(claim))
 
 
 def claim_of(mode, owner=ME):
@@ -330,7 +330,7 @@ def test_each_reader_is_let_in_for_the_lease_in_its_mark(rw, heard, lasts):
     rw.queue("read", THIRD, waited=2_000, mark="8+60000")
     rw.queue("read", FOURTH, waited=1_000, mark="9")
     rw.release("write", ME)
-    assert heard() == [said(OTHER, "7+5000"), said(THIRD, "8+60000"), said(FOURTH, 9)]
+    assert heard() == [said(OTHER, 7), said(THIRD, 8), said(FOURTH, 9)]
     claims = rw.claims()
     assert lasts(claims[b"r:" + OTHER][1], 5_000)
     assert lasts(claims[b"r:" + THIRD][1], 60_000)
@@ -342,7 +342,7 @@ def test_writer_is_handed_it_for_the_lease_in_its_mark(rw, heard, lasts):
     rw.ask("read", ME)
     rw.queue("write", OTHER, mark="7+60000")
     rw.release("read", ME)
-    assert heard() == [said(OTHER, "7+60000")]
+    assert heard() == [said(OTHER, 7)]
     ((member, (count, left)),) = rw.claims().items()
     assert (member, count, lasts(left, 60_000)) == (b"w:" + OTHER, 1, True)
 

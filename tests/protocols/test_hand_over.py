@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._core.timing import MAX_LEASE
 from redsync._drivers.requests import Mailbox
 from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.fair_lock import FAIR_LOCK
@@ -241,7 +240,7 @@ def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, 
         crowded=True,
     )
     assert marks(toy) == [b"1+%d" % (lease * 1000)]
-    assert [wait.mark for wait in toy.waits] == marks(toy)
+    assert [wait.mark for wait in toy.waits] == [b"1"], "nodes that know of leases repeat the number alone"
     assert toy.commands[0].args[4] == KEPT * 1000, "the place is kept no longer than others'"
     assert state.lease == lease
     assert state.valid_until == pytest.approx(1000.0 + lease - toy.session.timing.drift(lease))
@@ -264,11 +263,13 @@ def test_lease_of_its_own_is_handed_over_while_nine_tenths_of_it_are_left(make_t
             assert state.valid_until == pytest.approx(1000.0 + seconds + whole)
 
 
-def test_longest_lease_is_named_by_a_mark_that_drivers_keep(toy):
-    toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=ALL)), crowded=True, lease=MAX_LEASE)
+def test_mark_repeated_as_a_whole_does_not_count(toy):
+    """So do the scripts of an older release: they keep the claim for no longer than the place, whatever the lease."""
+    handed(toy, lease=60.0)
     box = Mailbox()
-    box.signal(1, marks(toy)[0])
-    assert list(box.marks) == marks(toy) == [b"1+31622400000"]
+    box.signal(ALL, marks(toy)[0])
+    assert marks(toy) == [b"1+60000"]
+    assert toy.waits[0].mark not in box.marks
 
 
 def test_lease_of_its_own_that_may_live_on_a_bare_majority_is_filled_up_for_what_is_left_of_it(toy):
