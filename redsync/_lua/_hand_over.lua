@@ -9,9 +9,10 @@
 while true do
 -- include: live_head
   if not head then break end
-  if mark ~= '0' and guard ~= '0' then
+  local needed = tonumber(string.match(guard, '^%d+'))
+  if mark ~= '0' and needed > 0 then
 -- include: memory
-    if remembered < tonumber(string.match(guard, '^%d+')) then mark = '0' end
+    if remembered < needed then mark = '0' end
   end
   if mark ~= '0' then
     -- A node may refuse to write. Then the head is only woken: it asks, and learns of the refusal.

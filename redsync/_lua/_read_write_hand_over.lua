@@ -23,9 +23,10 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
     local stays, heard = false, false
     -- A renewal may already have made the claim here, while its owner still had a place.
     if until_ms and tonumber(until_ms) > now and not (had and is_live(had)) then
-      if mark ~= '0' and guard ~= '0' then
+      local needed = tonumber(string.match(guard, '^%d+'))
+      if mark ~= '0' and needed > 0 then
 -- include: memory
-        if remembered < tonumber(string.match(guard, '^%d+')) then mark = '0' end
+        if remembered < needed then mark = '0' end
       end
       local number, lease = string.match(mark, '^(%d+)%+(%d+)$')
       local ends = lease and now + lease or tonumber(until_ms)

@@ -103,6 +103,10 @@ def guard_of(ms, process="-"):
     return b"%d,other,%s," % (ms, process.encode()) if ms else 0
 
 
+NO_GUARD = -1
+"""For `queue`: what a fenced lock says that guards no memory; its tokens depend on what the node remembers."""
+
+
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME, OTHER, THIRD, FOURTH = b"client-a:1", b"client-b:2", b"client-c:3", b"client-d:4"
 EARLIER = b"client-a:0"
@@ -149,7 +153,8 @@ class Claims:
         """Ask for a place too; a fair lock gives the last one, whatever was waited. Mark 0: only to be woken."""
         rank = "+" if self.noun == "fair_lock" else waited
         channel = channel or wake_channel(owner)
-        words = owner, count, lease, guard_of(guard), place, rank, channel, mark
+        told = b"0,other,-," if guard == NO_GUARD else guard_of(guard)
+        words = owner, count, lease, told, place, rank, channel, mark
         return self.node.run(f"{self.noun}_acquire", keys.all, *words)
 
     def line_up(self, *owners, **options):

@@ -12,6 +12,7 @@ from tests.core.conftest import (
     LEASE,
     ME,
     NEW,
+    NO_GUARD,
     OTHER,
     PLACE,
     SLACK,
@@ -255,6 +256,9 @@ def test_woken_waiter_is_overtaken_by_a_newcomer_and_woken_again(claims, heard):
         (GUARD, "newborn", GUARD + 1, True),
         (0, None, 0, True),
         (0, "newborn", 0, True),
+        (NO_GUARD, None, 0, True),
+        (NO_GUARD, "blank", 0, True),
+        (NO_GUARD, "newborn", 0, True),
     ],
     ids=str,
 )
