@@ -129,7 +129,7 @@ async def for_every_turn(operation, check, *, limit=100_000):
 
     The first turns are tried one by one; from then on some are left out, ever more of them, by the seed.
     """
-    luck = random.Random(new_seed())
+    rng = random.Random(new_seed())
     k, trials, first = 0, 0, True
     while first and k <= limit:
         j, second = 0, True
@@ -142,8 +142,8 @@ async def for_every_turn(operation, check, *, limit=100_000):
                 error.add_note(f"cancelled after {k} turns, again after {j}")
                 raise
             second = second or not j
-            j += luck.randrange(1, 2 + j // 2)
-        k += luck.randrange(1, 2 + k // 5)
+            j += rng.randrange(1, 2 + j // 2)
+        k += rng.randrange(1, 2 + k // 5)
     return trials
 
 
@@ -446,7 +446,7 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(
     awake = raw[:4] if paused else raw
     try:
         async with client_of(nodes) as other:
-            luck = random.Random(new_seed())
+            rng = random.Random(new_seed())
             k = 0
             while True:
                 client = client_of(nodes)
@@ -465,7 +465,7 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(
                 await until(lambda: claims(awake) == [])
                 if ended:
                     break
-                k += luck.randrange(1, 9 + k // (1 if paused else 10))
+                k += rng.randrange(1, 9 + k // (1 if paused else 10))
             assert k > 10
     finally:
         if paused:
@@ -485,7 +485,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
         nodes.pause(4)
     awake = raw[:4] if paused else raw
     try:
-        luck = random.Random(new_seed())
+        rng = random.Random(new_seed())
         k, trials = 1, 0
         while True:
             client = client_of(nodes, node_timeout=0.05)
@@ -495,7 +495,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
             task = asyncio.create_task(client.close())
             await turns(k)
             ended = not task.cancel()
-            await turns(luck.randrange(3))
+            await turns(rng.randrange(3))
             task.cancel()
             await asyncio.wait([task])
             with pytest.raises(RedsyncError):
@@ -507,7 +507,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
             trials += 1
             if ended:
                 break
-            k += luck.randrange(1, 3 + k // (2 if paused else 5))
+            k += rng.randrange(1, 3 + k // (2 if paused else 5))
         assert trials > 1
     finally:
         if paused:
@@ -518,7 +518,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
 @in_loop
 async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
     """As at the end of a loop, with holders, waiters and those who are just asking; at several turns."""
-    luck = random.Random(new_seed())
+    rng = random.Random(new_seed())
     for _ in range(6):
         client = client_of(nodes)
 
@@ -529,7 +529,7 @@ async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
 
         async with client:
             tasks = [asyncio.create_task(work(client, number)) for number in range(9)]
-            await turns(luck.randrange(1, 400))
+            await turns(rng.randrange(1, 400))
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

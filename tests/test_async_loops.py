@@ -286,14 +286,14 @@ def test_loop_that_ends_at_any_turn_of_a_clients_life_leaves_nothing(nodes, raw,
         await turns(after)
         return client, task
 
-    luck, after = random.Random(new_seed()), 0
+    rng, after = random.Random(new_seed()), 0
     while after < 250:
         client, task = run(functools.partial(main, after), loop, leaves_tasks=True)
         assert claims(raw) == [], after
         assert len(client.runner.session.holds) == 0
         if task.done() and not task.cancelled():
             break
-        after += luck.choice(steps)
+        after += rng.choice(steps)
 
 
 async def _take_and_forget(client):

@@ -65,16 +65,16 @@ class Fault(NamedTuple):
         return f"node {self.node + 1} {_SENTENCES[self.action]}"
 
 
-def plan(seconds: float, nodes: int, chance: random.Random) -> list[Fault]:
+def plan(seconds: float, nodes: int, rng: random.Random) -> list[Fault]:
     """Return the faults of a run, in the order of their time.
 
     Args:
         seconds: How long the run lasts.
         nodes: The number of nodes.
-        chance: Chooses the nodes.
+        rng: Chooses the nodes.
     """
     bearable = (nodes - 1) // 2
-    killed, paused = chance.sample(range(nodes), 2) if nodes > 1 else (0, 0)
+    killed, paused = rng.sample(range(nodes), 2) if nodes > 1 else (0, 0)
     victims = {_KILL: killed, _RESTART: killed} if bearable else {}
     if bearable > 1:
         victims |= {_PAUSE: paused, _RESUME: paused}

@@ -147,10 +147,10 @@ def free_ports() -> Iterator[int]:
         ServerStartError: There is none left.
     """
     # Not the shared generator: the workers of a test run that all seed it alike would all choose the same ports.
-    chance = random.Random()
+    rng = random.Random()
     tried: set[int] = set()
     while len(tried) < len(_PORTS):
-        port = chance.choice(_PORTS)
+        port = rng.choice(_PORTS)
         if port in tried:
             continue
         tried.add(port)

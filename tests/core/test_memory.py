@@ -175,13 +175,13 @@ class Node:
         return self.record
 
 
-def begin(nodes, chance):
+def begin(nodes, rng):
     """Run one client; it lets others go on before each command, which reach the nodes in any order."""
     births, before, steady, looks = [None] * len(nodes), None, False, 0
     step = LOOK
     while step is not None:
         before, marks = list(births), list(births)
-        for node in chance.sample(range(len(nodes)), len(nodes)):
+        for node in rng.sample(range(len(nodes)), len(nodes)):
             yield
             births[node] = nodes[node].initialize(step, marks)
         steady = births == before
@@ -190,19 +190,19 @@ def begin(nodes, chance):
         step = next_step(seen, certain=True, steady=steady, patient=looks < 6)
 
 
-def run(n, clients, chance, empty=0.0):
+def run(n, clients, rng, empty=0.0):
     """Return the nodes, and whether one was taken for new that may have been used with another that still remembers."""
     count = iter(range(10**9))
     nodes = [Node(count) for _ in range(n)]
-    running = [begin(nodes, chance) for _ in range(clients)]
+    running = [begin(nodes, rng) for _ in range(clients)]
     forgetful = set()
     while running:
-        if chance.random() < empty:
-            node = chance.randrange(n)
+        if rng.random() < empty:
+            node = rng.randrange(n)
             if nodes[node].record is not None and nodes[node].record[0] != BLANK:
                 forgetful.add(node)
             nodes[node].record = None
-        client = chance.choice(running)
+        client = rng.choice(running)
         before = [node.record for node in nodes]
         if next(client, "ended") == "ended":
             running.remove(client)
@@ -219,9 +219,9 @@ def run(n, clients, chance, empty=0.0):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_clients_that_begin_at_once_make_all_nodes_original(n):
-    chance = random.Random(n)
+    rng = random.Random(n)
     for _ in range(100):
-        nodes, _ = run(n, chance.randint(1, 5), chance)
+        nodes, _ = run(n, rng.randint(1, 5), rng)
         kinds = {node.record[0] for node in nodes}
         # Who looks six times in a row while another stands still loses its patience, and may be wrong then.
         assert kinds == {ORIGINAL} or (kinds == {ORIGINAL, NEWBORN} and n > 1), kinds
@@ -237,6 +237,6 @@ def test_client_that_begins_alone_makes_all_nodes_original(n):
 def test_node_that_was_emptied_is_never_taken_for_new_while_another_remembers(n):
     """However the clients' commands come: this is what keeps exclusion."""
     for seed in range(200):
-        chance = random.Random(f"{n} {seed}")
-        _, mistaken = run(n, chance.randint(1, 4), chance, empty=0.1)
+        rng = random.Random(f"{n} {seed}")
+        _, mistaken = run(n, rng.randint(1, 4), rng, empty=0.1)
         assert not mistaken, f"seed {seed}"

@@ -30,11 +30,11 @@ def refusal(*pieces):
     return str(caught.value)
 
 
-def cut(data, luck, most):
+def cut(data, rng, most):
     """Cut bytes into pieces of random sizes."""
     pieces = []
     while data:
-        size = luck.randint(1, most)
+        size = rng.randint(1, most)
         pieces.append(data[:size])
         data = data[size:]
     return pieces
@@ -117,28 +117,28 @@ def test_pieces_may_come_before_the_replies_in_them_were_taken():
     assert [reader.gets() for _ in range(5)] == [1, b"ab\r\ncd", 2, b">99", NOTHING]
 
 
-def make_reply(luck, depth=0):
+def make_reply(rng, depth=0):
     """Return a random reply as bytes; some text in it looks like headers."""
-    kind = luck.choice("::+-$$$$_(,#=" if depth > 3 else "::+-$$$_*****~%>(,#=")
-    texts = (b"", b"abc", b"\r\n", b"*5000\r\n", b">12345", HUGE, b"x" * luck.randint(0, 300))
+    kind = rng.choice("::+-$$$$_(,#=" if depth > 3 else "::+-$$$_*****~%>(,#=")
+    texts = (b"", b"abc", b"\r\n", b"*5000\r\n", b">12345", HUGE, b"x" * rng.randint(0, 300))
     match kind:
         case ":" | "(":
-            return f"{kind}{luck.randint(-(10**12), 10**12)}\r\n".encode()
+            return f"{kind}{rng.randint(-(10**12), 10**12)}\r\n".encode()
         case "+" | "-":
-            return kind.encode() + luck.choice([b"OK", b"ERR no", b"*1234567", b""]) + b"\r\n"
+            return kind.encode() + rng.choice([b"OK", b"ERR no", b"*1234567", b""]) + b"\r\n"
         case "$":
-            text = luck.choice(texts)
-            return b"$-1\r\n" if luck.random() < 0.1 else b"$%d\r\n%s\r\n" % (len(text), text)
+            text = rng.choice(texts)
+            return b"$-1\r\n" if rng.random() < 0.1 else b"$%d\r\n%s\r\n" % (len(text), text)
         case "=":
-            text = b"txt:" + luck.choice(texts)
+            text = b"txt:" + rng.choice(texts)
             return b"=%d\r\n%s\r\n" % (len(text), text)
         case "_" | "#" | ",":
             return {"_": b"_\r\n", "#": b"#t\r\n", ",": b",1.5\r\n"}[kind]
         case "%":
-            n = luck.randint(0, 3)
-            return b"%%%d\r\n" % n + b"".join(b"+%d\r\n" % i + make_reply(luck, depth + 1) for i in range(n))
-    n = luck.choice([0, 1, 2, 3, 5]) if depth or luck.random() < 0.9 else luck.choice([1000, 1500])
-    items = [make_reply(luck, depth + 1 if n < 1000 else 4) for _ in range(n)]
+            n = rng.randint(0, 3)
+            return b"%%%d\r\n" % n + b"".join(b"+%d\r\n" % i + make_reply(rng, depth + 1) for i in range(n))
+    n = rng.choice([0, 1, 2, 3, 5]) if depth or rng.random() < 0.9 else rng.choice([1000, 1500])
+    items = [make_reply(rng, depth + 1 if n < 1000 else 4) for _ in range(n)]
     return f"{kind}{n}\r\n".encode() + b"".join(items)
 
 
@@ -146,16 +146,16 @@ def test_replies_are_those_of_hiredis_and_what_follows_them_is_bounded_however_t
     first = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     for seed in range(first, first + SEEDS):
         print(f"REDSYNC_TEST_SEED={seed}")
-        luck = random.Random(seed)
-        data = b"".join(make_reply(luck) for _ in range(luck.randint(1, 8)))
+        rng = random.Random(seed)
+        data = b"".join(make_reply(rng) for _ in range(rng.randint(1, 8)))
         plain = hiredis.Reader(notEnoughData=NOTHING)
         plain.feed(data)
         expected = [repr(reply) for reply in iter(plain.gets, NOTHING)]
         reader = ReplyReader()
-        pieces = cut(data, luck, luck.choice([1, 10, 100, 5000]))
+        pieces = cut(data, rng, rng.choice([1, 10, 100, 5000]))
         assert [repr(reply) for reply in read(*pieces, reader=reader)] == expected
         with pytest.raises(hiredis.ProtocolError, match="announced"):
-            read(*cut(luck.choice([HUGE, b"*1\r\n%2000000000\r\n", b">3000000\r\n"]), luck, 20), reader=reader)
+            read(*cut(rng.choice([HUGE, b"*1\r\n%2000000000\r\n", b">3000000\r\n"]), rng, 20), reader=reader)
 
 
 # For redis-py.

@@ -30,13 +30,13 @@ def make():
 @both_loops
 @in_loop
 async def test_alarm_rings_at_its_instant_and_not_before(loop):
-    alarms, luck = make(), random.Random(new_seed())
+    alarms, rng = make(), random.Random(new_seed())
     bells = []
     for _ in range(200):
-        at = clock() + luck.random() * 0.05
+        at = clock() + rng.random() * 0.05
         bells.append((at, Bell()))
         alarms.set(at, bells[-1][1])
-        if not luck.randrange(10):
+        if not rng.randrange(10):
             await turns(1)
     await until(lambda: all(bell.rang_at is not None for _, bell in bells))
     assert all(at <= bell.rang_at < at + 2 for at, bell in bells)

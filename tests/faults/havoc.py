@@ -37,23 +37,23 @@ def crew_of(nodes, directory, names, *, flavours, owners=1, command=COMMAND, **c
     return crew
 
 
-def by_chance(chance: random.Random, seconds: float) -> list[Fault]:
+def by_chance(rng: random.Random, seconds: float) -> list[Fault]:
     """Return the faults of one run: nodes die and come back empty, or hang.
 
     Mostly a minority is out; but once a majority hangs for longer than a lease, and once a majority forgets all at the
     same time.
     """
     faults, out_until, busy = [], [0.0] * NODES, seconds - CALM
-    great = {"hang": chance.uniform(0.15, 0.4) * busy, "restart": chance.uniform(0.55, 0.8) * busy}
+    great = {"hang": rng.uniform(0.15, 0.4) * busy, "restart": rng.uniform(0.55, 0.8) * busy}
     at = 0.5
     while at < busy:
         whole = [node for node in range(NODES) if out_until[node] < at]
         due = next((how for how, due_at in great.items() if due_at < at and len(whole) >= QUORUM), None)
         great.pop(due, None)
-        spare = QUORUM if due else min(max(len(whole) - QUORUM, 0), chance.choice([1, 1, 2]))
-        for node in chance.sample(whole, spare):
-            until = at + chance.uniform(LEASE if due else 0.05, 1.5 * LEASE)
-            match due or chance.choice(["kill", "restart", "hang"]):
+        spare = QUORUM if due else min(max(len(whole) - QUORUM, 0), rng.choice([1, 1, 2]))
+        for node in rng.sample(whole, spare):
+            until = at + rng.uniform(LEASE if due else 0.05, 1.5 * LEASE)
+            match due or rng.choice(["kill", "restart", "hang"]):
                 case "hang":
                     faults += [Fault(at, "pause", (node,)), Fault(until, "resume", (node,))]
                     out_until[node] = until
@@ -63,14 +63,14 @@ def by_chance(chance: random.Random, seconds: float) -> list[Fault]:
                 case "restart":
                     faults.append(Fault(at, "restart", (node,)))
                     out_until[node] = at + GUARD
-        at += chance.uniform(0.3, 1.0)
+        at += rng.uniform(0.3, 1.0)
     return sorted(faults)
 
 
-def wiped_in_turn_and_all_at_once(chance: random.Random, seconds: float) -> list[Fault]:
+def wiped_in_turn_and_all_at_once(rng: random.Random, seconds: float) -> list[Fault]:
     """Return the faults of one run: each node forgets everything, and later all of them in the same instant."""
     busy = seconds - CALM
-    order, every = chance.sample(range(NODES), NODES), 0.75 * busy / NODES
+    order, every = rng.sample(range(NODES), NODES), 0.75 * busy / NODES
     faults = [Fault(0.5 + every * i, "restart", (node,)) for i, node in enumerate(order)]
     return faults + [
         Fault(at, action, (node,)) for at, action in ((busy - 0.3, "kill"), (busy, "restart")) for node in range(NODES)

@@ -176,32 +176,32 @@ TEXTS = (
 )
 
 
-def make_answer(luck, depth=0):
+def make_answer(rng, depth=0):
     """Return a random reply."""
-    kind = luck.choice("::::$$$$****_,(#%~=+-" if depth < 4 else "::$$_")
+    kind = rng.choice("::::$$$$****_,(#%~=+-" if depth < 4 else "::$$_")
     match kind:
         case ":":
-            return b":%d\r\n" % luck.choice(NUMBERS)
+            return b":%d\r\n" % rng.choice(NUMBERS)
         case "$":
-            return bulk(luck.choice(TEXTS))
+            return bulk(rng.choice(TEXTS))
         case "=":
-            return b"=%d\r\ntxt:%b\r\n" % (len(text := luck.choice(TEXTS)) + 4, text)
+            return b"=%d\r\ntxt:%b\r\n" % (len(text := rng.choice(TEXTS)) + 4, text)
         case "_" | "#":
             return {"_": b"_\r\n", "#": b"#t\r\n"}[kind]
         case ",":
-            return luck.choice([b",nan\r\n", b",inf\r\n", b",-inf\r\n", b",1.5\r\n"])
+            return rng.choice([b",nan\r\n", b",inf\r\n", b",-inf\r\n", b",1.5\r\n"])
         case "(":
-            return b"(" + b"9" * luck.choice([1, 20, 400, 5000]) + b"\r\n"
+            return b"(" + b"9" * rng.choice([1, 20, 400, 5000]) + b"\r\n"
         case "%":
-            n = luck.randint(0, 3)
-            return b"%%%d\r\n" % n + b"".join(bulk(b"%d" % i) + make_answer(luck, depth + 1) for i in range(n))
+            n = rng.randint(0, 3)
+            return b"%%%d\r\n" % n + b"".join(bulk(b"%d" % i) + make_answer(rng, depth + 1) for i in range(n))
         case "+" | "-":
-            words = luck.choice(
+            words = rng.choice(
                 ["OK", "ERR \x1b[31m", "FORGETFUL 5", "FORGETFUL -1", "NOSCRIPT", "BUSY x", "MOVED 1 a:1"]
             )
             return f"{kind}{words}\r\n".encode()
-    n = luck.choice([0, 1, 2, 3, 4, 5, 6])
-    return f"{kind}{n}\r\n".encode() + b"".join(make_answer(luck, depth + 1) for _ in range(n))
+    n = rng.choice([0, 1, 2, 3, 4, 5, 6])
+    return f"{kind}{n}\r\n".encode() + b"".join(make_answer(rng, depth + 1) for _ in range(n))
 
 
 def use_lock(lock):
@@ -261,7 +261,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_whatever_one_node_answers_the_others_serve(use, times, connect, serve, seed):
     """It answers before the others do, so that its votes count."""
-    luck = random.Random(seed)
-    client = connect(serve(in_use(lambda: [make_answer(luck)])).url, restart_guard=0, delay=0.003, node_timeout=2.0)
+    rng = random.Random(seed)
+    client = connect(serve(in_use(lambda: [make_answer(rng)])).url, restart_guard=0, delay=0.003, node_timeout=2.0)
     for i in range(times):
         USES[use](client, f"x {i}")

@@ -32,19 +32,19 @@ AT_ONCE = 0.45
 # What may happen between all but the last count and the last one; what is returned undoes it.
 
 
-def nothing(nodes, chance):
+def nothing(nodes, rng):
     return lambda: None
 
 
-def two_die(nodes, chance):
-    dead = chance.sample(NODES, 2)
+def two_die(nodes, rng):
+    dead = rng.sample(NODES, 2)
     for node in dead:
         nodes.kill(node)
     return lambda: [nodes.restart(node) for node in dead]
 
 
-def two_come_back_empty(nodes, chance):
-    for node in chance.sample(NODES, 2):
+def two_come_back_empty(nodes, rng):
+    for node in rng.sample(NODES, 2):
         nodes.restart(node)
     return lambda: None
 
@@ -55,21 +55,21 @@ def hang(nodes, some):
     return lambda: [nodes.resume(node) for node in some]
 
 
-def two_hang(nodes, chance):
-    return hang(nodes, chance.sample(NODES, 2))
+def two_hang(nodes, rng):
+    return hang(nodes, rng.sample(NODES, 2))
 
 
-def three_hang(nodes, chance):
-    return hang(nodes, chance.sample(NODES, 3))
+def three_hang(nodes, rng):
+    return hang(nodes, rng.sample(NODES, 3))
 
 
-def all_come_back_empty_in_turn(nodes, chance):
-    for node in chance.sample(NODES, 5):
+def all_come_back_empty_in_turn(nodes, rng):
+    for node in rng.sample(NODES, 5):
         nodes.restart(node)
     return lambda: None
 
 
-def all_come_back_empty_at_once(nodes, chance):
+def all_come_back_empty_at_once(nodes, rng):
     for node in NODES:
         nodes.kill(node)
     for node in NODES:
@@ -111,24 +111,24 @@ class Counter:
 class Rounds:
     """One after the other: the latch is set, all wait, all but one count down, nodes fail, the last one counts."""
 
-    def __init__(self, nodes, counters, waiters, directory, *, chance, pool):
+    def __init__(self, nodes, counters, waiters, directory, *, rng, pool):
         self._nodes = nodes
         self._pool = pool
         self._counters = counters
         self._waiters = waiters
         self._journals = Follower(directory)
-        self._chance = chance
+        self._rng = rng
 
     def play(self, trouble) -> float:
         """Return for how many seconds those who wait had to, from the end of the last count on."""
-        last, *others = self._chance.sample(self._counters, len(self._counters))
+        last, *others = self._rng.sample(self._counters, len(self._counters))
         since = now_ns()
         last.set(len(self._counters))
         self._await(lambda line: line["event"] == "asks", since)
         for each in others:
             each.count()
         waiting = [self._pool.submit(each.wait) for each in others]
-        mend = trouble(self._nodes, self._chance)
+        mend = trouble(self._nodes, self._rng)
         time.sleep(0.6)  # for whoever would be told too early
         since, counting = now_ns(), self._pool.submit(last.count)
         mend()
@@ -183,7 +183,7 @@ def test_latch_opens_for_all_when_the_last_has_counted_and_never_before(nodes, c
         crew.await_all("ready")
         crew.go()
         waiters = {number for life in crew.lives for number in life.owners}
-        rounds = Rounds(nodes, counters, waiters, tmp_path, chance=random.Random(seed), pool=pool)
+        rounds = Rounds(nodes, counters, waiters, tmp_path, rng=random.Random(seed), pool=pool)
         for trouble in troubles:
             late = pulse.late
             assert rounds.play(trouble) < (AT_ONCE if trouble is nothing else BOUND) + pulse.late - late, (

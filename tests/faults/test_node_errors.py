@@ -308,7 +308,7 @@ def test_broken_replies_of_majority_are_told_by_their_votes(strike, words, proxi
 def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, proxies, seed):
     """Each lock's holder must be its own, whatever connections break under the replies."""
     stop = threading.Event()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     def worker(number):
         done = 0
@@ -326,7 +326,7 @@ def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, pro
     with ThreadPoolExecutor(8) as pool:
         workers = [pool.submit(worker, number) for number in range(8)]
         for _ in range(20):
-            STRIKES[chance.choice(list(STRIKES))](proxies[chance.choice(MINORITY)])
+            STRIKES[rng.choice(list(STRIKES))](proxies[rng.choice(MINORITY)])
             time.sleep(0.02)
         stop.set()
         assert min(worker.result() for worker in workers) > 0

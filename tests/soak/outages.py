@@ -30,58 +30,58 @@ _EMPTY = "restarts empty"
 _HANGS = "hangs until it is given up"
 
 
-def _cut(chance: random.Random, at: float, client: int, longest: float) -> Part:
-    until = at + min(chance.choice([chance.uniform(5.0, 60.0), chance.uniform(11.0, 18.0)]), longest)
-    nodes = chance.sample(range(NODES), chance.choice([NODES - MINORITY, NODES, NODES]))
-    action = chance.choice(["cut", "cut", "cut_requests", "cut_replies"])
+def _cut(rng: random.Random, at: float, client: int, longest: float) -> Part:
+    until = at + min(rng.choice([rng.uniform(5.0, 60.0), rng.uniform(11.0, 18.0)]), longest)
+    nodes = rng.sample(range(NODES), rng.choice([NODES - MINORITY, NODES, NODES]))
+    action = rng.choice(["cut", "cut", "cut_requests", "cut_replies"])
     begins = (Fault(at, action, (client, node)) for node in nodes)
     ends = (Fault(until, "mend", (client, node)) for node in nodes)
-    return Part(client, (*begins, *ends), until + chance.uniform(3.0, 15.0))
+    return Part(client, (*begins, *ends), until + rng.uniform(3.0, 15.0))
 
 
-def _partitions(seconds: float, chance: random.Random) -> Iterator[Trouble]:
+def _partitions(seconds: float, rng: random.Random) -> Iterator[Trouble]:
     for client in range(CLIENTS):
-        at = chance.uniform(2.0, 12.0)
+        at = rng.uniform(2.0, 12.0)
         while seconds - at > 5.0:
-            part = _cut(chance, at, client, seconds - at)
+            part = _cut(rng, at, client, seconds - at)
             yield Trouble("client cut off by the router", [part])
             at = part.until
 
 
-def _trouble(chance: random.Random, kind: str, at: float, node: int) -> Part:
+def _trouble(rng: random.Random, kind: str, at: float, node: int) -> Part:
     if kind in _ERRORS:
         begin, end = _ERRORS[kind]
-        lasts = chance.uniform(0.3, 4.0)
+        lasts = rng.uniform(0.3, 4.0)
         if end is None:
             return Part(node, (Fault(at, begin, (node,), lasts),), at + lasts + 1.0)
         return Part(node, (Fault(at, begin, (node,)), Fault(at + lasts, end, (node,))), at + lasts + 0.5)
     if kind == _HANGS:
-        until = at + chance.uniform(10.5, 20.0)
+        until = at + rng.uniform(10.5, 20.0)
         return Part(node, (Fault(at, "pause", (node,)), Fault(until, "resume", (node,))), until + 0.5)
-    down = chance.uniform(0.02, 1.0)
-    guard = LEASE + chance.choice([0.5, LATE_CLIENTS])
+    down = rng.uniform(0.02, 1.0)
+    guard = LEASE + rng.choice([0.5, LATE_CLIENTS])
     if kind == _EMPTY:
         return Part(node, (Fault(at, "kill", (node,)), Fault(at + down, "restart", (node,))), at + down + guard)
-    killed = at + chance.uniform(0.1, 6.0)
+    killed = at + rng.uniform(0.1, 6.0)
     faults = Fault(at, "save", (node,)), Fault(killed, "kill", (node,)), Fault(killed + down, "restart_older", (node,))
     return Part(node, faults, killed + down + guard)
 
 
-def _node_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
+def _node_troubles(seconds: float, rng: random.Random) -> Iterator[Trouble]:
     whole_at = [0.0] * NODES
-    free_at = [chance.uniform(0.5, 3.0) for _ in range(MINORITY)]
+    free_at = [rng.uniform(0.5, 3.0) for _ in range(MINORITY)]
     kinds: list[str] = []
     while min(free_at) < seconds:
-        kinds = kinds or chance.sample([*_ERRORS, *_ERRORS, _OLDER, _OLDER, _EMPTY, _HANGS], 2 * len(_ERRORS) + 4)
+        kinds = kinds or rng.sample([*_ERRORS, *_ERRORS, _OLDER, _OLDER, _EMPTY, _HANGS], 2 * len(_ERRORS) + 4)
         at, kind = min(free_at), kinds.pop()
-        node = chance.choice([node for node in range(NODES) if whole_at[node] <= at])
-        part = _trouble(chance, kind, at, node)
+        node = rng.choice([node for node in range(NODES) if whole_at[node] <= at])
+        part = _trouble(rng, kind, at, node)
         slot = free_at.index(at)
         if part.until > seconds:
             free_at[slot] = at + 0.5
             continue
         whole_at[node] = part.until
-        free_at[slot] = part.until + chance.uniform(0.1, 3.0)
+        free_at[slot] = part.until + rng.uniform(0.1, 3.0)
         yield Trouble(f"node {kind}", [part])
 
 

@@ -50,9 +50,9 @@ class Trouble(NamedTuple):
 class _Slots:
     """Gives trouble to no more targets at a time than there are slots."""
 
-    def __init__(self, slots: int, targets: int, gap: float, chance: random.Random):
-        self._chance, self._gap = chance, gap
-        self._free_at = [chance.uniform(0.0, gap) for _ in range(slots)]
+    def __init__(self, slots: int, targets: int, gap: float, rng: random.Random):
+        self._rng, self._gap = rng, gap
+        self._free_at = [rng.uniform(0.0, gap) for _ in range(slots)]
         self._whole_at = [0.0] * targets
 
     @property
@@ -61,13 +61,13 @@ class _Slots:
 
     def _whole(self, at: float, among: Sequence[int]) -> list[int]:
         whole = [target for target in among if self._whole_at[target] <= at]
-        return self._chance.sample(whole, len(whole))
+        return self._rng.sample(whole, len(whole))
 
     def give(self, make: Make, before: float, among: Sequence[int]) -> list[Part]:
         """Return trouble for one target, none if nobody is there to have it, or it is not over before the end."""
         at = self.next_at
         slot = self._free_at.index(at)
-        parts = [make(self._chance, at, target) for target in self._whole(at, among)[:1]]
+        parts = [make(self._rng, at, target) for target in self._whole(at, among)[:1]]
         if not parts or parts[0].until > before:
             self._free_at[slot] = at + 0.25  # the next kind may be shorter, or somebody whole by then
             return []
@@ -76,7 +76,7 @@ class _Slots:
     def give_all(self, make: MakeJoint, before: float, among: Sequence[int]) -> list[Part]:
         """Return trouble that takes all slots; none if it is not over before the end."""
         at = max(self._free_at)
-        parts = make(self._chance, at, self._whole(at, among))
+        parts = make(self._rng, at, self._whole(at, among))
         return [] if max(part.until for part in parts) > before else self._given(parts, range(len(self._free_at)))
 
     def _given(self, parts: list[Part], slots: Sequence[int]) -> list[Part]:
@@ -84,23 +84,23 @@ class _Slots:
             self._whole_at[part.target] = part.until
         until = max(part.until for part in parts)
         for slot in slots:
-            self._free_at[slot] = until + self._chance.uniform(0.02, self._gap)
+            self._free_at[slot] = until + self._rng.uniform(0.02, self._gap)
         return parts
 
 
-def _deal(chance: random.Random, kinds: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
+def _deal(rng: random.Random, kinds: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
     """Yield each kind once, and then again and again, with some `more` from the second round on."""
-    yield from chance.sample(kinds, len(kinds))
+    yield from rng.sample(kinds, len(kinds))
     while True:
-        yield from chance.sample([*kinds, *more], len(kinds) + len(more))
+        yield from rng.sample([*kinds, *more], len(kinds) + len(more))
 
 
-def _node_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
+def _node_troubles(seconds: float, rng: random.Random) -> Iterator[Trouble]:
     alone = NODE_TROUBLES | FLUSHES
     joint = JOINT_TROUBLES | JOINT_FLUSHES
-    slots = _Slots(MINORITY, NODES, NODE_GAP, chance)
+    slots = _Slots(MINORITY, NODES, NODE_GAP, rng)
     # What only comes together is rare in the long list of what can happen, and finds most.
-    for kind in _deal(chance, [*alone, *joint], [*joint, *joint]):
+    for kind in _deal(rng, [*alone, *joint], [*joint, *joint]):
         if slots.next_at >= seconds:
             return
         nodes = range(NODES)
@@ -111,9 +111,9 @@ def _node_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
             yield Trouble(kind, given)
 
 
-def _client_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]:
-    slots = _Slots(CLIENTS_IN_TROUBLE, CLIENTS, CLIENT_GAP, chance)
-    for kind in _deal(chance, list(CLIENT_TROUBLES)):
+def _client_troubles(seconds: float, rng: random.Random) -> Iterator[Trouble]:
+    slots = _Slots(CLIENTS_IN_TROUBLE, CLIENTS, CLIENT_GAP, rng)
+    for kind in _deal(rng, list(CLIENT_TROUBLES)):
         if slots.next_at >= seconds:
             return
         make = CLIENT_TROUBLES[kind]
@@ -121,16 +121,16 @@ def _client_troubles(seconds: float, chance: random.Random) -> Iterator[Trouble]
             yield Trouble(kind, given)
 
 
-def _flushed_scripts(seconds: float, troubles: Sequence[Trouble], chance: random.Random) -> Iterator[Trouble]:
+def _flushed_scripts(seconds: float, troubles: Sequence[Trouble], rng: random.Random) -> Iterator[Trouble]:
     """Yield SCRIPT FLUSHes, of one node or of all that can be asked then; a node loses nothing else by it."""
     absences = [absence for trouble in troubles for part in trouble.parts for absence in absences_of(part)]
-    at = chance.uniform(0.5, 2.0)
+    at = rng.uniform(0.5, 2.0)
     while at < seconds:
         out = {node for node, begins, ends in absences if begins - 0.1 <= at <= ends + 0.1}
         there = [node for node in range(NODES) if node not in out]
-        chosen = there if chance.random() < 0.3 else [chance.choice(there)]
+        chosen = there if rng.random() < 0.3 else [rng.choice(there)]
         yield Trouble("SCRIPT FLUSH", [Part(node, (Fault(at, "flush_scripts", (node,)),), at) for node in chosen])
-        at += chance.uniform(0.5, 3.5)
+        at += rng.uniform(0.5, 3.5)
 
 
 def absences_of(part: Part) -> Iterator[tuple[int, float, float]]:

@@ -44,49 +44,49 @@ MakeJoint: TypeAlias = Callable[[random.Random, float, Sequence[int]], list[Part
 # Nodes that forget.
 
 
-def _forgive(chance: random.Random) -> float:
+def _forgive(rng: random.Random) -> float:
     """Return for how long a node that forgot is not whole: its guard, and at times until the last client agrees."""
-    return GUARD + chance.choice([0.05, 1.0, LATE_CLIENTS])
+    return GUARD + rng.choice([0.05, 1.0, LATE_CLIENTS])
 
 
 def _killed(at: float, node: int, down: float) -> tuple[Fault, Fault]:
     return Fault(at, "kill", (node,)), Fault(at + down, "restart", (node,))
 
 
-def _restart(chance: random.Random, at: float, node: int) -> Part:
-    faults = _killed(at, node, chance.uniform(0.02, 0.4))
-    return Part(node, faults, faults[-1].at + _forgive(chance))
+def _restart(rng: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at, node, rng.uniform(0.02, 0.4))
+    return Part(node, faults, faults[-1].at + _forgive(rng))
 
 
 def _restart_twice(shortest: float, longest: float) -> Make:
-    def make(chance: random.Random, at: float, node: int) -> Part:
-        first = _killed(at, node, chance.uniform(0.02, 0.2))
-        again = _killed(first[-1].at + chance.uniform(shortest, longest), node, chance.uniform(0.02, 0.2))
-        return Part(node, first + again, again[-1].at + _forgive(chance))
+    def make(rng: random.Random, at: float, node: int) -> Part:
+        first = _killed(at, node, rng.uniform(0.02, 0.2))
+        again = _killed(first[-1].at + rng.uniform(shortest, longest), node, rng.uniform(0.02, 0.2))
+        return Part(node, first + again, again[-1].at + _forgive(rng))
 
     return make
 
 
-def _stay_away(chance: random.Random, at: float, node: int) -> Part:
-    faults = _killed(at, node, chance.uniform(1.1, 1.8) * GUARD)
-    return Part(node, faults, faults[-1].at + _forgive(chance))
+def _stay_away(rng: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at, node, rng.uniform(1.1, 1.8) * GUARD)
+    return Part(node, faults, faults[-1].at + _forgive(rng))
 
 
-def _hang_and_die(chance: random.Random, at: float, node: int) -> Part:
-    faults = _killed(at + chance.uniform(0.2, 1.2 * LEASE), node, chance.uniform(0.02, 0.4))
-    return Part(node, (Fault(at, "pause", (node,)), *faults), faults[-1].at + _forgive(chance))
+def _hang_and_die(rng: random.Random, at: float, node: int) -> Part:
+    faults = _killed(at + rng.uniform(0.2, 1.2 * LEASE), node, rng.uniform(0.02, 0.4))
+    return Part(node, (Fault(at, "pause", (node,)), *faults), faults[-1].at + _forgive(rng))
 
 
-def _flush(chance: random.Random, at: float, node: int) -> Part:
-    return Part(node, (Fault(at, "flush_all", (node,)),), at + _forgive(chance))
+def _flush(rng: random.Random, at: float, node: int) -> Part:
+    return Part(node, (Fault(at, "flush_all", (node,)),), at + _forgive(rng))
 
 
 # Nodes that remember, but do not answer.
 
 
 def _hang(shortest: float, longest: float) -> Make:
-    def make(chance: random.Random, at: float, node: int) -> Part:
-        until = at + chance.uniform(shortest, longest)
+    def make(rng: random.Random, at: float, node: int) -> Part:
+        until = at + rng.uniform(shortest, longest)
         return Part(node, (Fault(at, "pause", (node,)), Fault(until, "resume", (node,))), until + 0.1)
 
     return make
@@ -95,10 +95,10 @@ def _hang(shortest: float, longest: float) -> Make:
 def _partition(action: str, longest: float = 1.5 * LEASE, values: tuple[float, float] | None = None) -> Make:
     """Return the trouble that some clients have with their connections to one node."""
 
-    def make(chance: random.Random, at: float, node: int) -> Part:
-        until = at + chance.uniform(0.1, longest)
-        clients = chance.sample(PROXIED, chance.randint(1, len(PROXIED)))
-        value = None if values is None else chance.uniform(*values)
+    def make(rng: random.Random, at: float, node: int) -> Part:
+        until = at + rng.uniform(0.1, longest)
+        clients = rng.sample(PROXIED, rng.randint(1, len(PROXIED)))
+        value = None if values is None else rng.uniform(*values)
         begins = (Fault(at, action, (client, node), value) for client in clients)
         ends = (Fault(until, "heal", (client, node)) for client in clients)
         return Part(node, (*begins, *ends), until + 0.3)
@@ -126,49 +126,49 @@ def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget
     hold that is still believed.
     """
 
-    def make(chance: random.Random, at: float, nodes: Sequence[int]) -> list[Part]:
-        back_at = at + chance.uniform(0.3, 0.6) * LEASE
-        forgets_at = back_at + chance.uniform(0.0, 0.05)
+    def make(rng: random.Random, at: float, nodes: Sequence[int]) -> list[Part]:
+        back_at = at + rng.uniform(0.3, 0.6) * LEASE
+        forgets_at = back_at + rng.uniform(0.0, 0.05)
         missing, forgetting = nodes[:MINORITY], nodes[MINORITY : 2 * MINORITY]
         return [
             *(Part(node, away(node, at, back_at), back_at) for node in missing),
-            *(forget(chance, forgets_at, node) for node in forgetting),
+            *(forget(rng, forgets_at, node) for node in forgetting),
         ]
 
     return make
 
 
-def _restart_at_once(chance: random.Random, at: float, node: int) -> Part:
+def _restart_at_once(rng: random.Random, at: float, node: int) -> Part:
     faults = _killed(at, node, 0.02)
-    return Part(node, faults, faults[-1].at + _forgive(chance))
+    return Part(node, faults, faults[-1].at + _forgive(rng))
 
 
 # Clients.
 
 
-def _kill_client(chance: random.Random, at: float, client: int) -> Part:
-    until = at + chance.uniform(0.1, 1.0)
+def _kill_client(rng: random.Random, at: float, client: int) -> Part:
+    until = at + rng.uniform(0.1, 1.0)
     return Part(client, (Fault(at, "kill_client", (client,)), Fault(until, "start_client", (client,))), until)
 
 
 def _stop_client(shortest: float, longest: float) -> Make:
-    def make(chance: random.Random, at: float, client: int) -> Part:
-        until = at + chance.uniform(shortest, longest)
+    def make(rng: random.Random, at: float, client: int) -> Part:
+        until = at + rng.uniform(shortest, longest)
         return Part(client, (Fault(at, "stop_client", (client,)), Fault(until, "continue_client", (client,))), until)
 
     return make
 
 
-def _stop_and_kill_client(chance: random.Random, at: float, client: int) -> Part:
-    _, faults, until = _kill_client(chance, at + chance.uniform(0.1, 1.5 * LEASE), client)
+def _stop_and_kill_client(rng: random.Random, at: float, client: int) -> Part:
+    _, faults, until = _kill_client(rng, at + rng.uniform(0.1, 1.5 * LEASE), client)
     return Part(client, (Fault(at, "stop_client", (client,)), *faults), until)
 
 
-def isolate(chance: random.Random, at: float, client: int) -> Part:
+def isolate(rng: random.Random, at: float, client: int) -> Part:
     """Cut a client off from a majority at least: it must lose what it holds, and know it."""
-    until = at + chance.uniform(1.1, 2.0) * LEASE
-    nodes = chance.sample(range(NODES), chance.randint(NODES - MINORITY, NODES))
-    action = chance.choice(["blackhole", "drop_requests", "drop_replies"])
+    until = at + rng.uniform(1.1, 2.0) * LEASE
+    nodes = rng.sample(range(NODES), rng.randint(NODES - MINORITY, NODES))
+    action = rng.choice(["blackhole", "drop_requests", "drop_replies"])
     begins = (Fault(at, action, (client, node)) for node in nodes)
     ends = (Fault(until, "heal", (client, node)) for node in nodes)
     return Part(client, (*begins, *ends), until)

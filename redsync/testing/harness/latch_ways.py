@@ -18,15 +18,15 @@ class LatchWays(LockWays):
 
     async def fight(self, name: str, task: Task) -> None:
         """Look or wait; in a process that does not only watch, set it and count it down as well."""
-        draw = self._chance.random()
+        draw = self._rng.random()
         if draw < 0.2:
             await self.look(name)
         elif draw < 0.6 or task.way == "watch":
             await self.wait(name, task.timeout)
         elif draw < 0.9:
-            await self.insist(name, self._chance.randint(1, 2), 1.0, tries=2)
+            await self.insist(name, self._rng.randint(1, 2), 1.0, tries=2)
         else:
-            await self.set(name, self._chance.randint(1, self._order.limit))
+            await self.set(name, self._rng.randint(1, self._order.limit))
 
     async def last(self, name: str, timeout: float) -> None:
         """Count down what is left until it is open; others may set it meanwhile."""
@@ -73,7 +73,7 @@ class LatchWays(LockWays):
         for _ in range(tries):
             if await self.count_down(name, n, timeout):
                 return
-            await self._sleep(self._chance.random())
+            await self._sleep(self._rng.random())
 
     async def look(self, name: str) -> int | None:
         """Return how much is left; None if too few nodes answered."""
@@ -104,4 +104,4 @@ class LatchWays(LockWays):
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
         # An object tells nodes what it knows, so use new objects, and old ones that know outdated things.
         latch = self._make(name, keep=self._order.keep, **options)
-        return latch if options or self._chance.random() < 0.3 else self._kept.setdefault(name, latch)
+        return latch if options or self._rng.random() < 0.3 else self._kept.setdefault(name, latch)

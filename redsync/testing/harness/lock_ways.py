@@ -64,7 +64,7 @@ class LockWays:
     _COUNTS = True
 
     def __init__(self, owner: Owner, kind: str) -> None:
-        self._owner, self._order, self._chance = owner, owner.order, owner.chance
+        self._owner, self._order, self._rng = owner, owner.order, owner.rng
         self._sleep, self._now, self._instant = owner.world.sleep, owner.world.now, owner.world.instant
         self._make = getattr(owner.world.client, f"get_{kind}")
         self._reenters = kind not in {"mutex", "semaphore"}
@@ -203,7 +203,7 @@ class LockWays:
     async def _use(self, turn: Turn) -> None:
         levels = turn.task.levels if self._reenters else 1
         await self._nest(turn, levels, levels)
-        if turn.task.extends and self._chance.random() < turn.task.extends:
+        if turn.task.extends and self._rng.random() < turn.task.extends:
             try:
                 await turn.hold.extend()
                 turn.note("extended")
@@ -211,11 +211,11 @@ class LockWays:
                 turn.note("unsure", what="extend")
 
     async def _nest(self, turn: Turn, left: int, levels: int) -> None:
-        await self._look(turn, turn.task.share(self._chance, levels))
+        await self._look(turn, turn.task.share(self._rng, levels))
         if left <= 1:
             return
         try:
-            again = await turn.thing.acquire(**turn.task.again(self._chance))
+            again = await turn.thing.acquire(**turn.task.again(self._rng))
         except QuorumError:
             again = False
         if not again:

@@ -72,15 +72,15 @@ class Owner:
         number: Its number, counted over all processes of the run.
         order: What its process is to do.
         world: Where it lives.
-        chance: The source of all its choices, seeded by default with the order's seed and its number.
+        rng: The source of all its choices, seeded by default with the order's seed and its number.
         ledgers: The ledgers of what it fights over; none if they have no directory.
     """
 
-    def __init__(self, number: int, order: Order, world: World, chance: random.Random | None = None) -> None:
+    def __init__(self, number: int, order: Order, world: World, rng: random.Random | None = None) -> None:
         self.number: Final = number
         self.order: Final = order
         self.world: Final = world
-        self.chance: Final = chance or random.Random(f"{order.seed} {number}")
+        self.rng: Final = rng or random.Random(f"{order.seed} {number}")
         names = order.names if order.directory else ()
         self.ledgers: Final = {name: Ledger(Path(order.directory), i, name) for i, name in enumerate(names)}
         self._note = partial(world.note, worker=number)
@@ -93,7 +93,7 @@ class Owner:
         names = self.order.names
         contested = [names[self.number % len(names)]] if self.order.work == "steady" else names
         while (seconds := left()) > 0:
-            name, task = self.chance.choice(contested), self._choose(self.chance, self.order.lease)
+            name, task = self.rng.choice(contested), self._choose(self.rng, self.order.lease)
             if task.timeout == math.inf:
                 task = replace(task, timeout=seconds)
             await self.ways(name.partition(":")[0]).fight(name, task)

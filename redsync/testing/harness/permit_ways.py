@@ -58,7 +58,7 @@ class PermitWays(LockWays):
     async def _give_back(self, turn: Turn) -> None:
         if turn.task.way == "leave":
             turn.note("leaves")
-        elif not self._order.shares or self._chance.random() < 0.5:
+        elif not self._order.shares or self._rng.random() < 0.5:
             await turn.hold.release()
             turn.note("released", n=turn.task.n)
         else:
@@ -68,11 +68,11 @@ class PermitWays(LockWays):
         """Give back this client's latest permits, whichever owner took them, in several steps."""
         left = turn.task.n
         while left:
-            share = self._chance.randint(1, left)
+            share = self._rng.randint(1, left)
             left -= share
             await turn.thing.release(share)
             turn.note("released", n=share)
-            await self._sleep(turn.task.share(self._chance, 1))
+            await self._sleep(turn.task.share(self._rng, 1))
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
         # Each object knows only the limits that it has learned itself, so use new objects and old ones.

@@ -28,7 +28,7 @@ class RateWays(LockWays):
                 return
             async with turn.thing:
                 self._succeed(turn)
-                await self._sleep(task.share(self._chance, 1))
+                await self._sleep(task.share(self._rng, 1))
 
     async def ask_when(self, name: str, n: int) -> None:
         """Ask when there is room, wait until then, and try once."""

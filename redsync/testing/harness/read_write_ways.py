@@ -21,7 +21,7 @@ class ReadWriteWays(LockWays):
 
     async def fight(self, name: str, task: Task) -> None:
         """Do the task, in a process that fights: read or write, or first write and then read."""
-        draw = self._chance.random()
+        draw = self._rng.random()
         if draw < 0.12:
             await self.downgrade(name, replace(task, way="downgrade"))
         else:
@@ -34,7 +34,7 @@ class ReadWriteWays(LockWays):
         async def read_as_well(_write: Turn) -> None:
             read.asked = self._now()
             try:
-                if await read.thing.acquire(**task.again(self._chance)):
+                if await read.thing.acquire(**task.again(self._rng)):
                     self._begin(read, read.thing, read.thing._state())
             except QuorumError:
                 read.note("no quorum", asked=read.asked)
@@ -71,7 +71,7 @@ class ReadWriteWays(LockWays):
         async def expect_refusal(_read: Turn) -> None:
             asked = self._now()
             try:
-                await self._make(name).write_lock.acquire(**task.again(self._chance))
+                await self._make(name).write_lock.acquire(**task.again(self._rng))
             except UpgradeError:
                 read.note("refused", asked=asked, mode="read")
             else:

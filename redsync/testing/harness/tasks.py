@@ -52,86 +52,86 @@ class Task:
             return {} if self.timeout is None else {"blocking": False}
         return {"timeout": self.timeout}
 
-    def again(self, chance: random.Random) -> dict[str, Any]:
+    def again(self, rng: random.Random) -> dict[str, Any]:
         """Return how to acquire it once more, as arguments."""
-        return {"timeout": self.timeout, "lease": self.lease} if self.waits is None else self.waits(chance)
+        return {"timeout": self.timeout, "lease": self.lease} if self.waits is None else self.waits(rng)
 
-    def share(self, chance: random.Random, levels: int) -> float:
+    def share(self, rng: random.Random, levels: int) -> float:
         """Return how long to work at one of so many levels."""
-        return self.seconds(chance) if callable(self.seconds) else self.seconds / levels
+        return self.seconds(rng) if callable(self.seconds) else self.seconds / levels
 
 
 Choose: TypeAlias = Callable[[random.Random, float], Task]
 
 
-def nested(chance: random.Random, _lease: float) -> Task:
+def nested(rng: random.Random, _lease: float) -> Task:
     """Return a short task, often nested. It waits for longer than any fault of a minority may cost."""
-    return Task(2.0, chance.uniform(0.001, 0.002), levels=chance.randint(1, 3))
+    return Task(2.0, rng.uniform(0.001, 0.002), levels=rng.randint(1, 3))
 
 
-def mixed(chance: random.Random, client_lease: float) -> Task:
+def mixed(rng: random.Random, client_lease: float) -> Task:
     """Return a task: mostly short ones, and some of each kind that the promises speak of."""
-    timeout = chance.choice([0.0, 0.3, 1.0, 3.0, 3.0])
-    levels = chance.choice([1, 1, 2, 3])
-    rest = chance.uniform(0.0, 0.03)  # so that the load is bounded
-    draw = chance.random()
+    timeout = rng.choice([0.0, 0.3, 1.0, 3.0, 3.0])
+    levels = rng.choice([1, 1, 2, 3])
+    rest = rng.uniform(0.0, 0.03)  # so that the load is bounded
+    draw = rng.random()
     if draw < 0.01:  # renewed several times
-        return Task(timeout, chance.uniform(1.0, 1.6) * client_lease, levels=levels, extends=0.5, rest=rest)
+        return Task(timeout, rng.uniform(1.0, 1.6) * client_lease, levels=levels, extends=0.5, rest=rest)
     if draw < 0.03:  # renewed once at least
-        return Task(timeout, chance.uniform(0.35, 0.6) * client_lease, levels=levels, rest=rest)
+        return Task(timeout, rng.uniform(0.35, 0.6) * client_lease, levels=levels, rest=rest)
     if draw < 0.04:  # lost by its own fault: worked on for longer than the lease and the time in which that is told
-        lease = chance.uniform(0.3, 0.6)
-        return Task(timeout, lease + chance.uniform(0.1, 1.6), lease, levels, rest=rest)
+        lease = rng.uniform(0.3, 0.6)
+        return Task(timeout, lease + rng.uniform(0.1, 1.6), lease, levels, rest=rest)
     if draw < 0.09:  # not renewed, so that nodes which forget it are not told again
-        lease = chance.uniform(0.5, 1.0) * client_lease
-        return Task(timeout, chance.uniform(0.2, 0.8) * lease, lease, levels, rest=rest)
-    seconds = chance.choice([0.0, 0.001, 0.003, 0.01, chance.uniform(0.02, 0.15)])
+        lease = rng.uniform(0.5, 1.0) * client_lease
+        return Task(timeout, rng.uniform(0.2, 0.8) * lease, lease, levels, rest=rest)
+    seconds = rng.choice([0.0, 0.001, 0.003, 0.01, rng.uniform(0.02, 0.15)])
     return Task(timeout, seconds, levels=levels, rest=rest)
 
 
-def counting(chance: random.Random, client_lease: float) -> Task:
+def counting(rng: random.Random, client_lease: float) -> Task:
     """Return a task to which a failure of a minority costs only time: no lease of its own, a long enough timeout."""
-    long = chance.random() < 0.01  # than the watchdog's period, and than a node is gone
-    seconds = 0.45 * client_lease if long else chance.choice([0.0, 0.001, 0.003, 0.01, 0.1 * chance.random()])
+    long = rng.random() < 0.01  # than the watchdog's period, and than a node is gone
+    seconds = 0.45 * client_lease if long else rng.choice([0.0, 0.001, 0.003, 0.01, 0.1 * rng.random()])
     return Task(2.0, seconds)
 
 
-def leased(chance: random.Random, client_lease: float) -> Task:
+def leased(rng: random.Random, client_lease: float) -> Task:
     """Return a task that holds for long, with a claim that nobody writes down again."""
-    return Task(0.3, chance.uniform(0.6, 0.8) * client_lease, client_lease, rest=chance.uniform(0.0, 0.03))
+    return Task(0.3, rng.uniform(0.6, 0.8) * client_lease, client_lease, rest=rng.uniform(0.0, 0.03))
 
 
-def brief(chance: random.Random, _lease: float) -> Task:
+def brief(rng: random.Random, _lease: float) -> Task:
     """Return a short task, at times too long for its lease."""
-    rest = chance.uniform(0.0, 0.03)
-    if chance.random() < 0.15:
-        return Task(0.3, chance.uniform(0.35, 0.5), 0.3, rest=rest)
-    return Task(0.3, chance.choice([0.0, 0.01, 0.3]), rest=rest)
+    rest = rng.uniform(0.0, 0.03)
+    if rng.random() < 0.15:
+        return Task(0.3, rng.uniform(0.35, 0.5), 0.3, rest=rest)
+    return Task(0.3, rng.choice([0.0, 0.01, 0.3]), rest=rest)
 
 
-def steady(chance: random.Random, _lease: float) -> Task:
+def steady(rng: random.Random, _lease: float) -> Task:
     """Return a task such that a lock that few share is held most of the time."""
-    levels = chance.choice([1, 1, 2])
-    return Task(chance.choice([1.0, 3.0, 10.0]), chance.uniform(0.1, 2.5), levels=levels, rest=0.01)
+    levels = rng.choice([1, 1, 2])
+    return Task(rng.choice([1.0, 3.0, 10.0]), rng.uniform(0.1, 2.5), levels=levels, rest=0.01)
 
 
-def eager(chance: random.Random, client_lease: float) -> Task:
+def eager(rng: random.Random, client_lease: float) -> Task:
     """Return a task such that all there is to have is wanted all the time.
 
     Most are short, but the long ones take most of the time, so that nodes have something to forget. A hold with its own
     lease is not written again to nodes that have forgotten it. Nodes that forgot wake nobody, so newcomers are the
     first to notice.
     """
-    lease = client_lease if chance.random() < 0.5 else None
-    timeout = chance.choice([math.inf, math.inf, 0.05, 0.3])
-    long = chance.random() < 0.05
-    seconds = chance.uniform(0.3, 1.5) * client_lease if long else chance.choice([0.0, 0.0, 0.002, 0.02])
+    lease = client_lease if rng.random() < 0.5 else None
+    timeout = rng.choice([math.inf, math.inf, 0.05, 0.3])
+    long = rng.random() < 0.05
+    seconds = rng.uniform(0.3, 1.5) * client_lease if long else rng.choice([0.0, 0.0, 0.002, 0.02])
     return Task(timeout, seconds, lease)
 
 
-def watching(chance: random.Random, _lease: float) -> Task:
+def watching(rng: random.Random, _lease: float) -> Task:
     """Return a task to find out when a latch is open: some wait for long, others again and again."""
-    return Task(chance.choice([15.0, chance.uniform(0.05, 0.5)]), 0.0, rest=chance.uniform(0.0, 0.03), way="watch")
+    return Task(rng.choice([15.0, rng.uniform(0.05, 0.5)]), 0.0, rest=rng.uniform(0.0, 0.03), way="watch")
 
 
 WORK: Final[Mapping[str, Choose]] = {

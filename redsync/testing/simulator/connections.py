@@ -111,9 +111,9 @@ class Stream:
                 at = 1 + int(wire() * (len(message) - 1))
                 self._send(message[:at], wire)
                 message = message[at:]
-        self._send(message, connection.network.luck)
+        self._send(message, connection.network.random)
 
-    def _send(self, message: bytes | Mark, luck: Callable[[], float]) -> None:
+    def _send(self, message: bytes | Mark, rng: Callable[[], float]) -> None:
         connection, path = self._connection, self._path
         if self.held is not None:
             self.held.append(message)
@@ -122,13 +122,13 @@ class Stream:
         if path.blocked:
             self.held, self._held_since = [message], timeline.now
             return
-        if path.loss and luck() < path.loss:
+        if path.loss and rng() < path.loss:
             self.held, self.stalled = [message], True
-            timeline.after(luck() * _STALL, connection.reset)
+            timeline.after(rng() * _STALL, connection.reset)
             return
-        arrival = timeline.now + path.shortest + path.spread * luck() ** 6
+        arrival = timeline.now + path.shortest + path.spread * rng() ** 6
         if path.delay:
-            arrival += path.delay * luck()
+            arrival += path.delay * rng()
         self.arrives = arrival = max(arrival, self.arrives)
         if path.tears and message.__class__ is bytes and connection.network.wire() < path.tears:
             message = message[: 1 + int(connection.network.wire() * (len(message) - 1))]
@@ -167,14 +167,14 @@ class Stream:
         """Release held messages when their sender tries again."""
         network = self._connection.network
         pause = min(network.timeline.now - self._held_since, _LONGEST_RETRANSMISSION)
-        network.timeline.after(pause * network.luck(), self.release)
+        network.timeline.after(pause * network.random(), self.release)
 
     def release(self) -> None:
         """Let held messages go on their way."""
         held, self.held = self.held or (), None
         for message in held:
             if self._connection.open:
-                self._send(message, self._connection.network.luck)
+                self._send(message, self._connection.network.random)
 
 
 class Connection:
@@ -238,7 +238,7 @@ class Connection:
     def abort(self) -> None:
         """Give it up from the client's side; messages that have not left the machine never will."""
         kept = self.network.kept
-        if kept and self.network.luck() < kept:
+        if kept and self.network.random() < kept:
             self.hang_up()
             return
         self.given_up = self.aborted = True
@@ -272,7 +272,7 @@ class Connection:
     def heal(self) -> None:
         """Go on after a partition: held messages arrive late, or the connection breaks."""
         streams = [stream for stream in (self.there, self.back) if stream.held is not None and not stream.stalled]
-        if streams and self.network.luck() >= _LATE:
+        if streams and self.network.random() >= _LATE:
             self.reset()
             return
         for stream in streams:

@@ -33,8 +33,8 @@ class LockWorker(Worker):
     async def _nest(self, name: str) -> None:
         await self._take(name, 3.0, mode=self._mode(), levels=2, waits=self._wait_again)
 
-    def _wait_again(self, luck: random.Random) -> dict[str, Any]:
-        return {"timeout": luck.random(), "lease": self._lease()}
+    def _wait_again(self, rng: random.Random) -> dict[str, Any]:
+        return {"timeout": rng.random(), "lease": self._lease()}
 
     async def _leave_it(self, name: str) -> None:
         """Acquire and end: the client gives back what this task has, or the worker does later."""
@@ -60,7 +60,7 @@ class ReadWriteWorker(LockWorker):
 
     async def _downgrade(self, name: str) -> None:
         lease = self._lease()
-        task = Task(2.0, self._seconds, lease, way="downgrade", waits=lambda luck: {"timeout": luck.random()})
+        task = Task(2.0, self._seconds, lease, way="downgrade", waits=lambda rng: {"timeout": rng.random()})
         await self._ways.downgrade(name, task)
 
     async def _read_inside(self, name: str) -> None:
@@ -69,11 +69,11 @@ class ReadWriteWorker(LockWorker):
     async def _upgrade(self, name: str) -> None:
         await self._ways.upgrade(name, Task(2.0, self._seconds, waits=self._wait_to_write))
 
-    def _wait_to_write(self, _luck: random.Random) -> dict[str, Any]:
+    def _wait_to_write(self, _rng: random.Random) -> dict[str, Any]:
         return Task(self._timeout(), 0.0, way="acquire").how
 
     def _mode(self) -> str:
-        return "read" if self._luck.random() < _READERS else "write"
+        return "read" if self._rng.random() < _READERS else "write"
 
     def _note(self, event: str, **fields: Any) -> None:
         if event == "refused":
@@ -94,7 +94,7 @@ class PermitWorker(Worker):
         return [*often, *often, self._leave_it, self._ways.look, *([self._resize] if self._workload.resizes else [])]
 
     async def _acquire(self, name: str) -> None:
-        max_hold = self._workload.lease * self._luck.uniform(0.5, 3.0)
+        max_hold = self._workload.lease * self._rng.uniform(0.5, 3.0)
         timeout, lease, n = self._timeout(), self._lease(), self._wish()
         await self._take(name, timeout, lease=lease, n=n, max_hold=max_hold, way="acquire", extends=0.2)
 
@@ -104,11 +104,11 @@ class PermitWorker(Worker):
 
     async def _leave_it(self, name: str) -> None:
         """Acquire and end: permits belong to no task, so the client keeps it."""
-        max_hold, n = self._workload.lease * self._luck.random() + 0.1, self._wish()
+        max_hold, n = self._workload.lease * self._rng.random() + 0.1, self._wish()
         await self._ways.take(name, Task(1.0, 0.0, way="leave", n=n, max_hold=max_hold))
 
     async def _resize(self, name: str) -> None:
-        await self._ways.resize(name, self._luck.randint(1, self._workload.permits + 2))
+        await self._ways.resize(name, self._rng.randint(1, self._workload.permits + 2))
 
 
 class RateWorker(Worker):

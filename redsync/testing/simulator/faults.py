@@ -74,10 +74,10 @@ class Nemesis:
         self._lasting: Final = lasting
         self._outlasting: Final = outlasting
         self._rewinding: Final = rewinding
-        self._luck: Final = sim.luck("faults")
+        self._rng: Final = sim.random_for("faults")
         # Each has its own source of randomness, so all other faults are the same without them.
         self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
-        self._rewinds: Final = sim.luck("rewinds")
+        self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
         kinds: list[tuple[int, Callable[[], object]]] = [
             (9 if outlasting else 3, self._slow),
@@ -106,12 +106,12 @@ class Nemesis:
             self._wire.start()
 
     def _wait(self) -> None:
-        pause = self._luck.expovariate(1 / self._every)
+        pause = self._rng.expovariate(1 / self._every)
         if self._sim.now + pause < self._until:
             self._sim.timeline.after(pause, self._strike)
 
     def _strike(self) -> None:
-        self._luck.choice(self._kinds)()
+        self._rng.choice(self._kinds)()
         self._wait()
 
     def _end(self) -> None:
@@ -126,47 +126,47 @@ class Nemesis:
 
     def _later(self, action: Callable[..., object], *args: object) -> None:
         """Call `action` when the present fault has lasted long enough; most faults are short."""
-        self._sim.timeline.after(self._lasting * self._luck.random() ** 2, action, *args)
+        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
 
     def _machine(self) -> Machine | None:
         living = [machine for machine in self._sim.machines if not machine.crashed]
-        return self._luck.choice(living) if living else None
+        return self._rng.choice(living) if living else None
 
     def _node(self) -> VirtualNode:
-        return self._luck.choice(self._sim.nodes)
+        return self._rng.choice(self._sim.nodes)
 
     # The network.
 
     def _some_nodes(self) -> list[int]:
         every = len(self._sim.nodes)
-        count = self._luck.choice([1, 2, every, every] if self._outlasting else [1, 1, 1, 2, every])
-        return self._luck.sample(range(every), min(count, every))
+        count = self._rng.choice([1, 2, every, every] if self._outlasting else [1, 1, 1, 2, every])
+        return self._rng.sample(range(every), min(count, every))
 
     def _slow(self) -> None:
         machine, nodes = self._machine(), self._some_nodes()
         if machine is not None:
-            self._sim.slow(machine, *nodes, seconds=self._luck.choice(_LONG_DELAYS if self._outlasting else _DELAYS))
+            self._sim.slow(machine, *nodes, seconds=self._rng.choice(_LONG_DELAYS if self._outlasting else _DELAYS))
             self._later(self._sim.heal, machine, *nodes)
 
     def _lose(self) -> None:
         machine, nodes = self._machine(), self._some_nodes()
         if machine is not None:
-            rates = self._luck.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.5, 0.0), (0.0, 0.5)])
+            rates = self._rng.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.5, 0.0), (0.0, 0.5)])
             self._sim.lose(machine, *nodes, there=rates[0], back=rates[1])
             self._later(self._sim.heal, machine, *nodes)
 
     def _cut(self) -> None:
         machine, nodes = self._machine(), self._some_nodes()
         if machine is not None:
-            there, back = self._luck.choice([(True, True), (True, False), (False, True)])
+            there, back = self._rng.choice([(True, True), (True, False), (False, True)])
             self._sim.cut(machine, *nodes, there=there, back=back)
             self._later(self._sim.heal, machine, *nodes)
 
     # Nodes.
 
     def _crash_nodes(self) -> None:
-        forget, dark = self._luck.random() < 0.3, self._luck.random() < 0.3
-        older = self._luck.random() < 0.6
+        forget, dark = self._rng.random() < 0.3, self._rng.random() < 0.3
+        older = self._rng.random() < 0.6
         for index in self._some_nodes():
             node = self._sim.nodes[index]
             node.crash(dark=dark)
@@ -174,7 +174,7 @@ class Nemesis:
 
     def _lost(self) -> float:
         """Return how many seconds of data are lost: what was not synced yet, or all since a snapshot."""
-        return self._luck.choice([0.001, 0.02, 1.0, 2 * self._lasting]) * self._luck.random()
+        return self._rng.choice([0.001, 0.02, 1.0, 2 * self._lasting]) * self._rng.random()
 
     def _hang_node(self) -> None:
         node = self._node()
@@ -183,7 +183,7 @@ class Nemesis:
 
     def _refuse(self) -> None:
         """Let nodes answer by errors."""
-        code = self._luck.choice(["BUSY", "BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "NOREPLICAS"])
+        code = self._rng.choice(["BUSY", "BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "NOREPLICAS"])
         for index in self._some_nodes():
             node = self._sim.nodes[index]
             node.refuse(code)
@@ -203,20 +203,20 @@ class Nemesis:
     def _rewind(self, every: float) -> None:
         if self._sim.now >= self._until:
             return
-        luck, gifts = self._rewinds, self._gifts()
+        rng, gifts = self._rewinds, self._gifts()
         if gifts:
-            given_at = gifts[-1] if luck.random() < 0.5 else luck.choice(gifts)
+            given_at = gifts[-1] if rng.random() < 0.5 else rng.choice(gifts)
             quorum = quorum_of(len(self._sim.nodes))
-            count = min(luck.choice([1, quorum, quorum, quorum, len(given_at)]), len(given_at))
-            chosen, apart = luck.sample(sorted(given_at), count), luck.choice([0.0, 0.0, 0.02, 0.2])
+            count = min(rng.choice([1, quorum, quorum, quorum, len(given_at)]), len(given_at))
+            chosen, apart = rng.sample(sorted(given_at), count), rng.choice([0.0, 0.0, 0.02, 0.2])
             for i, node in enumerate(chosen):
                 self._sim.timeline.after(i * apart, self._go_back, self._sim.nodes[node], given_at[node])
-            if luck.random() < 0.5:
+            if rng.random() < 0.5:
                 # The nodes that know better have no vote for a while.
                 for other in self._sim.nodes:
                     if other.index not in chosen:
                         other.hang()
-                        self._sim.timeline.after(luck.random(), other.resume)
+                        self._sim.timeline.after(rng.random(), other.resume)
         self._wait_to_rewind(every)
 
     def _go_back(self, node: VirtualNode, before: float) -> None:
@@ -254,34 +254,34 @@ class Nemesis:
     def _crash_machine(self) -> None:
         machine = self._machine()
         if machine is not None and sum(not each.crashed for each in self._sim.machines) > 1:
-            machine.crash(dark=self._luck.random() < 0.3)
+            machine.crash(dark=self._rng.random() < 0.3)
 
     # Clocks.
 
     def _drift(self) -> None:
         """Let one clock or all run at a wrong rate, within what clients allow for."""
         hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.nodes]
-        for host in hosts if self._luck.random() < 0.5 else [self._luck.choice(hosts)]:
-            host.drift(1.0 + _WITHIN * self._luck.choice([-1.0, 1.0, self._luck.uniform(-1.0, 1.0)]))
+        for host in hosts if self._rng.random() < 0.5 else [self._rng.choice(hosts)]:
+            host.drift(1.0 + _WITHIN * self._rng.choice([-1.0, 1.0, self._rng.uniform(-1.0, 1.0)]))
 
     def _jump(self) -> None:
         """Let a clock jump in the direction that only costs time."""
-        if self._luck.random() < 0.5:
-            self._node().jump(-self._lasting * self._luck.random())
+        if self._rng.random() < 0.5:
+            self._node().jump(-self._lasting * self._rng.random())
         elif (machine := self._machine()) is not None:
-            machine.jump(self._lasting * self._luck.random())
+            machine.jump(self._lasting * self._rng.random())
 
     def _break_clock(self) -> None:
         machine, node = self._machine(), self._node()
-        match self._luck.randrange(4):
+        match self._rng.randrange(4):
             case 0:
-                node.drift(1.0 + self._luck.uniform(0.02, 0.5))
+                node.drift(1.0 + self._rng.uniform(0.02, 0.5))
             case 1:
-                node.jump(self._lasting * self._luck.random())
+                node.jump(self._lasting * self._rng.random())
             case 2 if machine is not None:
-                machine.drift(1.0 - self._luck.uniform(0.02, 0.3))
+                machine.drift(1.0 - self._rng.uniform(0.02, 0.3))
             case _ if machine is not None:
-                machine.jump(-self._lasting * self._luck.random())
+                machine.jump(-self._lasting * self._rng.random())
             case _:
                 pass
 

@@ -60,23 +60,23 @@ class LatchWorker(Worker):
             self._tell("closed", name)
 
     async def _set(self, name: str) -> None:
-        await self._ways.set(name, self._luck.choice([1, 1, 2, 3, 5]))
+        await self._ways.set(name, self._rng.choice([1, 1, 2, 3, 5]))
 
     async def _count_down(self, name: str) -> None:
-        n, timeout = self._luck.choice([1, 1, 1, 2]), self._luck.choice([0.0, 0.3, 1.0, 10.0])
-        await self._ways.insist(name, n, timeout, self._luck.choice([1, 2, 5]))
+        n, timeout = self._rng.choice([1, 1, 1, 2]), self._rng.choice([0.0, 0.3, 1.0, 10.0])
+        await self._ways.insist(name, n, timeout, self._rng.choice([1, 2, 5]))
 
     async def _wait(self, name: str) -> None:
-        timeout = self._luck.choice([None, 0.0, 3 * self._luck.random(), 3 * self._luck.random()])
+        timeout = self._rng.choice([None, 0.0, 3 * self._rng.random(), 3 * self._rng.random()])
         await self._ways.wait(name, timeout)
 
     async def _visit(self, name: str) -> None:
         """Do something with a new client, and close that client, perhaps in the middle of it."""
         client = self._workload.client(self._machine, self._workload.lease)
         visitor = LatchWorker(self._workload, self._machine, client, f"{self._who}'s visitor")
-        visit = asyncio.get_running_loop().create_task(visitor._try(self._luck.choice(visitor._some), name))
+        visit = asyncio.get_running_loop().create_task(visitor._try(self._rng.choice(visitor._some), name))
         try:
-            await asyncio.wait([visit], timeout=3 * self._luck.random())
+            await asyncio.wait([visit], timeout=3 * self._rng.random())
         finally:
             await client.close()
         await visit

@@ -93,9 +93,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         on_connect: Connects a machine to a host and port, given a protocol's factory; like `create_connection`.
     """
 
-    def __init__(self, timeline: Timeline, luck: Callable[[], float]) -> None:
+    def __init__(self, timeline: Timeline, rng: Callable[[], float]) -> None:
         self._timeline: Final = timeline
-        self._luck: Final = luck
+        self._rng: Final = rng
         self.world: Final = Host("the world", Clock(timeline))
         self.current = self.world
         self.on_step: Callable[[Host], object] = lambda _: None
@@ -109,7 +109,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def advance(self, until: float) -> bool:
         """Run until `stop` is called or the instant has come; return False if nothing is left to happen before it."""
-        timeline, busy, luck = self._timeline, self._busy, self._luck
+        timeline, busy, rng = self._timeline, self._busy, self._rng
         entries = timeline.entries
         steps = 0
         self._stopping, self._running = False, True
@@ -120,7 +120,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     steps += 1
                     if steps > _CIRCLES:
                         raise RuntimeError(f"{_CIRCLES:,} steps at one instant: a program or protocol goes in circles")
-                    self._run_one(busy[0] if len(busy) == 1 else busy[int(luck() * len(busy))])
+                    self._run_one(busy[0] if len(busy) == 1 else busy[int(rng() * len(busy))])
                     continue
                 if not entries:
                     return False

@@ -36,10 +36,10 @@ class Machine(Host):
     """
 
     def __init__(self, sim: Simulation, name: str) -> None:
-        luck = random.Random(f"{sim.seed} machine {name}")
-        super().__init__(name, Clock(sim.timeline, luck.uniform(1000.0, 2000.0)))
+        rng = random.Random(f"{sim.seed} machine {name}")
+        super().__init__(name, Clock(sim.timeline, rng.uniform(1000.0, 2000.0)))
         self.sim: Final = sim
-        self.random: Final = luck
+        self.random: Final = rng
         self.tasks: Final[list[asyncio.Task[Any]]] = []
         self.runners: Final[list[SimulatedRunner]] = []
         self.clients: Final[list[SimulatedClient]] = []

@@ -61,7 +61,7 @@ class Network:
 
     Attributes:
         timeline: The timeline of the simulation.
-        luck: Returns a random number in [0, 1), by the seed.
+        random: Returns a random number in [0, 1), by the seed.
         wire: Likewise, for what happens to bytes. A source of its own, so that everything else is as without it.
         retransmits: Whether messages that a partition held wait for their sender's next try; else they go on at once.
         kept: The probability that a machine goes on sending what a client has given up.
@@ -69,9 +69,9 @@ class Network:
         room: How many bytes of a connection a machine keeps until they have arrived; the client keeps the rest.
     """
 
-    def __init__(self, timeline: Timeline, luck: Callable[[], float], wire: Callable[[], float]) -> None:
+    def __init__(self, timeline: Timeline, random: Callable[[], float], wire: Callable[[], float]) -> None:
         self.timeline: Final = timeline
-        self.luck: Final = luck
+        self.random: Final = random
         self.wire: Final = wire
         self.retransmits = False
         self.kept = self.split = 0.0
@@ -82,8 +82,8 @@ class Network:
         """Return the route between a machine and a node; the first call decides their distance."""
         route = self._routes.get((machine, node))
         if route is None:
-            shortest = 0.0001 + 0.002 * self.luck() ** 2
-            spread = 0.001 + 0.03 * self.luck() ** 2
+            shortest = 0.0001 + 0.002 * self.random() ** 2
+            spread = 0.001 + 0.03 * self.random() ** 2
             route = self._routes[machine, node] = Route(Path(shortest, spread), Path(shortest, spread))
         return route
 

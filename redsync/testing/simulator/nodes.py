@@ -69,9 +69,9 @@ class VirtualNode:
         self.index: Final = index
         self.name: Final = f"node-{index + 1}"
         self._sim: Final = sim
-        self._luck: Final = sim.luck(self.name)
-        self._wire: Final = sim.luck(f"{self.name} wire")
-        self.clock: Final = Clock(sim.timeline, _EPOCH + self._luck.uniform(-1.0, 1.0))
+        self._rng: Final = sim.random_for(self.name)
+        self._wire: Final = sim.random_for(f"{self.name} wire")
+        self.clock: Final = Clock(sim.timeline, _EPOCH + self._rng.uniform(-1.0, 1.0))
         self.store: Final = Store(self.clock.now, self._publish)
         self.state = "up"
         self.trouble: str | None = None
@@ -91,7 +91,7 @@ class VirtualNode:
 
     def _begin(self, uptime: float) -> None:
         self.scripts.clear()
-        self.run_id = f"{self._luck.getrandbits(160):040x}"
+        self.run_id = f"{self._rng.getrandbits(160):040x}"
         self.store.run_id = self.run_id.encode()
         self._sim.trace.name_process(self.store.run_id[:16], self.name)
         self._started_at = self.clock.now() - uptime
@@ -235,7 +235,7 @@ class VirtualNode:
             waiting.setdefault(connection, []).append(message)
         self._backlog.clear()
         while waiting:
-            connection = self._luck.choice(list(waiting))
+            connection = self._rng.choice(list(waiting))
             self.receive(connection, waiting[connection].pop(0))
             if not waiting[connection]:
                 del waiting[connection]

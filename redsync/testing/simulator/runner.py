@@ -63,7 +63,7 @@ class SimulatedRunner(AioRunner):
         self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
         self._serials: Final = itertools.count(1)
-        luck = machine.random
+        rng = machine.random
         super().__init__(
             nodes=nodes,
             timing=timing,
@@ -72,8 +72,8 @@ class SimulatedRunner(AioRunner):
             farewell=farewell,
             surroundings=Surroundings(
                 machine.clock.now,
-                luck.random,
-                lambda: str(uuid.UUID(int=luck.getrandbits(128), version=4)),
+                rng.random,
+                lambda: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
                 lambda: ClientRecord(machine.name, number, "simulation", self.sim.now),
             ),
         )

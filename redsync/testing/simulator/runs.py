@@ -109,33 +109,33 @@ class _Shape(NamedTuple):
     @classmethod
     def of(cls, sim: Simulation, kind: str, *, long: bool) -> _Shape:
         """Return the shape of a run."""
-        first, luck = sim.seed < _FIRST, sim.luck("shape")
-        if long or (luck.random() < _LONG and not first):
+        first, rng = sim.seed < _FIRST, sim.random_for("shape")
+        if long or (rng.random() < _LONG and not first):
             return cls._long(sim)
-        luck, reuses = sim.luck("run"), luck.random() < _REUSING and not first
-        lease = luck.uniform(1.0, 2.5)
-        node_timeout = luck.choice([0.05, 0.1, 0.25])
-        length = 1.0 if first else sim.luck("length").choice([0.25, 0.25, 0.5, 1.0])
-        outlast = kind == "latch" and sim.luck("lasting").random() < 0.3
+        rng, reuses = sim.random_for("run"), rng.random() < _REUSING and not first
+        lease = rng.uniform(1.0, 2.5)
+        node_timeout = rng.choice([0.05, 0.1, 0.25])
+        length = 1.0 if first else sim.random_for("length").choice([0.25, 0.25, 0.5, 1.0])
+        outlast = kind == "latch" and sim.random_for("lasting").random() < 0.3
         lasting = 2 * (max(_SETTING, lease) if outlast else lease)
         until, calm = length * _FAULTS_UNTIL, (1 + length) / 2 * _CALM
-        every, beyond = luck.choice([0.4, 0.7, 1.5]), luck.random() < _BEYOND
-        rewinding = lease if sim.luck("rewinding").random() < _REWINDING else None
+        every, beyond = rng.choice([0.4, 0.7, 1.5]), rng.random() < _BEYOND
+        rewinding = lease if sim.random_for("rewinding").random() < _REWINDING else None
         return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses, rewinding=rewinding)
 
     @classmethod
     def _long(cls, sim: Simulation) -> _Shape:
-        luck = sim.luck("long")
+        rng = sim.random_for("long")
         return cls(
-            lease=luck.choice([1.5, 5.0, 20.0, 30.0]),
-            node_timeout=luck.choice([0.05, 0.25]),
-            until=luck.uniform(40.0, 160.0),
+            lease=rng.choice([1.5, 5.0, 20.0, 30.0]),
+            node_timeout=rng.choice([0.05, 0.25]),
+            until=rng.uniform(40.0, 160.0),
             calm=15.0,
-            every=luck.uniform(4.0, 12.0),
-            lasting=luck.choice([20.0, 40.0, 100.0]),
-            beyond=luck.random() < _BEYOND,
-            pace=luck.choice([2.0, 5.0]),
-            reuses=luck.random() < 0.8,
+            every=rng.uniform(4.0, 12.0),
+            lasting=rng.choice([20.0, 40.0, 100.0]),
+            beyond=rng.random() < _BEYOND,
+            pace=rng.choice([2.0, 5.0]),
+            reuses=rng.random() < 0.8,
             long=True,
         )
 
@@ -170,7 +170,7 @@ def simulate(
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
     # A connection that was given up must do no harm even where it is neither reset nor ended.
-    remains = sim.luck("remains")
+    remains = sim.random_for("remains")
     sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
     ends_former = remains.random() < 0.6
     for node in sim.nodes:
@@ -187,7 +187,7 @@ def simulate(
         beyond=shape.beyond,
         outlasting=shape.long,
         rewinding=shape.rewinding,
-        wire=shape.every if sim.luck("wired").random() < _WIRE else None,
+        wire=shape.every if sim.random_for("wired").random() < _WIRE else None,
     )
     with _no_logs(), sim:
         workload.start()

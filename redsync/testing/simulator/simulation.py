@@ -116,12 +116,12 @@ class Simulation(Troubles):
         self.machines: list[Machine] = []
         self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}
-        self.random: Final = self.luck("simulation")
+        self.random: Final = self.random_for("simulation")
         # Abstract methods raise NoRealIOError.
-        self.loop: Final = VirtualLoop(self.timeline, self.luck("scheduler").random)  # type: ignore[abstract]
+        self.loop: Final = VirtualLoop(self.timeline, self.random_for("scheduler").random)  # type: ignore[abstract]
         self.loop.on_step = self._look_at_step
         self.loop.on_error = self._report
-        self.network = Network(self.timeline, self.luck("network").random, self.luck("wire").random)
+        self.network = Network(self.timeline, self.random_for("network").random, self.random_for("wire").random)
         self.loop.on_connect = self._connect
         broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
         self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
@@ -140,7 +140,7 @@ class Simulation(Troubles):
             for kind in checker.watches:
                 self._watching.setdefault(kind, []).append((checker.name, checker.see))
 
-    def luck(self, purpose: str) -> random.Random:
+    def random_for(self, purpose: str) -> random.Random:
         """Return a source of random numbers by the seed, independent of those for all other purposes."""
         return random.Random(f"{self.seed} {purpose}")
 

@@ -25,8 +25,8 @@ _NARROW = (150, 300, 900)
 
 def shape_wire(sim: Simulation) -> None:
     """Set, by the seed, in which pieces bytes arrive, and how many of them leave a client at once."""
-    luck, network = sim.luck("pieces"), sim.network
-    network.split, network.room = luck.choice(_SPLITS), luck.choice(_ROOMS)
+    rng, network = sim.random_for("pieces"), sim.network
+    network.split, network.room = rng.choice(_SPLITS), rng.choice(_ROOMS)
 
 
 class WireFaults:
@@ -44,7 +44,7 @@ class WireFaults:
         self._until: Final = until
         self._every: Final = every
         self._lasting: Final = lasting
-        self._luck: Final = sim.luck("wire faults")
+        self._rng: Final = sim.random_for("wire faults")
         kinds: list[tuple[int, Callable[[], object]]] = [
             (3, self._forget_scripts),
             (2, self._redirect),
@@ -62,27 +62,27 @@ class WireFaults:
         self._wait()
 
     def _wait(self) -> None:
-        pause = self._luck.expovariate(1 / self._every)
+        pause = self._rng.expovariate(1 / self._every)
         if self._sim.now + pause < self._until:
             self._sim.timeline.after(pause, self._strike)
 
     def _strike(self) -> None:
-        self._luck.choice(self._kinds)()
+        self._rng.choice(self._kinds)()
         self._wait()
 
     def _later(self, action: Callable[[], object]) -> None:
-        self._sim.timeline.after(self._lasting * self._luck.random() ** 2, action)
+        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action)
 
     def _some_nodes(self) -> list[int]:
         every = len(self._sim.nodes)
-        return self._luck.sample(range(every), min(self._luck.choice([1, 1, 2, every]), every))
+        return self._rng.sample(range(every), min(self._rng.choice([1, 1, 2, every]), every))
 
     def _forget_scripts(self) -> None:
         for index in self._some_nodes():
             self._sim.nodes[index].forget_scripts()
 
     def _redirect(self) -> None:
-        code = self._luck.choice(["MOVED", "CLUSTERDOWN"])
+        code = self._rng.choice(["MOVED", "CLUSTERDOWN"])
         for index in self._some_nodes():
             self._sim.nodes[index].refuse(code)
             self._later(self._sim.nodes[index].recover)
@@ -90,8 +90,8 @@ class WireFaults:
     def _tear(self) -> None:
         living = [machine for machine in self._sim.machines if not machine.crashed]
         if living:
-            machine, nodes = self._luck.choice(living), self._some_nodes()
-            there, back = self._luck.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 0.0)])
+            machine, nodes = self._rng.choice(living), self._some_nodes()
+            there, back = self._rng.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 0.0)])
             self._sim.tear(machine, *nodes, there=there, back=back)
             self._later(lambda: self._sim.tear(machine, *nodes))
 
@@ -101,13 +101,13 @@ class WireFaults:
 
     def _ignore(self) -> None:
         # Clients would not notice without a reason to connect.
-        node = self._sim.nodes[self._luck.randrange(len(self._sim.nodes))]
+        node = self._sim.nodes[self._rng.randrange(len(self._sim.nodes))]
         node.ignore()
         node.kick()
         self._later(node.recover)
 
     def _narrow(self) -> None:
-        self._sim.narrow(self._luck.choice(_NARROW))
+        self._sim.narrow(self._rng.choice(_NARROW))
         self._later(self._widen)
 
     def _widen(self) -> None:

@@ -66,14 +66,14 @@ class Worker(ABC):
         self._machine = machine
         self._client = client
         self._who = who
-        self._luck = random.Random(machine.random.getrandbits(64))
+        self._rng = random.Random(machine.random.getrandbits(64))
         order = Order(
             urls=(), names=(), directory="", journal="", first=0, owners=1, seed="", lease=workload.lease,
             on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
             keep=workload.keep,
         )  # fmt: skip
         self._world = world_of(machine, client, self._note)
-        self._ways = Owner(0, order, self._world, self._luck).ways(kind)
+        self._ways = Owner(0, order, self._world, self._rng).ways(kind)
 
     @property
     @abstractmethod
@@ -82,17 +82,17 @@ class Worker(ABC):
 
     async def work(self) -> None:
         """Do something now and then."""
-        luck, ways = self._luck, self.ways
+        rng, ways = self._rng, self.ways
         while not self._workload.over:
             await asyncio.sleep(self._pause())
-            name = self._workload.name(luck)
-            way = luck.choice(ways)
-            patience = self._pause() if luck.random() < 0.15 else None
+            name = self._workload.name(rng)
+            way = rng.choice(ways)
+            patience = self._pause() if rng.random() < 0.15 else None
             do = self._do_as_ever if self._workload.reuses else self._do_as_another
             await do(way, name, patience)
 
     def _pause(self) -> float:
-        return self._workload.pace * 1.5 * self._luck.random() ** 2
+        return self._workload.pace * 1.5 * self._rng.random() ** 2
 
     async def _do_as_another(self, way: Way, name: str, patience: float | None) -> None:
         """Do it in a new task, cancelled after `patience` seconds; at its end it gives back what it still holds."""
@@ -123,25 +123,25 @@ class Worker(ABC):
             self._tell("cancelled", name)
             raise
 
-    def _seconds(self, luck: random.Random) -> float:
+    def _seconds(self, rng: random.Random) -> float:
         """Return how many seconds to hold something."""
-        return self._workload.pace * (0.6 * luck.random() ** 2 if luck.random() < 0.9 else 3 * luck.random())
+        return self._workload.pace * (0.6 * rng.random() ** 2 if rng.random() < 0.9 else 3 * rng.random())
 
     def _timeout(self) -> float | None:
         """Return how long to wait: without limit, for one try, or for a while."""
-        return self._luck.choice([None, 0.0, 2 * self._workload.pace * self._luck.random()])
+        return self._rng.choice([None, 0.0, 2 * self._workload.pace * self._rng.random()])
 
     def _time_to_enter(self) -> float | None:
         """Return how long to wait before something is entered."""
-        return self._luck.choice([None, 2 * self._luck.random()])
+        return self._rng.choice([None, 2 * self._rng.random()])
 
     def _lease(self) -> float | None:
         """Return a lease for one acquisition; None for one that is renewed."""
-        return None if self._luck.random() < 0.6 else self._workload.lease * self._luck.uniform(0.3, 1.0)
+        return None if self._rng.random() < 0.6 else self._workload.lease * self._rng.uniform(0.3, 1.0)
 
     def _wish(self) -> int:
         """Return how many to want at once."""
-        return self._luck.choice([1, 1, self._luck.randint(1, self._workload.limit)])
+        return self._rng.choice([1, 1, self._rng.randint(1, self._workload.limit)])
 
     async def _take(self, name: str, timeout: float | None, **how: Any) -> None:
         await self._ways.take(name, Task(timeout, self._seconds, **how))

@@ -77,29 +77,29 @@ class Workload:
         self.lease: Final = lease
         self.pace: Final = pace
         self.reuses: Final = reuses
-        self._luck: Final = sim.luck("workload")
-        names = self._luck.choice([1, 2, 2])
+        self._rng: Final = sim.random_for("workload")
+        names = self._rng.choice([1, 2, 2])
         # Long queues test the order; few permits to share test a bound. Each success tests a limiter's bound.
         in_long_queues = KINDS[kind].waits == "order" and kind != "limiter"
         self._names: Final = ["x", "y"][: 1 if in_long_queues else names]
-        counted = sim.luck("counted")
+        counted = sim.random_for("counted")
         self.permits: Final = counted.choice([1, 2, 2, 3, 3, 4])
         self.resizes: Final = counted.random() < 0.5
         self.rate: Final = counted.choice([1, 2, 3, 5])
         self.per: Final = lease * counted.choice([0.1, 0.3, 1.0, 1.0, 1.5])
-        latches = sim.luck("latches")
+        latches = sim.random_for("latches")
         self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
         self.deletes: Final = latches.random() < 0.2
         self.acquisitions = self.losses = 0
 
     def start(self) -> None:
         """Start machines and workers."""
-        luck = self._luck
-        for number in range(luck.choice([2, 2, 2, 3, 4])):
+        rng = self._rng
+        for number in range(rng.choice([2, 2, 2, 3, 4])):
             machine = self._sim.machine("abcd"[number])
-            client = self.client(machine, self.lease * luck.choice([1.0, 1.0, 0.7]))
+            client = self.client(machine, self.lease * rng.choice([1.0, 1.0, 0.7]))
             # Readers are let in several at a time.
-            count = luck.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
+            count = rng.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
             workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
             if KINDS[self.kind].like != "lock":
                 machine.start(self._serve(machine, client, workers), name="workers")
@@ -135,6 +135,6 @@ class Workload:
         """Whether workers must begin nothing new."""
         return self._sim.now >= self.until
 
-    def name(self, luck: random.Random) -> str:
+    def name(self, rng: random.Random) -> str:
         """Return the name of something."""
-        return luck.choice(self._names)
+        return rng.choice(self._names)

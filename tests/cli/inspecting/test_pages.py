@@ -53,11 +53,11 @@ def told(each_page):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_each_name_is_told_once_wherever_it_is_kept(seed, raw, three_nodes, small):
-    chance = random.Random(seed)
-    names = {b"%s-%d" % (chance.choice([b"n", b"{t}", b"{", b"}n{n}"]), number) for number in range(60)}
+    rng = random.Random(seed)
+    names = {b"%s-%d" % (rng.choice([b"n", b"{t}", b"{", b"}n{n}"]), number) for number in range(60)}
     for name in sorted(names):
-        for node in chance.sample(raw[:3], chance.randint(1, 3)):
-            for keep in chance.sample([keep_lock, keep_limit, keep_latch, keep_queue], chance.randint(1, 3)):
+        for node in rng.sample(raw[:3], rng.randint(1, 3)):
+            for keep in rng.sample([keep_lock, keep_limit, keep_latch, keep_queue], rng.randint(1, 3)):
                 keep(node, name)
     found = told(Pages(three_nodes, b"*", 7))
     assert sorted(found) == sorted(names), f"seed {seed}"

@@ -114,9 +114,9 @@ def test_overlaps_begin_when_the_quorum_was_counted():
 
 
 def test_overlaps_agree_with_comparing_all_pairs():
-    chance = random.Random(7)
+    rng = random.Random(7)
     for _ in range(300):
-        holds = [held(worker, at := chance.randrange(30), at + chance.randrange(1, 8)) for worker in range(6)]
+        holds = [held(worker, at := rng.randrange(30), at + rng.randrange(1, 8)) for worker in range(6)]
         expected = {
             tuple(sorted((one.key, other.key)))
             for one, other in itertools.combinations(holds, 2)

@@ -78,9 +78,9 @@ def test_process_that_was_killed_may_have_counted_until_then_only():
 
 def test_what_was_done_long_ago_is_forgotten_without_a_difference():
     """One after the other opens, and each is told; then one is told early."""
-    calls, at, chance = [], 0, random.Random(1)
+    calls, at, rng = [], 0, random.Random(1)
     for _ in range(300):
-        n, at = chance.randint(1, 3), at + 100
+        n, at = rng.randint(1, 3), at + 100
         counts = [("count down", 1, at + 20 + i, at + 30 + i, "counted") for i in range(n)]
         calls += [("set", n, at, at + 10, "set"), *counts, ("wait", 0, at + 15, at + 50, "opened")]
     assert early(journal(*calls)) == []

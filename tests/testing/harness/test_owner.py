@@ -81,7 +81,7 @@ def play(tmp_path):
 
         async def act():
             owner = Owner(number, order, World(client, Journal(path).note, sleep))
-            owner._choose = lambda chance, lease: task
+            owner._choose = lambda rng, lease: task
             left = iter([1.0] * times)
             await owner.fight(lambda: next(left, 0.0))
             owner.close()
@@ -229,7 +229,7 @@ def test_choices_are_repeated_with_the_seed(tmp_path):
             urls=[], names=["lock:0", "lock:1"], directory=str(tmp_path), journal="", first=0, owners=1, seed="7"
         )
         owner = Owner(number, order, World(None, Journal(tmp_path / "x").note, asyncio.sleep))
-        return [(owner.chance.choice(order.names), owner._choose(owner.chance, 2.0)) for _ in range(10)]
+        return [(owner.rng.choice(order.names), owner._choose(owner.rng, 2.0)) for _ in range(10)]
 
     assert choices(1) == choices(1)
     assert choices(1) != choices(2)

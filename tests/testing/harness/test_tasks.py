@@ -11,8 +11,8 @@ LEASE = 2.0
 
 
 def drawn(work, times=2000):
-    chance = random.Random(1)
-    return [WORK[work](chance, LEASE) for _ in range(times)]
+    rng = random.Random(1)
+    return [WORK[work](rng, LEASE) for _ in range(times)]
 
 
 @pytest.mark.parametrize("work", WORK)

@@ -61,7 +61,7 @@ def test_owner_takes_anew_what_it_had_three_times_when_it_was_lost(actor, redsyn
     owner = actor("lock")
     levels = []
 
-    def forget_at_the_third(_chance):
+    def forget_at_the_third(_rng):
         levels.append(len(levels))
         if len(levels) == 3:
             for url in redsync_nodes.urls:

@@ -570,12 +570,12 @@ def test_comparison_leaves_no_script_and_no_command_out():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scripts_do_the_same_on_a_virtual_node(pair, seed):
-    chance = Chance(seed, pair[0].run_id)
-    steps = [chance.trouble() if chance.rng.random() < 0.2 else chance.shipped() for _ in range(400)]
+    rng = Chance(seed, pair[0].run_id)
+    steps = [rng.trouble() if rng.rng.random() < 0.2 else rng.shipped() for _ in range(400)]
     compare(pair, steps, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_commands_do_the_same_on_a_virtual_node(pair, seed):
-    chance = Chance(seed)
-    compare(pair, [chance.single() for _ in range(500)], seed)
+    rng = Chance(seed)
+    compare(pair, [rng.single() for _ in range(500)], seed)

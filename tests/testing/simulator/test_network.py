@@ -23,8 +23,8 @@ class Wire:
 
     def __init__(self, seed=1):
         self.timeline = Timeline()
-        self.luck = random.Random(seed)
-        self.network = Network(self.timeline, self.luck.random, random.Random(f"{seed} wire").random)
+        self.rng = random.Random(seed)
+        self.network = Network(self.timeline, self.rng.random, random.Random(f"{seed} wire").random)
         self.machine, self.node = Inbox(), Inbox()
         self.host = Host("a", Clock(self.timeline))
         self.connection = self.network.dial(self.host, self.machine, self.node)
@@ -187,7 +187,7 @@ def test_pieces_leave_the_luck_of_all_else_alone():
         wire = Wire()
         wire.network.split = split
         wire.connection.there.send(b"request")
-        arrivals.append(wire.luck.random())
+        arrivals.append(wire.rng.random())
     assert arrivals[0] == arrivals[1]
 
 
