@@ -44,7 +44,7 @@ _serials = itertools.count(1)
 
 _OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
 
-_CLOSING_PATIENCE = 2.0
+_CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other tasks to leave what they are doing."""
 
 
@@ -324,7 +324,7 @@ class AioRunner(AioDriver):
             if self._active:
                 assert self._loop is not None, "there is something to close"
                 self._idle = self._loop.create_future()
-                await asyncio.wait([self._idle], timeout=_CLOSING_PATIENCE)
+                await asyncio.wait([self._idle], timeout=_CLOSE_TIMEOUT)
         finally:
             # Even if the loop is ending and cancels us like all tasks.
             try:

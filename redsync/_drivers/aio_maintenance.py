@@ -21,7 +21,7 @@ from redsync._core.memory import FIRST_USE, Processes
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
-from redsync._drivers.handshakes import PATIENCE
+from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
@@ -245,7 +245,7 @@ class AioMaintenance:
     async def _connect(self, node: Node) -> None:
         error: str | None = None
         try:
-            async with asyncio.timeout(PATIENCE * self._connect_timeout):
+            async with asyncio.timeout(TIMEOUTS * self._connect_timeout):
                 await self._connect_link(node)
         except Exception as problem:
             # The server at that address may answer anything, and a handshake with nonsense fails in many ways.

@@ -14,9 +14,9 @@ from redis._parsers import _AsyncHiredisParser, _HiredisParser
 
 from redsync._core.replies import BoundedReader
 
-__all__ = ["PATIENCE", "AioParser", "Parser", "parser_for"]
+__all__ = ["TIMEOUTS", "AioParser", "Parser", "parser_for"]
 
-PATIENCE = 2
+TIMEOUTS = 2
 """How many of its timeouts a connection may take until it can be used."""
 
 
@@ -27,7 +27,7 @@ class Parser(_HiredisParser):
         """Begin to read."""
         super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # nor are others of redis-py's
         _bound(self)
-        self._until = time.monotonic() + PATIENCE * connection.socket_timeout
+        self._until = time.monotonic() + TIMEOUTS * connection.socket_timeout
 
     def read_from_socket(self, *args: Any, **kwargs: Any) -> Any:
         """Read what has come, unless the deadline has passed.

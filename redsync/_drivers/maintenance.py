@@ -23,7 +23,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
-from redsync._drivers.handshakes import PATIENCE
+from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.links import make_link
 from redsync._drivers.node_registry import NodeRegistry
@@ -290,7 +290,7 @@ class Maintenance:
                     target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
                 )
                 self._connecting[node.index] = thread
-                self._overdue_at[node.index] = self._clock() + PATIENCE * self._connect_timeout
+                self._overdue_at[node.index] = self._clock() + TIMEOUTS * self._connect_timeout
                 try:
                     thread.start()
                 except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.

@@ -24,7 +24,7 @@ from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
-from redsync._drivers.handshakes import PATIENCE, parser_for
+from redsync._drivers.handshakes import TIMEOUTS, parser_for
 from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
@@ -192,7 +192,7 @@ class Node:
         Raises:
             OSError, RedisError: It could not be reached, or refused us.
         """
-        until = time.monotonic() + PATIENCE * timeout
+        until = time.monotonic() + TIMEOUTS * timeout
         connection = self.make_connection(timeout)
         try:
             connection.connect()

@@ -43,7 +43,7 @@ T = TypeVar("T")
 log = logging.getLogger("redsync")
 
 _serials = itertools.count(1)
-_CLOSING_PATIENCE = 2.0
+_CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other threads to leave what they are doing."""
 
 
@@ -289,10 +289,10 @@ class ThreadRunner(ThreadDriver):
                 started, self._ready = self._ready, False
             if not first:
                 # Another thread closes it; wait for that, because at the interpreter's exit nobody goes on after us.
-                self._maintenance.join(2 * _CLOSING_PATIENCE)
+                self._maintenance.join(2 * _CLOSE_TIMEOUT)
             if started:
                 self._maintenance.release_waiters()
-                deadline = self.now() + _CLOSING_PATIENCE
+                deadline = self.now() + _CLOSE_TIMEOUT
                 while self._active and self.now() < deadline:
                     time.sleep(0.001)
                 self._maintenance.await_interrupted(deadline - self.now())
@@ -305,7 +305,7 @@ class ThreadRunner(ThreadDriver):
                 except BaseException:
                     self._drive(self._farewell(self.session), set(), self._perform)
                     # A half-sent command has cost a connection; the next connection brings what the node is owed.
-                    self._maintenance.await_connections(up, _CLOSING_PATIENCE)
+                    self._maintenance.await_connections(up, _CLOSE_TIMEOUT)
                     raise
                 finally:
                     try:

@@ -66,7 +66,7 @@ RESIZE = Script.load("semaphore_resize")
 _PAGE = 1000
 """How many slots a page of holders covers: no node and no client must be busy with one page for long."""
 
-_PATIENCE = 4
+_TIMEOUTS = 4
 """How many times longer a round for a page waits for nodes: it takes them a while to look through many permits."""
 
 
@@ -274,7 +274,7 @@ def _look(
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = Command(INSPECT, pool.keys.all, (holders, memory, start))
-    timeout = session.timing.node_timeout * (_PATIENCE if holders < 0 else 1)
+    timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
     tally = yield from broadcast(Broadcast(command, owner, judge, timeout, guard, decide=decide, lingers=True))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun

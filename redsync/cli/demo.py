@@ -49,10 +49,10 @@ _INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[
 _LONGEST = 86_400.0
 _TICK = 0.1
 _POLL = 0.02
-_CLEANUP_PATIENCE = 5.0
-_START_PATIENCE = 30.0
-_END_PATIENCE = 10.0
-_READY_PATIENCE = 20.0
+_CLEANUP_TIMEOUT = 5.0
+_START_TIMEOUT = 30.0
+_END_TIMEOUT = 10.0
+_READY_TIMEOUT = 20.0
 _HEADSTART_NS = 50_000_000
 
 
@@ -156,7 +156,7 @@ class _Demo:
             seed=str(self._seed),
             work="nested",
             lease=LEASE,
-            warm=_READY_PATIENCE,
+            warm=_READY_TIMEOUT,
         )
 
     def _await_first_lock(self, observer: Client, crew: Crew) -> None:
@@ -169,9 +169,9 @@ class _Demo:
         lock = observer.get_lock("demo:first", timeout=_TICK)
         while not (_try_once(lock) and crew.noted("ready")):
             crew.working()
-            if time.monotonic() - began > _START_PATIENCE:
+            if time.monotonic() - began > _START_TIMEOUT:
                 raise RunFailedError(
-                    f"no lock could be had within {_START_PATIENCE:g} s; the workers said:\n{crew.said()}"
+                    f"no lock could be had within {_START_TIMEOUT:g} s; the workers said:\n{crew.said()}"
                 )
             time.sleep(_POLL)
         self._view.say(f"first lock after {time.monotonic() - began:.1f} s")
@@ -191,7 +191,7 @@ class _Demo:
             _try_once(lock)
             tally.add(elapsed, self._journals.read())
             self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
-            if elapsed > seconds + _END_PATIENCE:
+            if elapsed > seconds + _END_TIMEOUT:
                 late = elapsed - seconds
                 raise RunFailedError(f"workers still hang {late:.0f} s after the end; they said:\n{crew.said()}")
             time.sleep(max(min(_TICK, self._faults.next_at - elapsed), 0.0))
@@ -328,7 +328,7 @@ class _Interruption:
             return
         if time.monotonic() < self._deaf_until:
             return
-        self._deaf_until = time.monotonic() + _CLEANUP_PATIENCE
+        self._deaf_until = time.monotonic() + _CLEANUP_TIMEOUT
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)

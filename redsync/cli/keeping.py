@@ -42,7 +42,7 @@ _LONGEST_SLEEP: Final = 1.0
 """Seconds after which to look again in any case: timers stand still while the machine sleeps, leases do not."""
 
 _POLL: Final = 0.01
-_PATIENCE: Final = 2.0
+_KILL_TIMEOUT: Final = 2.0
 """Seconds for killed processes to end: one that takes longer can't be ended by us."""
 
 _POLL_OF_THE_REST: Final = 0.2
@@ -218,7 +218,7 @@ class Keeping:
         self._cgroup.kill()
         left = self._family.send(signal.SIGKILL)
         self._pressed = self._pressed or bool(left)
-        if instant >= self._killed_at + _PATIENCE and not self._told_left:
+        if instant >= self._killed_at + _KILL_TIMEOUT and not self._told_left:
             self._told_left = True
             self._wire.send("left", *left)
 
@@ -226,7 +226,7 @@ class Keeping:
         # For processes that can't be killed the lock is kept as long as it can be renewed; after that waiting saves
         # nothing.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
-        return self._family.gone or (instant >= self._killed_at + _PATIENCE and not has_lock)
+        return self._family.gone or (instant >= self._killed_at + _KILL_TIMEOUT and not has_lock)
 
     def _reap(self) -> None:
         for number, status in self._family.reap():
@@ -248,10 +248,10 @@ class Keeping:
         until = self._schedule.next
         if self._schedule.reason is None:
             until = min(until, self._patient_until)
-        patience = min(max(min(until, self._halt_at) - instant, 0.0), _LONGEST_SLEEP)
+        pause = min(max(min(until, self._halt_at) - instant, 0.0), _LONGEST_SLEEP)
         if instant >= self._killed_at:
-            patience = _POLL if instant < self._killed_at + _PATIENCE else _POLL_OF_THE_REST
-        if is_ready(patience, self._children, *(() if self._wire.closed else (self._wire,))):
+            pause = _POLL if instant < self._killed_at + _KILL_TIMEOUT else _POLL_OF_THE_REST
+        if is_ready(pause, self._children, *(() if self._wire.closed else (self._wire,))):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._children, 4096)
 

@@ -35,9 +35,9 @@ from redsync.exceptions import AcquireTimeout, LeaseLostError, RedsyncError
 if TYPE_CHECKING:
     from redsync import Hold
     from redsync.cli.deadlines import Policy
-    from redsync.cli.guard import Guard
     from redsync.cli.keeper import Keeper
     from redsync.cli.signals import Signals
+    from redsync.cli.supervisor import Supervisor
     from redsync.cli.taking import Voice
 
 __all__ = ["add_parsers", "run"]
@@ -185,7 +185,7 @@ def _run_under_lock(options: argparse.Namespace, command: list[str], voice: Voic
 
 
 def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals, voice: Voice) -> int:
-    from redsync.cli.guard import Guard
+    from redsync.cli.supervisor import Supervisor
     from redsync.cli.taking import take
 
     with nodes.connect(options, lease=options.lease) as client, ExitStack() as stack:
@@ -199,9 +199,9 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
         began = time.monotonic()
         # A lock that a signal interrupts from here on is given back as usual.
         signals.collect()
-        guard = Guard(keeper, hold, signals, policy, voice.say)
-        guard.run()
-        status = _status_of(guard, voice)
+        supervisor = Supervisor(keeper, hold, signals, policy, voice.say)
+        supervisor.run()
+        status = _status_of(supervisor, voice)
         lost = hold.lost
         if options.min_hold is not None:
             _linger(hold, signals, began + options.min_hold)
@@ -213,16 +213,16 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
         return ENDED if lost and policy.heeds_loss else status
 
 
-def _status_of(guard: Guard, voice: Voice) -> int:
+def _status_of(supervisor: Supervisor, voice: Voice) -> int:
     """Return the exit status of a command that has ended, and report why it ended."""
-    if guard.errno:
-        voice.say(f"can't run the command: {os.strerror(guard.errno)}")
-        return NOT_FOUND if guard.errno == errno.ENOENT else NOT_EXECUTABLE
-    if guard.reason is not None:
-        voice.say(_TOLD[guard.reason])
-    if guard.reason == DESERTED:
+    if supervisor.errno:
+        voice.say(f"can't run the command: {os.strerror(supervisor.errno)}")
+        return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
+    if supervisor.reason is not None:
+        voice.say(_TOLD[supervisor.reason])
+    if supervisor.reason == DESERTED:
         return FAILED
-    return guard.status if guard.reason in (None, BEHIND) else ENDED
+    return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:

@@ -283,7 +283,7 @@ def test_start_loads_little_besides_the_client(nodes):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     ours = {
-        f"redsync.cli.{name}" for name in ("lock_command", "nodes", "exits", "signals", "taking", "keeper", "guard")
+        f"redsync.cli.{name}" for name in ("lock_command", "nodes", "exits", "signals", "taking", "keeper", "supervisor")
     }
     loaded = set(done.stdout.split())
     assert ours <= loaded

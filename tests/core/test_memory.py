@@ -223,7 +223,7 @@ def test_clients_that_begin_at_once_make_all_nodes_original(n):
     for _ in range(100):
         nodes, _ = run(n, rng.randint(1, 5), rng)
         kinds = {node.record[0] for node in nodes}
-        # Who looks six times in a row while another stands still loses its patience, and may be wrong then.
+        # Who looks six times in a row while another stands still gives up, and may be wrong then.
         assert kinds == {ORIGINAL} or (kinds == {ORIGINAL, NEWBORN} and n > 1), kinds
 
 

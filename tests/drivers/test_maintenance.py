@@ -156,7 +156,7 @@ def test_client_whose_first_look_was_overtaken_by_an_emptying_looks_again(make_g
 
 
 def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, raw, before_step):
-    """It has lost its patience with the last node, whose original record is on its way."""
+    """It has given up the last node, whose original record is on its way."""
     write_records(raw, node0="original", node1="original")
     before_step(lambda: write_records(raw, node2="original"), NEWBORN)
     client = make_guarded()

@@ -230,8 +230,8 @@ def _left_behind(nodes: LocalNodes, lease: float = LEASE) -> dict[int, list[str]
         def keys(without: tuple[bytes, ...]) -> dict[int, list[bytes]]:
             return {i: [key for key in node.scan_iter() if not key.startswith(without)] for i, node in enumerate(raw)}
 
-        def wait(patience: float, without: tuple[bytes, ...] = ()) -> dict[int, list[bytes]]:
-            return zombies(lambda: keys(without), patience, time.monotonic, lambda: time.sleep(0.02))
+        def wait(timeout: float, without: tuple[bytes, ...] = ()) -> dict[int, list[bytes]]:
+            return zombies(lambda: keys(without), timeout, time.monotonic, lambda: time.sleep(0.02))
 
         claims = wait(CLAIM_PATIENCE + lease - LEASE, without=(b"redsync_queue:", b"redsync_places:"))
         left = claims or wait(PLACE_PATIENCE)

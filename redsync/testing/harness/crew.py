@@ -30,8 +30,8 @@ __all__ = ["COMMAND", "Crew", "Life", "RunFailedError"]
 COMMAND: Final = (sys.executable, "-P", "-m", "redsync.testing.harness.process")
 """The command that starts a client process."""
 
-_START_PATIENCE: Final = 30.0
-_END_PATIENCE: Final = 90.0
+_START_TIMEOUT: Final = 30.0
+_END_TIMEOUT: Final = 90.0
 _LINES: Final = 60
 
 
@@ -160,21 +160,21 @@ class Crew:
         lives = self._current.values()
         return all(any(line["event"] == event for line in journal.read(life.journal)) for life in lives)
 
-    def await_all(self, event: str, patience: float = _START_PATIENCE) -> None:
+    def await_all(self, event: str, timeout: float = _START_TIMEOUT) -> None:
         """Return when every client has noted such an event.
 
         Args:
             event: The event to wait for.
-            patience: For how many seconds.
+            timeout: For how many seconds.
 
         Raises:
             RunFailedError: One did not, or has ended by itself.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while not self.noted(event):
             self.check()
             if time.monotonic() > deadline:
-                raise RunFailedError(f"not every client was {event} in {patience:g} s; they said:\n{self.said()}")
+                raise RunFailedError(f"not every client was {event} in {timeout:g} s; they said:\n{self.said()}")
             time.sleep(0.02)
 
     def kill(self, client: int) -> None:
@@ -223,7 +223,7 @@ class Crew:
         """
         for life in self._current.values():
             life.tell(b"finish\n")
-        deadline = time.monotonic() + _END_PATIENCE
+        deadline = time.monotonic() + _END_TIMEOUT
         for life in self._current.values():
             try:
                 life.process.wait(max(deadline - time.monotonic(), 0.1))

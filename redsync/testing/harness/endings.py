@@ -67,22 +67,22 @@ def judge_zombies(left: Mapping[int, Collection[str]]) -> list[Violation]:
 
 def zombies(
     scan: Callable[[], Mapping[T, Collection[bytes]]],
-    patience: float,
+    timeout: float,
     clock: Callable[[], float],
     rest: Callable[[], None],
 ) -> dict[T, list[bytes]]:
     """Return the claims and places that are still on the nodes although nobody holds or waits, by node.
 
-    A command that was under way may need a moment, so a key counts only if it outlasts `patience`. The record in which
+    A command that was under way may need a moment, so a key counts only if it outlasts `timeout`. The record in which
     a client identifies itself is no claim.
 
     Args:
         scan: Returns the keys of every node.
-        patience: For how many seconds to look again while there are any.
+        timeout: For how many seconds to look again while there are any.
         clock: Returns the seconds on any clock.
         rest: Sleeps a little between two looks.
     """
-    deadline = clock() + patience
+    deadline = clock() + timeout
     while True:
         at = clock()
         left = {

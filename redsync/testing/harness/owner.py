@@ -35,7 +35,7 @@ __all__ = ["Owner", "World"]
 Note: TypeAlias = Callable[..., None]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
-_PATIENCE: Final = 30.0
+_END_TIMEOUT: Final = 30.0
 """Seconds to wait for each thing when the faults are over."""
 
 _WAYS: Final[dict[str, type[LockWays]]] = {
@@ -105,7 +105,7 @@ class Owner:
         for name in self.order.names:
             note = partial(self._note, "last", name=name, asked=self.world.now())
             try:
-                await self.ways(name.partition(":")[0]).last(name, _PATIENCE)
+                await self.ways(name.partition(":")[0]).last(name, _END_TIMEOUT)
                 note(got=True)
             except (AcquireTimeout, QuorumError, LeaseLostError) as error:
                 note(got=False, why=repr(error))

@@ -73,16 +73,16 @@ class Complaints(logging.Handler):
 
 
 async def leftovers(
-    before: set[tuple[int, int]], sleep: Callable[[float], Awaitable[None]], patience: float = 3.0
+    before: set[tuple[int, int]], sleep: Callable[[float], Awaitable[None]], timeout: float = 3.0
 ) -> tuple[Sequence[str], int]:
     """Return the threads and the number of sockets that a closed client has left, once it had time to end them.
 
     Args:
         before: The sockets that were open before there was a client.
         sleep: Waits for the given number of seconds.
-        patience: How long to give it, in seconds.
+        timeout: How long to give it, in seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         gc.collect()
         threads = [thread.name for thread in redsync_threads()]

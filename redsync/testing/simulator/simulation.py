@@ -82,7 +82,7 @@ class Simulation(Troubles):
         nodes: How many nodes there are.
         scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
         checkers: The checkers to use.
-        patience: After how many virtual seconds `run` gives up programs that do not end.
+        timeout: After how many virtual seconds `run` gives up programs that do not end.
         replay: How to replay this run, for the error.
         **client_options: Default options of all clients.
 
@@ -105,7 +105,7 @@ class Simulation(Troubles):
         nodes: int = 3,
         scripts: Mapping[str, str] | None = None,
         checkers: Iterable[type[Checker]] = ALL,
-        patience: float = 3600.0,
+        timeout: float = 3600.0,
         replay: str | None = None,
         **client_options: Any,
     ) -> None:
@@ -127,7 +127,7 @@ class Simulation(Troubles):
         self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
         self.addresses = {node.name: node for node in self.nodes}
         self._replay: Final = replay or f"Simulation(seed={seed})"
-        self._patience: Final = patience
+        self._timeout: Final = timeout
         self._complaints: list[str] = []
         self._transports: Final[list[VirtualTransport]] = []
         self._pending: Final[dict[asyncio.Task[Any], Machine]] = {}
@@ -173,7 +173,7 @@ class Simulation(Troubles):
         gc.disable()
         try:
             if alive:
-                alive = self.loop.advance(self.now + self._patience if until is None else until)
+                alive = self.loop.advance(self.now + self._timeout if until is None else until)
                 if until is not None and not alive:
                     # Nothing is left to happen, but time passes.
                     self.timeline.now = max(self.now, until)
@@ -227,7 +227,7 @@ class Simulation(Troubles):
         who = ", ".join(f"{task.get_name()} on {machine.name}" for task, machine in self._pending.items())
         if not alive:
             return f"deadlock: nothing is left to happen, and {who} wait"
-        return f"after {self._patience:g} s these programs have not ended: {who}"
+        return f"after {self._timeout:g} s these programs have not ended: {who}"
 
     # For machines.
 

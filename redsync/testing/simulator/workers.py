@@ -87,27 +87,27 @@ class Worker(ABC):
             await asyncio.sleep(self._pause())
             name = self._workload.name(rng)
             way = rng.choice(ways)
-            patience = self._pause() if rng.random() < 0.15 else None
+            timeout = self._pause() if rng.random() < 0.15 else None
             do = self._do_as_ever if self._workload.reuses else self._do_as_another
-            await do(way, name, patience)
+            await do(way, name, timeout)
 
     def _pause(self) -> float:
         return self._workload.pace * 1.5 * self._rng.random() ** 2
 
-    async def _do_as_another(self, way: Way, name: str, patience: float | None) -> None:
-        """Do it in a new task, cancelled after `patience` seconds; at its end it gives back what it still holds."""
+    async def _do_as_another(self, way: Way, name: str, timeout: float | None) -> None:
+        """Do it in a new task, cancelled after `timeout` seconds; at its end it gives back what it still holds."""
         task = asyncio.get_running_loop().create_task(self._try(way, name))
-        if patience is not None:
-            await asyncio.wait([task], timeout=patience)
+        if timeout is not None:
+            await asyncio.wait([task], timeout=timeout)
             task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()
 
-    async def _do_as_ever(self, way: Way, name: str, patience: float | None) -> None:
+    async def _do_as_ever(self, way: Way, name: str, timeout: float | None) -> None:
         """Do it in this task, so that the worker is the same owner each time."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._try(way, name)
         except TimeoutError:
             pass

@@ -76,10 +76,10 @@ class Clock:
         self.now += 0.5
 
 
-def look_for_zombies(*scans, patience=2.0):
+def look_for_zombies(*scans, timeout=2.0):
     """Scan nodes whose keys change with each look, the last for ever; return what was found, and after what time."""
     clock, left = Clock(), list(scans)
-    found = zombies(lambda: left.pop(0) if len(left) > 1 else left[0], patience, clock, clock.rest)
+    found = zombies(lambda: left.pop(0) if len(left) > 1 else left[0], timeout, clock, clock.rest)
     return found, clock.now - 100.0
 
 

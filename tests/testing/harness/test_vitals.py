@@ -75,7 +75,7 @@ def test_socket_that_stays_open_is_left_over():
 
     before = open_sockets()
     with socket.socket():
-        _, left = run(leftovers(before, sleep, patience=0.05))
+        _, left = run(leftovers(before, sleep, timeout=0.05))
         assert left == 1
-    _, left = run(leftovers(before, sleep, patience=0.05))
+    _, left = run(leftovers(before, sleep, timeout=0.05))
     assert left == 0

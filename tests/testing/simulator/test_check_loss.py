@@ -69,12 +69,12 @@ def step(sim, machine):
 
 def test_loss_may_be_told_after_a_round_of_votes_but_no_later(sim, machine, runner):
     checker, state, other = LossTold(sim), add_hold(runner, until=2.0), add_hold(runner, until=2.0)
-    patience = runner.session.timing.round_timeout(5.0)
-    sim.timeline.now = 2.0 + patience
+    timeout = runner.session.timing.round_timeout(5.0)
+    sim.timeline.now = 2.0 + timeout
     assert checker.see(step(sim, machine)) is None
     assert checker.see(told(sim, runner, state)) is None
     state.lost = "a reason"
-    sim.timeline.now = 2.1 + patience
+    sim.timeline.now = 2.1 + timeout
     assert "nobody was told" in checker.see(step(sim, machine))
     assert "was told 0.09" in checker.see(told(sim, runner, other))
 

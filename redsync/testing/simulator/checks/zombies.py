@@ -123,9 +123,9 @@ class Zombies(Checker):
                 self._jumped[host.name] = self.sim.now
         self._kept.clear()
         before, self._left = self._left, {}
-        for text, patience in self._look_at_clients():
+        for text, timeout in self._look_at_clients():
             since = self._left[text] = before.get(text, self.sim.now)
-            if self.sim.now >= since + patience:
+            if self.sim.now >= since + timeout:
                 yield text
         yield from self._look_at_expiries()
 

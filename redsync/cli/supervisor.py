@@ -15,13 +15,13 @@ from redsync.cli.signals import FORWARDED, KEYS, Signals
 from redsync.cli.terminal import foreground, give
 from redsync.cli.wire import NOTHING, Wire
 
-__all__ = ["Guard", "TheHold", "TheKeeper"]
+__all__ = ["Supervisor", "TheHold", "TheKeeper"]
 
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0
 _RESOLUTION: Final = 0.001
-_PATIENCE: Final = 2.0
+_KILL_TIMEOUT: Final = 2.0
 _PASSES: Final = 2
 
 _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -29,7 +29,7 @@ _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class TheHold(Protocol):
-    """What the guard needs of a hold."""
+    """What the supervisor needs of a hold."""
 
     @property
     def lost(self) -> bool:
@@ -42,7 +42,7 @@ class TheHold(Protocol):
 
 
 class TheKeeper(Protocol):
-    """What the guard needs of the command's keeper."""
+    """What the supervisor needs of the command's keeper."""
 
     @property
     def wire(self) -> Wire:
@@ -83,7 +83,7 @@ def _end_of(hold: TheHold) -> float:
     return before + hold.remaining()
 
 
-class Guard:
+class Supervisor:
     """Watches a command, through its keeper, and the hold that it runs under.
 
     Attributes:
@@ -131,7 +131,7 @@ class Guard:
     def _watch(self) -> None:
         while not self._over:
             self._tell()
-            for number in self._signals.wait(self._patience(), self._wire):
+            for number in self._signals.wait(self._pause(), self._wire):
                 self._react(number)
             for words in self._wire.receive():
                 self._hear(words)
@@ -145,10 +145,10 @@ class Guard:
         """Kill all; return when none is left, or when waiting for processes that can't be killed saves nothing."""
         began, empty = now(), 0
         # An empty listing may have missed a process that was forked meanwhile.
-        while empty < _PASSES and now() < max(began + _PATIENCE, self._too_late):
+        while empty < _PASSES and now() < max(began + _KILL_TIMEOUT, self._too_late):
             left = self._keeper.strike()
             empty = 0 if left else empty + 1
-            if now() >= began + _PATIENCE:
+            if now() >= began + _KILL_TIMEOUT:
                 self._tell_left(left)
             self._tell()
             self._signals.wait(_SHORTEST_SLEEP)
@@ -171,7 +171,7 @@ class Guard:
         """The instant by which the keeper should have ended all, unless it was stopped."""
         return self._until if self._policy.heeds_loss else math.inf
 
-    def _patience(self) -> float:
+    def _pause(self) -> float:
         """Return how many seconds to sleep: the keeper must learn of renewals long before it would end the command."""
         left = self._until - self._policy.threshold - now()
         return min(max(left * _SHARE, _SHORTEST_SLEEP), _LONGEST_SLEEP)
