@@ -14,7 +14,21 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import against, contended, held, latches, pairs, permits, readers, report, scripts, startup, tasks, threads
+from bench import (
+    against,
+    contended,
+    held,
+    latches,
+    pairs,
+    permits,
+    readers,
+    report,
+    scripts,
+    sizes,
+    startup,
+    tasks,
+    threads,
+)
 from bench.measure import Figure, say
 from redsync.testing.servers import pinned_server
 
@@ -31,6 +45,7 @@ _BENCHES = {
     "fenced": pairs.run_fenced,
     "latch": latches.run,
     "scripts": scripts.run,
+    "sizes": sizes.run,
     "startup": startup.run,
 }
 
