@@ -282,9 +282,8 @@ def test_start_loads_little_besides_the_client(nodes):
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    ours = {
-        f"redsync.cli.{name}" for name in ("lock_command", "nodes", "exits", "signals", "taking", "keeper", "supervisor")
-    }
+    modules = "lock_command", "nodes", "exits", "signals", "taking", "keeper", "supervisor"
+    ours = {f"redsync.cli.{name}" for name in modules}
     loaded = set(done.stdout.split())
     assert ours <= loaded
     assert {name for name in loaded if name.split(".")[0] == "rich" or "demo" in name or "testing" in name} == set()
