@@ -81,7 +81,7 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
     [
         (
             ["lock", "x", "-n", "--", "true"],
-            {"lock_command", "taking", "signals", "guard", "deadlines", "terminal", "wire"}
+            {"lock_command", "taking", "signals", "supervisor", "deadlines", "terminal", "wire"}
             | {"keeper", "keeping", "family", "child", "cgroup"},
         ),
         (["ls"], {"inspecting", "asking", "listing", "pages", "reading", "writing"}),
