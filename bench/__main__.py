@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -62,7 +63,7 @@ def main() -> int:
     parser.add_argument(
         "--compare", metavar="REF", help="run an older checkout in the same rounds, and show the change"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="so many times each (default 3), with --compare")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each side runs with --compare (default 3)")
     options = parser.parse_args()
     if unknown := set(options.names) - set(_BENCHES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(_BENCHES)}")
@@ -70,14 +71,17 @@ def main() -> int:
     if options.write and (options.quick or len(names) < len(_BENCHES)):
         parser.error("--write publishes: run all benches, and not --quick")
 
-    if options.compare is not None:
-        print(against.compare(options.compare, options.names or against.DEFAULT, options.rounds))
-        return 0
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if options.compare is not None and (options.write or options.json):
+        parser.error("--compare prints a table of its own: without --write and --json")
 
     # The same server wherever the same packages are: what PATH has is faster or slower.
     if server := pinned_server():
         os.environ["REDSYNC_SERVER"] = str(server)
     machine = report.describe_machine()
+    if options.compare is not None:
+        return _compare(parser, options, machine)
     # Nodes fall ill on purpose here.
     logging.getLogger("redsync").setLevel(logging.ERROR)
     figures: list[Figure] = []
@@ -92,8 +96,7 @@ def main() -> int:
             traceback.print_exc()
             failed.append(name)
         say(f"{name}: {time.monotonic() - begin:.0f} s")
-    print(", ".join(f"{key}: {value}" for key, value in machine.items()))
-    print()
+    _head(machine)
     print(report.as_text(figures))
     if options.json is not None:
         report.write_json(options.json, figures, machine)
@@ -104,6 +107,26 @@ def main() -> int:
         report.write_document(figures, machine)
         say(f"wrote the table into docs/{report.DOCUMENT.name}")
     return 0
+
+
+def _compare(parser: argparse.ArgumentParser, options: argparse.Namespace, machine: dict[str, str]) -> int:
+    try:
+        commit = against.resolve(options.compare)
+    except ValueError as error:
+        parser.error(str(error))
+    # By default it would end this process at once, and leave the other checkout behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    table, failed = against.compare(commit, options.names or against.DEFAULT, options.rounds)
+    _head(machine)
+    print(table)
+    if failed:
+        say(f"failed to measure: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _head(machine: dict[str, str]) -> None:
+    print(", ".join(f"{key}: {value}" for key, value in machine.items()))
+    print()
 
 
 if __name__ == "__main__":

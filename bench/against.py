@@ -1,8 +1,8 @@
 """An older checkout beside this one, in the same rounds: shows a slow-down before it lands.
 
-Each side runs its own benchmarks with its own code, in processes of their own, one round after the other; every other
-round in the opposite order. What is compared is each side's ratio to the floor that it measured beside itself, where
-there is one: the floor meets the same noise.
+Each side runs a benchmark with its own code, in processes of its own, one after the other; every other round runs them
+in the opposite order. A side's figure is divided by the floor that it measured beside itself, where there is one,
+because the floor meets the same noise. The change is the median over the rounds of new / old.
 """
 
 from __future__ import annotations
@@ -12,86 +12,108 @@ import os
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bench.measure import say
+from bench.measure import interleave, say
 
-__all__ = ["DEFAULT", "compare"]
+__all__ = ["DEFAULT", "compare", "resolve"]
 
 DEFAULT = "pairs", "threads", "tasks", "contended"
 """What is compared if nothing is named."""
 
-_HERE = Path(__file__).parents[1]
-_HEAD = "bench", "what", "unit", "old", "new", "old by floor", "new by floor", "new / old"
+HERE = Path(__file__).parents[1]
+
+_HEAD = "bench", "what", "unit", "old", "its floor", "new", "its floor", "old / floor", "new / floor", "new / old"
 
 _Measured: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 """By benchmark and what it measured: the figure as `--json` writes it."""
 
 
-def compare(ref: str, names: Sequence[str], rounds: int) -> str:
-    """Return a table of the named benchmarks, run so many times by the checkout of `ref` and by this one.
+def resolve(ref: str, here: Path = HERE) -> str:
+    """Return the commit that a ref names.
 
     Raises:
-        CalledProcessError: There is no such ref, or a benchmark failed.
+        ValueError: It names none, or this is no git repository.
     """
-    old_rounds: list[_Measured] = []
-    new_rounds: list[_Measured] = []
-    with _checkout(ref) as old:
-        for number in range(rounds):
-            sides = [(old, old_rounds, ref), (_HERE, new_rounds, "this checkout")]
-            for place, measured, called in sides if number % 2 == 0 else sides[::-1]:
-                say(f"round {number + 1} of {rounds}: {called}")
-                measured.append(_measure(place, names))
-    return _table(old_rounds, new_rounds)
+    command = ["git", "-C", str(here), "rev-parse", "--quiet", "--verify", "--end-of-options", f"{ref}^{{commit}}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ValueError(f"{ref!r} is not a commit of the repository at {here}")
+    return result.stdout.strip()
+
+
+def compare(commit: str, names: Sequence[str], rounds: int, here: Path = HERE) -> tuple[str, list[str]]:
+    """Run the named benchmarks on both sides, that many rounds; return a table, and the names of those that failed."""
+    rows, failed = [_HEAD], []
+    with _checkout(commit, here) as old:
+        for name in names:
+            say(f"{name} ...")
+            try:
+                both = interleave([partial(_measure, old, name), partial(_measure, here, name)], rounds)
+            except RuntimeError as error:
+                # The others are still worth having.
+                say(str(error))
+                failed.append(name)
+            else:
+                rows += _rows(*both)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), failed
 
 
 @contextmanager
-def _checkout(ref: str) -> Iterator[Path]:
-    """Check a ref out beside the work tree, and remove it in any case."""
+def _checkout(commit: str, here: Path) -> Iterator[Path]:
+    """Unpack a commit into a temporary directory, for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="redsync-bench-") as directory:
-        place = Path(directory, "old")
-        git = ["git", "-C", str(_HERE), "worktree"]
-        try:
-            subprocess.run([*git, "add", "--quiet", "--detach", str(place), ref], check=True)
-            yield place
-        finally:
-            subprocess.run([*git, "remove", "--force", str(place)], check=False, stderr=subprocess.DEVNULL)
+        # Not a worktree of git's: an interruption while git makes one leaves a locked record in the repository.
+        archive, place = Path(directory, "old.tar"), Path(directory, "old")
+        subprocess.run(["git", "-C", str(here), "archive", f"--output={archive}", commit], check=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(place, filter="data")
+        yield place
 
 
-def _measure(place: Path, names: Sequence[str]) -> _Measured:
+def _measure(place: Path, name: str) -> _Measured:
+    """Run a benchmark with the code of a checkout.
+
+    Raises:
+        RuntimeError: It failed, or that checkout has no such benchmark.
+    """
     with tempfile.TemporaryDirectory(prefix="redsync-bench-") as directory:
         file = Path(directory, "figures.json")
-        subprocess.run(
-            [sys.executable, "-m", "bench", "--quick", "--json", str(file), *names],
+        result = subprocess.run(
+            [sys.executable, "-m", "bench", "--quick", "--json", str(file), name],
             cwd=place,
             env={**os.environ, "PYTHONPATH": str(place)},
-            check=True,
+            check=False,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        if result.returncode:
+            raise RuntimeError(f"{name} failed in {place}: {result.stderr[-2000:].strip()}")
         return {(figure["bench"], figure["what"]): figure for figure in json.loads(file.read_text())["figures"]}
 
 
-def _table(old_rounds: Sequence[_Measured], new_rounds: Sequence[_Measured]) -> str:
-    rows = [_HEAD]
+def _rows(old_rounds: Sequence[_Measured], new_rounds: Sequence[_Measured]) -> list[tuple[str, ...]]:
+    rows = []
     for key, figure in new_rounds[0].items():
-        if key not in old_rounds[0]:
-            continue  # It was not measured then.
-        old, new = _medians(old_rounds, key, "ours"), _medians(new_rounds, key, "ours")
-        old_ratio, new_ratio = old, new
-        by_floor = ["", ""]
-        if figure["ratio"] is not None:
-            old_ratio, new_ratio = _medians(old_rounds, key, "ratio"), _medians(new_rounds, key, "ratio")
-            by_floor = [f"{old_ratio:.2f}", f"{new_ratio:.2f}"]
-        change = f"{new_ratio / old_ratio:.2f}" if old_ratio else ""
-        rows.append((*key, figure["unit"], f"{old:,.4g}", f"{new:,.4g}", *by_floor, change))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        if not all(key in measured for measured in (*old_rounds, *new_rounds)):
+            continue  # The older checkout did not measure that.
+        old, new = ([measured[key] for measured in rounds] for rounds in (old_rounds, new_rounds))
+        judged = "ours" if figure["ratio"] is None else "ratio"
+        changes = [mine[judged] / base[judged] for base, mine in zip(old, new, strict=True) if base[judged]]
+        values = [_median(side, what) for side in (old, new) for what in ("ours", "floor")]
+        ratios = [_median(side, "ratio") for side in (old, new)]
+        rows.append((*key, figure["unit"], *values, *ratios, f"{statistics.median(changes):.2f}" if changes else ""))
+    return rows
 
 
-def _medians(rounds: Sequence[_Measured], key: tuple[str, str], what: str) -> float:
-    return statistics.median(measured[key][what] for measured in rounds)
+def _median(figures: Sequence[dict[str, Any]], what: str) -> str:
+    values = [figure[what] for figure in figures]
+    return "" if None in values else f"{statistics.median(values):,.4g}"

@@ -24,7 +24,10 @@ def _command(arguments: list[str], *modules: str) -> str:
 
 # Neither says to which nodes or what to do, so both end before they do anything.
 _LOCK = _command(
-    ["lock", "x"], "client", "fenced_lock", *(f"cli.{name}" for name in ("taking", "child", "guard", "survivor"))
+    ["lock", "x"],
+    "client",
+    "_facades.fenced_lock",
+    *(f"cli.{name}" for name in ("taking", "signals", "keeper", "supervisor")),
 )
 _LS = _command(["ls"], "_protocols.name_survey")
 
