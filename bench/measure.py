@@ -8,11 +8,13 @@ two neighbours in one round, and the median over the rounds leaves out the round
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -142,6 +144,12 @@ def await_that(condition: Callable[[], bool], what: str, seconds: float = 10.0) 
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
         time.sleep(0.005)
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has now; 0 where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def say(text: str) -> None:

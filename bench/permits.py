@@ -119,7 +119,7 @@ def _measure_size(nodes: LocalNodes, client: Client, takers: Takers, permits: in
         what = f"{permits:,} permits, {load} % out"
         wanted = permits * load // 100
         threads = min(_MOST_THREADS, wanted)
-        out = _take_out(semaphore, out, wanted - threads)
+        out = take_out(semaphore, out, wanted - threads)
         crowds = [partial(takers.run, kind, name, permits, threads, window) for kind in ("permits", "locks")]
         ours, locks = interleave(crowds, rounds)
         rates = [[sum(answer["taken"] for answer in answers) / window for answers in side] for side in (ours, locks)]
@@ -147,7 +147,7 @@ def _measure_size(nodes: LocalNodes, client: Client, takers: Takers, permits: in
             yield from _node_times(nodes, semaphore, what, 1 if quick else 5)
 
 
-def _take_out(semaphore: Semaphore, out: int, wanted: int) -> int:
+def take_out(semaphore: Semaphore, out: int, wanted: int) -> int:
     """Take permits that stay out, until there are so many."""
     chunk = max(semaphore.permits() // _CHUNKS, 1)
     while out < wanted:

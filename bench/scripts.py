@@ -1,75 +1,138 @@
-"""What a node takes for each kind's scripts, by its own account, beside the smallest scripts that lock at all."""
+"""What each kind's steps take of a node's time, by its own account, beside the smallest scripts that could do them.
+
+One node serves redsync, another one the floor, each alone. A step's time is that of all scripts it sends to the node,
+so a step that needs two of them shows both.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 import redis
 
-from bench.floor import BareLock
+from bench.floor import ACQUIRE, CLAIM_MANY, RELEASE, RENEW_MANY
 from bench.measure import Figure, compare, interleave
-from redsync import Client, Semaphore
+from bench.permits import take_out
+from redsync import Client
 from redsync.testing import LocalNodes
 
-_PAIRS = 300
+_COUNT = 200
+"""How often each step runs in a round, each time with a name of its own; also the claims in a renewal of the floor."""
+
+_HELD, _LEASE, _PERIODS = 1_000, 3.0, 2
+"""What the watchdog renews: so many locks, three times in a lease, and for how many periods in a round."""
+
+_PERMITS, _OUT = 10_000, 9_500
+_RATE = 10_000
+
+_Steps: TypeAlias = dict[str, Callable[[int], object]]
+"""The steps of a kind in their order, each a function of the number of a name."""
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure acquire and release of each kind on one node: microseconds per script."""
-    with (
-        LocalNodes(1) as nodes,
-        nodes.client() as client,
-        BareLock(nodes.ports, "floor") as floor,
-        redis.Redis.from_url(nodes.urls[0]) as node,
-    ):
-        sides = [partial(_script, node, pair) for pair in (partial(_pair, floor), *_pairs_of(client).values())]
+    """Measure all kinds, then what the watchdog sends."""
+    with LocalNodes(2) as nodes, ExitStack() as stack:
+        ours, bare = (stack.enter_context(redis.Redis.from_url(url)) for url in nodes.urls)
+        client = stack.enter_context(Client(nodes.urls[:1]))
+        kinds = _kinds(client)
+        sides = [partial(_times, bare, _floor(bare)), *(partial(_times, ours, steps) for steps in kinds.values())]
         for side in sides:
             side()
-        bare, *ours = interleave(sides, 8 if quick else 30)
-    return [
-        compare("scripts", f"{kind}: acquire and release, each", "us", times, bare)
-        for kind, times in zip(_pairs_of(client), ours, strict=True)
-    ]
+        floor, *results = interleave(sides, 3 if quick else 15)
+        figures = [
+            compare("scripts", f"{kind}: {step}", "us", [each[i] for each in times], [each[i] for each in floor])
+            for (kind, steps), times in zip(kinds.items(), results, strict=True)
+            for i, step in enumerate(steps)
+        ]
+        holding = stack.enter_context(Client(nodes.urls[:1], lease=_LEASE))
+        for i in range(_HELD):
+            holding.get_lock(f"held:{i}").acquire()
+        renewals = [partial(_watchdog_time, ours), partial(_floor_renewal_time, bare)]
+        return [*figures, compare("scripts", "lock: renew, per claim", "us", *interleave(renewals, 1 if quick else 5))]
 
 
-def _pairs_of(client: Client) -> dict[str, Callable[[], None]]:
-    shared = client.get_read_write_lock("read_write")
-    things: dict[str, _Lock] = {
-        "lock": client.get_lock("lock"),
-        "fair lock": client.get_fair_lock("fair"),
-        "fenced lock": client.get_fenced_lock("fenced"),
-        "mutex": client.get_mutex("mutex"),
-        "read lock": shared.read_lock,
-        "write lock": shared.write_lock,
+def _kinds(client: Client) -> dict[str, _Steps]:
+    names = range(_COUNT)
+    read_write = [client.get_read_write_lock(f"read-write:{i}") for i in names]
+    locks = {
+        "lock": [client.get_lock(f"lock:{i}") for i in names],
+        "fair lock": [client.get_fair_lock(f"fair:{i}") for i in names],
+        "fenced lock": [client.get_fenced_lock(f"fenced:{i}") for i in names],
+        "mutex": [client.get_mutex(f"mutex:{i}") for i in names],
+        "read lock": [lock.read_lock for lock in read_write],
+        "write lock": [lock.write_lock for lock in read_write],
     }
-    semaphore = client.get_semaphore("semaphore", 100)
-    return {**{kind: partial(_pair, lock) for kind, lock in things.items()}, "semaphore": partial(_permit, semaphore)}
+    semaphore = client.get_semaphore("semaphore", _PERMITS)
+    take_out(semaphore, 0, _OUT - _COUNT)
+    limiter = client.get_rate_limiter("limiter", _RATE, 1.0)
+    latches = [client.get_count_down_latch(f"latch:{i}") for i in names]
+    return {
+        **{
+            kind: {
+                "acquire": lambda i, each=each: _granted(each[i].acquire()),
+                "release": lambda i, each=each: each[i].release(),
+            }
+            for kind, each in locks.items()
+        },
+        f"semaphore, {_PERMITS:,} permits, {100 * _OUT // _PERMITS} % out": {
+            "acquire": lambda i: _granted(semaphore.acquire()),
+            "release": lambda i: semaphore.release(),
+        },
+        f"rate limiter, {_RATE:,} per s": {"acquire": lambda i: _granted(limiter.acquire())},
+        "latch": {
+            "try_set_count": lambda i: _granted(latches[i].try_set_count(1)),
+            "count_down": lambda i: latches[i].count_down(),
+        },
+    }
 
 
-def _script(node: redis.Redis, pair: Callable[[], None]) -> float:
-    """Return how many microseconds the node took for a script, over many pairs."""
+def _floor(node: redis.Redis) -> _Steps:
+    acquire, release = node.register_script(ACQUIRE), node.register_script(RELEASE)
+    return {
+        "acquire": lambda i: _granted(acquire([f"floor:{{lock:{i}}}"], ["owner-of-the-floor", 1, 30_000])),
+        "release": lambda i: _granted(release([f"floor:{{lock:{i}}}"], ["owner-of-the-floor"])),
+    }
+
+
+def _granted(reply: object) -> None:
+    if not reply:
+        raise RuntimeError("something that nobody else wants was refused")
+
+
+def _times(node: redis.Redis, steps: _Steps) -> list[float]:
+    """Return how many microseconds the node took for each step."""
+    times = []
+    for step in steps.values():
+        node.config_resetstat()
+        for i in range(_COUNT):
+            step(i)
+        times.append(_microseconds(node) / _COUNT)
+    return times
+
+
+def _watchdog_time(node: redis.Redis) -> float:
+    """Return how many microseconds the node took for each renewal of a claim, in a window of whole periods."""
     node.config_resetstat()
-    for _ in range(_PAIRS):
-        pair()
-    microseconds: float = node.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]
-    return microseconds
+    time.sleep(_PERIODS * _LEASE / 3)
+    return _microseconds(node) / (_HELD * _PERIODS)
 
 
-class _Lock(Protocol):
-    def acquire(self) -> bool: ...
+def _floor_renewal_time(node: redis.Redis) -> float:
+    keys = [f"floor:{{held:{i}}}" for i in range(_COUNT)]
+    arguments = ["owner-of-the-floor", 30_000]
+    node.register_script(CLAIM_MANY)(keys, arguments)
+    renew = node.register_script(RENEW_MANY)
+    node.config_resetstat()
+    batches = _HELD // _COUNT * _PERIODS
+    for _ in range(batches):
+        renew(keys, arguments)
+    return _microseconds(node) / (batches * _COUNT)
 
-    def release(self) -> None: ...
 
-
-def _pair(lock: _Lock | BareLock) -> None:
-    if not lock.acquire():
-        raise RuntimeError("a lock that nobody else wants was refused")
-    lock.release()
-
-
-def _permit(semaphore: Semaphore) -> None:
-    if semaphore.acquire() is None:
-        raise RuntimeError("a permit that nobody else wants was refused")
-    semaphore.release()
+def _microseconds(node: redis.Redis) -> int:
+    total: int = node.info("commandstats")["cmdstat_evalsha"]["usec"]
+    return total

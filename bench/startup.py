@@ -31,7 +31,7 @@ _LOCK = _command(
 )
 _LS = _command(["ls"], "_protocols.name_survey")
 
-_WITHIN = {
+WITHIN = {
     "from redsync import Client": ("from redsync import Client", 20),
     "redsync lock": (_LOCK, 30),
     "redsync ls": (f"import redis; {_LS}", 30),
@@ -46,14 +46,14 @@ _PROGRAM = "import time; t = time.perf_counter(); {}; print(time.perf_counter() 
 def run(*, quick: bool) -> list[Figure]:
     """Measure imports with warm caches, and of bytecode: installers compile what they install, a source tree is not."""
     compileall.compile_dir(Path(redsync.__file__).parent, quiet=1)
-    statements = [_BASE, _PACKAGE, *(statement for statement, _ in _WITHIN.values())]
+    statements = [_BASE, _PACKAGE, *(statement for statement, _ in WITHIN.values())]
     for statement in statements:
         _import(statement)
     sides = [partial(_import, statement) for statement in statements]
     redis, package, *others = interleave(sides, 9 if quick else 21)
     floor = statistics.median(redis)
     figures = []
-    for (what, (_, most)), mine in zip(_WITHIN.items(), others, strict=True):
+    for (what, (_, most)), mine in zip(WITHIN.items(), others, strict=True):
         # What redsync adds is the difference within a round, for the same reason as ratios are.
         extra = statistics.median(own - base for own, base in zip(mine, redis, strict=True))
         share = statistics.median(own / base for own, base in zip(mine, redis, strict=True))
