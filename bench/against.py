@@ -12,8 +12,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -71,10 +71,10 @@ def _checkout(commit: str, here: Path) -> Iterator[Path]:
     """Unpack a commit into a temporary directory, for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="redsync-bench-") as directory:
         # Not a worktree of git's: an interruption while git makes one leaves a locked record in the repository.
-        archive, place = Path(directory, "old.tar"), Path(directory, "old")
+        archive, place = Path(directory, "old.zip"), Path(directory, "old")
         subprocess.run(["git", "-C", str(here), "archive", f"--output={archive}", commit], check=True)
-        with tarfile.open(archive) as tar:
-            tar.extractall(place, filter="data")
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(place)
         yield place
 
 
