@@ -14,7 +14,8 @@ from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
-from redsync._drivers.nodes import Node, NodeStatus, make_nodes
+from redsync._drivers.given_nodes import make_nodes, split_urls
+from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.exceptions import ConfigurationError
@@ -65,7 +66,9 @@ class AnyClient(ABC, Generic[DriverT]):
     ) -> None:
         made = make_nodes(nodes, self._REDIS)
         if restart_guard is None:
-            restart_guard = lease if len(made) > 1 else 0.0
+            # One plain node that lost its memory has lost everything with it; where Sentinels stand for it, another
+            # server takes its place while clients believe what it has not got.
+            restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
         timing = _timing(lease, node_timeout, drift_factor, restart_guard)
         self._prefix = encode_prefix(prefix)
         self._options = {
@@ -101,7 +104,7 @@ class AnyClient(ABC, Generic[DriverT]):
         Raises:
             ConfigurationError: No URLs, or a number that is none.
         """
-        urls = nodes or [url.strip() for url in os.environ.get("REDSYNC_URLS", "").split(",") if url.strip()]
+        urls = nodes or split_urls(os.environ.get("REDSYNC_URLS", ""))
         if not urls:
             raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
         if "REDSYNC_PREFIX" in os.environ:

@@ -27,6 +27,12 @@ and judges no age.
 One thing nobody can know: whether all nodes were emptied together before the first look. Clients that have used the
 nodes before know better, and the server's uptime tells too.
 
+**A node that Sentinels stand for** changes its server without a restart, and the same process may come back after
+another one had its place. So there the process has an epoch as well, the number of the Sentinels' decision, `run@7`:
+another number is another process. The record that follows is *joining*, and under it nothing is granted. Once the
+group's replicas have it (`acknowledgements`), none of them can acknowledge any more what the server before grants. Only
+then a client makes it newborn, and the guard counts from there.
+
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
 client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all
 that lack a record while others have one, become *newborn*: they grant again when that record is older than the guard.
@@ -37,12 +43,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["BIRTH_KEY", "BLANK", "FIRST_USE", "LOOK", "NEWBORN", "ORIGINAL", "Birth", "Guard", "Processes", "next_step"]
+__all__ = [
+    "BIRTH_KEY",
+    "BLANK",
+    "FIRST_USE",
+    "JOINING",
+    "LOOK",
+    "NEWBORN",
+    "ORIGINAL",
+    "Birth",
+    "Guard",
+    "Processes",
+    "elected",
+    "next_step",
+]
 
 BIRTH_KEY: Final = b"redsync_birth"
 """Spelled differently from the default prefix: a lock may be called "birth"."""
 
 BLANK: Final = b"blank"
+JOINING: Final = b"joining"
 ORIGINAL: Final = b"original"
 NEWBORN: Final = b"newborn"
 LOOK: Final = b"look"
@@ -55,7 +75,7 @@ class Birth(NamedTuple):
     """A birth record.
 
     Attributes:
-        kind: ORIGINAL, NEWBORN or BLANK.
+        kind: ORIGINAL, NEWBORN, BLANK or JOINING.
         since_ms: When it was written, by the node's clock.
         process: The server process that it was written under.
         age: Seconds for which the node has remembered everything, by its own clock.
@@ -82,7 +102,7 @@ class Birth(NamedTuple):
             return None
         kind, _, rest = record.partition(b" ")
         since_ms, _, process = rest.partition(b" ")
-        if kind not in (ORIGINAL, NEWBORN, BLANK):
+        if kind not in (ORIGINAL, NEWBORN, BLANK, JOINING):
             raise ValueError(f"the key {BIRTH_KEY.decode()} holds {record!r:.40}, which is no birth record")
         return cls(kind, int(since_ms), process, max(now - int(since_ms) / 1000, 0.0))
 
@@ -100,6 +120,15 @@ class Birth(NamedTuple):
             raise ValueError(f"a process has a name, not {process!r:.40}")
         birth = cls.read(record, now_ms / 1000)
         return process, birth if birth is not None and birth.process == process else None
+
+
+def elected(run_id: str, epoch: int) -> bytes:
+    """Return the process of a node that was made the master by the decision with that number, as scripts get it."""
+    return b",%b@%d," % (run_id[:_PROCESS].encode(), epoch)
+
+
+_PROCESS: Final = 16
+"""How many characters of a `run_id` name the process."""
 
 
 class Processes:
@@ -143,7 +172,7 @@ class Guard:
 
 
 def next_step(births: Sequence[Birth | None], *, certain: bool, steady: bool, patient: bool) -> bytes | None:
-    """Return what to do about nodes with a blank record or none: LOOK, ORIGINAL or NEWBORN; None if there are none.
+    """Return what to do about nodes whose record does not tell, if any: LOOK, ORIGINAL or NEWBORN; None: nothing.
 
     Args:
         births: The records of all nodes that have been asked.
@@ -152,9 +181,9 @@ def next_step(births: Sequence[Birth | None], *, certain: bool, steady: bool, pa
         patient: Whether there is time to look again.
     """
     kinds = {BLANK if birth is None else birth.kind for birth in births}
-    if BLANK not in kinds:
+    if not kinds & {BLANK, JOINING}:
         return None
-    if not certain or None in births or NEWBORN in kinds:
+    if not certain or None in births or kinds & {NEWBORN, JOINING}:
         return NEWBORN
     if ORIGINAL not in kinds and steady:
         return ORIGINAL

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 __all__ = ["Script"]
 
+_PASSING = ("_release", "_abandon", "_leave", "_inspect", "_look", "client_announce", "client_withdraw")
+"""How the names of the scripts end that claim nothing."""
+
 _FOLDER = files("redsync").joinpath("_lua")
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ ]*--.*\n", re.MULTILINE)
@@ -46,6 +49,11 @@ class Script(NamedTuple):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
+
+    @property
+    def must_last(self) -> bool:
+        """Whether others rely on what it writes, so that a node's replicas must have it before its vote counts."""
+        return not self.name.endswith(_PASSING)
 
     @classmethod
     @cache

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
 from redsync._drivers.channels import Talk, reply_error
-from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset
+from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset, one_by_one
 from redsync._drivers.nodes import Node, describe_error
 
 __all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "open_link"]
@@ -194,10 +194,10 @@ class CallingLink(AioLink):
     """A link to a node without an asyncio transport (fakeredis): each command is a call that a task awaits."""
 
     raw = False
-    calls = True
 
     def __init__(self, node: Node, connection: Any) -> None:
         super().__init__(node)
+        self.parts = one_by_one
         self._connection = connection
         self._commands: Final[asyncio.Queue[bytes]] = asyncio.Queue()
         self._answers: Final[deque[Any]] = deque()

@@ -18,8 +18,10 @@ from typing import ClassVar, Final
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
+from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.aio_watches import AioWatches
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
@@ -62,6 +64,7 @@ class AioMaintenance:
         self.transport: Final[AioTransport] = self._TRANSPORT(
             nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
         )
+        self._watches: Final = AioWatches(nodes, self._connect_timeout, self._on_moved)
         self._registry: Final = NodeRegistry(
             nodes,
             self.transport,
@@ -93,6 +96,7 @@ class AioMaintenance:
         Raises:
             ConfigurationError: Two nodes are the same server.
         """
+        self._watches.start()
         self._connect_missing()
         registry = self._registry
         deadline = self._clock() + self._connect_timeout
@@ -144,7 +148,7 @@ class AioMaintenance:
         """End the task and all connections; cancellations meanwhile, however many, come out when that is done."""
         self._stopping = True
         self._wake()
-        ending = list(self._connecting.values())
+        ending = [*self._connecting.values(), *self._watches.tasks]
         for task in ending:
             task.cancel()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -188,6 +192,10 @@ class AioMaintenance:
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._registry.note_broken(node, reason)
+        self._wake()
+
+    def _on_moved(self, node: Node) -> None:
+        self._registry.move(node, self.transport.part)
         self._wake()
 
     def _wake(self) -> None:
@@ -250,19 +258,24 @@ class AioMaintenance:
         except Exception as problem:
             # The server at that address may answer anything, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
+            if node.locator is not None and node.locator.conflict is not None:
+                self._registry.note_conflict(node.locator.conflict)
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)
         self._wake()
 
     async def _connect_link(self, node: Node) -> None:
+        await self._watches.locate(node)
         link = await open_link(node, self._connect_timeout)
         try:
-            self._registry.meet(node, await link.talk(greet(raw=link.raw)))
+            self._registry.meet(node, await link.talk(greet(node, self._node_timeout, raw=link.raw)))
             link.tag = await link.talk(end_former(node))
             await link.talk(load_scripts())
             await link.talk(subscribe(wake_channel(self._client_id), raw=link.raw))
         except BaseException:
             link.shut()
             raise
+        if node.needed:
+            hold_back(link, node.needed, self._node_timeout)
         self.transport.install(link)

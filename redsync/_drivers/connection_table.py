@@ -94,11 +94,8 @@ class ConnectionTable:
             if owed:
                 link.since = now
                 link.pending.extend(owed)
-                parts = [request.data for request in owed]
                 try:
-                    # In one piece, because a link with a socket limits what it keeps; else one by one, because each is
-                    # a call.
-                    for data in parts if link.calls else [b"".join(parts)]:
+                    for data in link.parts(owed):
                         link.keep(data)
                 except OSError as error:
                     link.broken = describe_error(error)

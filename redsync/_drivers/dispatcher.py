@@ -257,6 +257,12 @@ class Dispatcher:
             request.done = True
             tally.freeze()
 
+    def part(self, node: Node, reason: str) -> None:
+        """Give up the connection to a node, if there is one: it leads to a server that is not the node's any more."""
+        link = self.links[node.index]
+        if link is not None:
+            self._table.discard(link, reason)
+
     def reconsider(self) -> None:
         """Compute again which nodes take part in what: what is known of a node's memory has changed."""
         with self._mutex:

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._core.memory import BIRTH_KEY, LOOK, Birth
+from redsync._core.memory import BIRTH_KEY, LOOK, Birth, elected
 from redsync._core.quorum import outline
 from redsync._core.scripts import Script
 from redsync._core.text import printable
+from redsync._drivers.acknowledgements import reason_against, wait_commands
 from redsync._drivers.channels import Talk, pack
 from redsync._drivers.nodes import Node, NodeInfo
 
@@ -22,29 +23,57 @@ log = logging.getLogger("redsync.node")
 INITIALIZE: Final = Script.load("node_initialize")
 
 
-def greet(*, raw: bool) -> Talk[NodeInfo]:
+def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     """Settle since when a node remembers, and return what it says of itself.
 
     Every connection must begin so: the server may be another process than the last one.
 
     Args:
+        node: The node.
+        timeout: For how many seconds it may wait for its replicas, if it has any that must acknowledge votes.
         raw: Whether there is a real connection; fakeredis tells nothing of itself.
+
+    Raises:
+        ConnectionError: It can't be used as it is.
     """
     version, uptime, run_id = "fakeredis", None, None
     if raw:
-        (reply,) = yield from _ask("INFO", pack("INFO", "server"))
-        text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
+        text, fields = _fields(replies[0])
+        _require_master(_fields(replies[1])[1])
         if "uptime_in_seconds" not in fields:
             raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
         version = printable(f"{server} {number:.60}")
         uptime, run_id = float(int(fields["uptime_in_seconds"])), fields.get("run_id")
-    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", INITIALIZE.sha, "1", BIRTH_KEY, LOOK)
-    _, reply = yield from _ask("the birth record", load, look)
+    words: list[bytes | str] = [INITIALIZE.sha, "1", BIRTH_KEY, LOOK]
+    if node.location is not None and run_id is not None:
+        words += [b"", elected(run_id, node.location.epoch)]
+    waiting = wait_commands(node.needed, timeout) if node.needed else []
+    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", *words)
+    _, reply, *following = yield from _ask("the birth record", load, look, *waiting)
+    reason = reason_against(following, node.needed) if waiting else None
+    if reason is not None:
+        # Else its replicas might still acknowledge what its predecessor grants, however old the record is.
+        raise ConnectionError(f"its birth record must last, but {reason}")
     process, birth = Birth.initialized(reply)
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
+
+
+def _fields(reply: Any) -> tuple[str, dict[str, str]]:
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return text, dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _require_master(fields: dict[str, str]) -> None:
+    """Refuse a replica: it takes no claims, and what it remembers is its master's."""
+    if fields.get("role") != "slave":
+        return
+    master = printable(f"{fields.get('master_host', '?'):.100}:{fields.get('master_port', '?'):.10}")
+    raise ConnectionError(
+        f"is a replica of {master}: give the master's address, or that of the Sentinels as redis+sentinel://"
+    )
 
 
 def end_former(node: Node) -> Talk[tuple[str, int] | None]:

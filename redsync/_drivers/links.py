@@ -15,7 +15,7 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -28,7 +28,18 @@ from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries
 
-__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "CallLink", "Link", "SocketLink", "bound_silence", "let_reset", "make_link"]
+__all__ = [
+    "BACKLOG_LIMIT",
+    "GIVE_UP",
+    "CallLink",
+    "Link",
+    "SocketLink",
+    "bound_silence",
+    "in_one",
+    "let_reset",
+    "make_link",
+    "one_by_one",
+]
 
 GIVE_UP = 10.0
 """Seconds of silence after which a connection is replaced: the node may be well again although the connection is
@@ -68,7 +79,8 @@ class Link(ABC):
         swift: The one thread that flushes the outbox may `send` to it without a lock, whole batches at once, while
             there is no backlog.
         instant: Whether it answers in the very call that writes to it, and is read then; nothing polls it.
-        calls: Whether each `write` is one command.
+        parts: Returns the bytes of a batch of requests, each piece for a `write` or `keep` of its own. Called once for
+            a batch, when it is pending and about to be written.
         tag: The server process at the other end, and its number for this connection; None if it tells none.
         read: Returns what has arrived, for `feed`: something empty if the node closed the connection; returns None, or
             raises BlockingIOError, if nothing has.
@@ -78,12 +90,12 @@ class Link(ABC):
 
     swift = False
     instant = False
-    calls = False
     tag: tuple[str, int] | None = None
     send: Callable[[bytes], int]
     read: Callable[[], Any]
     feed: Callable[[Any], object]
     gets: Callable[[], Any]
+    parts: Callable[[Sequence[Request]], list[bytes]]
 
     def __init__(self, node: Node) -> None:
         self.node: Final = node
@@ -98,6 +110,7 @@ class Link(ABC):
         self.backlog = False
         self.healing: list[Request] = []
         self.again: Final = Retries()
+        self.parts = in_one
 
     fileno = -1
 
@@ -238,10 +251,11 @@ class TlsLink(SocketLink):
 class CallLink(Link):
     """A link to a node without a socket (fakeredis): each command is a call, answered at once."""
 
-    instant = calls = True
+    instant = True
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)
+        self.parts = one_by_one
         self._channel = channel
         self._answers: deque[Any] = deque()
         self.read = self._answered
@@ -273,6 +287,16 @@ class CallLink(Link):
 
     def forget(self) -> None:
         self._answers.clear()
+
+
+def in_one(batch: Sequence[Request]) -> list[bytes]:
+    """Return the bytes of all requests as one piece: a link over a socket limits what it keeps, but not the first."""
+    return [b"".join([request.data for request in batch])] if batch else []
+
+
+def one_by_one(batch: Sequence[Request]) -> list[bytes]:
+    """Return the bytes of each request, for a link that makes a call of each."""
+    return [request.data for request in batch]
 
 
 def bound_silence(sock: Any) -> None:

@@ -22,6 +22,7 @@ from redsync._core.events import Event
 from redsync._core.interruptions import is_interruption
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
+from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.interruptions import INTERRUPTED
@@ -32,6 +33,7 @@ from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.transport import Transport
 from redsync._drivers.wakers import Waker
+from redsync._drivers.watches import Watches
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"]
@@ -83,6 +85,7 @@ class Maintenance:
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._doing: Final = doing
         self.transport: Final = Transport(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
+        self._watches: Final = Watches(nodes, self._connect_timeout, self._on_moved)
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)
@@ -116,6 +119,7 @@ class Maintenance:
             ConfigurationError: Two nodes are the same server.
         """
         self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
+        self._watches.start()
         self._connect_missing()
         self._thread.start()
         self._await_first_connections()
@@ -153,6 +157,7 @@ class Maintenance:
         # A thread that was not started can't be joined: there were no more threads, or an interruption came first.
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join()
+        self._watches.stop()
         with self._settled:
             connecting = list(self._connecting.values())
         # Not for longer, because a node may be silent for ever. A connection that is made later is closed at once.
@@ -208,6 +213,7 @@ class Maintenance:
 
     def forget(self) -> None:
         """In the child of a fork: give up the copies of the parent's descriptors."""
+        self._watches.forget()
         self.transport.forget()
         self._poller.close()
         self._waker.close()
@@ -274,6 +280,11 @@ class Maintenance:
         self._registry.note_broken(node, reason)
         self._waker.wake()
 
+    def _on_moved(self, node: Node) -> None:
+        """Follow a node to another server; called from the thread that was told."""
+        self._registry.move(node, self.transport.part)
+        self._waker.wake()
+
     # Connecting.
 
     def _next_try(self) -> float:
@@ -321,6 +332,8 @@ class Maintenance:
             # also catches `sys.exit()` by the application that is asked for a password: else the node would never be
             # tried again.
             error = describe_error(problem)
+            if node.locator is not None and node.locator.conflict is not None:
+                self._registry.note_conflict(node.locator.conflict)
         with self._settled:
             # If the client is being closed, that ended the try, which says nothing about the node.
             if not self._stopping:
@@ -330,6 +343,7 @@ class Maintenance:
         self._waker.wake()
 
     def _connect_link(self, node: Node) -> None:
+        self._watches.locate(node)
         # redis-py may ask the application for a password.
         self._doing.what = CALLING
         try:
@@ -337,7 +351,7 @@ class Maintenance:
         finally:
             self._doing.what = BUSY
         try:
-            info = channel.talk(greet(raw=channel.raw))
+            info = channel.talk(greet(node, self._node_timeout, raw=channel.raw))
             self._registry.meet(node, info)
             channel.talk(load_scripts())
             tag = channel.talk(end_former(node))
@@ -349,4 +363,6 @@ class Maintenance:
             raise
         link = make_link(node, channel)
         link.tag = tag
+        if node.needed:
+            hold_back(link, node.needed, self._node_timeout)
         self.transport.install(link)

@@ -15,7 +15,18 @@ from typing import Any, Final, Protocol
 
 from redsync._core.effects import Broadcast, Command
 from redsync._core.events import Event, NodeChanged
-from redsync._core.memory import BIRTH_KEY, BLANK, FIRST_USE, LOOK, NEWBORN, ORIGINAL, Birth, Processes, next_step
+from redsync._core.memory import (
+    BIRTH_KEY,
+    BLANK,
+    FIRST_USE,
+    JOINING,
+    LOOK,
+    NEWBORN,
+    ORIGINAL,
+    Birth,
+    Processes,
+    next_step,
+)
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.timing import retry_delay
 from redsync._drivers.greetings import INITIALIZE
@@ -147,6 +158,11 @@ class NodeRegistry:
         node.tried = True
         self.reported.add(node.index)
 
+    def note_conflict(self, reason: str) -> None:
+        """Record that the nodes can't be used as they were given."""
+        with self._guard:
+            self.conflict = self.conflict or reason
+
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
         with self._guard:
@@ -157,6 +173,14 @@ class NodeRegistry:
                     self._failures[node.index] = 0
                 else:
                     self.put_off(node)
+
+    def move(self, node: Node, part: Callable[[Node, str], None]) -> None:
+        """Connect a node whose server is another one now, without a pause; `part` gives its connection up."""
+        with self._guard:
+            self._failures[node.index], self._retry_at[node.index] = 0, 0.0
+        reason = node.moved()
+        if reason is not None:
+            part(node, reason)
 
     # The beginning.
 
@@ -223,6 +247,8 @@ class NodeRegistry:
         return request
 
     def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Request:
+        if any(node.location is not None for node in self._nodes):
+            args = (*(args or (b"",)), self._processes.named)
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
         # The caller that waits for it sets the timeout.
         effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
@@ -281,7 +307,7 @@ class NodeRegistry:
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
         """Return the record to believe of a node; this client may have known the node before it was emptied."""
-        if birth is None or birth.kind == BLANK:
+        if birth is None or birth.kind in (BLANK, JOINING):
             return birth
         first = self._marks.setdefault(node.index, birth.mark)
         return birth if birth.mark == first else birth._replace(kind=NEWBORN)

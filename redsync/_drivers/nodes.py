@@ -12,29 +12,29 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
 from inspect import signature
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import redis.connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
-from redsync._core.memory import BLANK, NEWBORN, Birth
+from redsync._core.memory import BLANK, JOINING, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
 from redsync._drivers.handshakes import TIMEOUTS, parser_for
 from redsync._drivers.interruptions import INTERRUPTED
-from redsync._drivers.urls import url_of
-from redsync.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from redsync._drivers.locators import Location, Locator
 
 __all__ = [
     "Node",
     "NodeInfo",
     "NodeStatus",
     "describe_error",
-    "make_nodes",
+    "new_connection",
 ]
 
 log = logging.getLogger("redsync.node")
@@ -90,6 +90,9 @@ class NodeStatus(NamedTuple):
         version: The server and its version, None while it was never reached.
         uptime: Seconds since the server started, None if unknown.
         last_error: The last trouble with it, None if there was none.
+        server: Where its server is now, `host:port`, for a node that Sentinels stand for; None for others, and while
+            that is not known.
+        epoch: The number of the Sentinels' decision that made this server the master.
     """
 
     address: str
@@ -97,6 +100,8 @@ class NodeStatus(NamedTuple):
     version: str | None
     uptime: float | None
     last_error: str | None
+    server: str | None = None
+    epoch: int | None = None
 
 
 class Node:
@@ -110,6 +115,8 @@ class Node:
         address: `host:port` or a path.
         url: A URL that names it to another process; None if no URL can say how to connect.
         unsaid: What no URL can say; empty if a URL can say everything.
+        locator: Says where its server is; None for a node with an address of its own.
+        location: Where that was when it was connected last; None for a node without a locator.
         info: What it said at the last connect.
         connected_at: When that was, in seconds on the client's clock.
         connected: Whether the client's transport is connected to it.
@@ -124,13 +131,24 @@ class Node:
             connection begins by ending them.
     """
 
-    def __init__(self, index: int, pool: Any, address: str, url: str | None, unsaid: str = "") -> None:
+    def __init__(
+        self,
+        index: int,
+        pool: Any,
+        address: str,
+        url: str | None,
+        *,
+        unsaid: str = "",
+        locator: Locator | None = None,
+    ) -> None:
         self.index: Final = index
         self.bit: Final = 1 << index
         self.address: Final = address
         self.url: Final = url
         self.unsaid: Final = unsaid
         self._pool: Final = pool
+        self.locator: Final = locator
+        self.location: Location | None = None
         self.info: NodeInfo | None = None
         self.connected = False
         self.connected_at = 0.0
@@ -146,7 +164,8 @@ class Node:
     @property
     def home(self) -> str:
         """The place of its keys: its address and the number of the database."""
-        return f"{self.address}/{self._pool.connection_kwargs.get('db') or 0}"
+        place = self.address if self.locator is None else self.locator.home
+        return f"{place}/{self._pool.connection_kwargs.get('db') or 0}"
 
     @property
     def server(self) -> str | None:
@@ -166,25 +185,20 @@ class Node:
         Args:
             timeout: Seconds for connecting, and for each answer until then.
         """
-        kwargs = {key: value for key, value in self._pool.connection_kwargs.items() if key not in _DROPPED}
-        kwargs.update(
-            protocol=3,
-            retry=_Once(NoBackoff(), 0),
-            retry_on_error=[],
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            health_check_interval=0,
-            decode_responses=False,
-            parser_class=parser_for(self._pool.connection_class),
-            **_UNINTRODUCED,
-        )
-        if "maint_notifications_config" in kwargs:
-            kwargs["maint_notifications_config"] = _NO_MAINTENANCE
-        connection = self._pool.connection_class(**kwargs)
-        # Keep it from introducing itself as redis-py: that needs a permission whose name servers before 7.2 do not
-        # know. Set attributes, because the argument's name differs between versions of redis-py.
-        connection.driver_info = connection.lib_name = connection.lib_version = None
-        return connection
+        place = {} if self.location is None else {"host": self.location.host, "port": self.location.port}
+        return new_connection(self._pool, timeout, **place)
+
+    @property
+    def needed(self) -> int:
+        """How many replicas must acknowledge its votes; 0: none."""
+        return 0 if self.locator is None else self.locator.needed
+
+    def moved(self) -> str | None:
+        """Return why its connection leads to a server that is its no longer; None if it does not."""
+        present = None if self.locator is None else self.locator.present
+        if present is None or not self.connected or present == self.location:
+            return None
+        return f"its Sentinels name {present} as the master now, epoch {present.epoch}"
 
     def open(self, timeout: float) -> Channel:
         """Connect and authenticate. This and the channel's use block for at most some `timeout`s in all.
@@ -212,7 +226,7 @@ class Node:
     def remember(self, birth: Birth | None, now: float) -> None:
         """Record the node's birth record."""
         self.birth = birth
-        if birth is None or birth.kind == BLANK:
+        if birth is None or birth.kind in (BLANK, JOINING):
             self.remembers_since = math.inf
         else:
             self.remembers_since = max(self.started_at, now - birth.age if birth.kind == NEWBORN else -math.inf)
@@ -225,8 +239,8 @@ class Node:
         age = int(forgetful[1]) / 1000
         if age >= 0:
             self.remember(Birth(NEWBORN, 0, b"", age), now)
-        elif self.birth is None or self.birth.kind != BLANK:
-            # A node with a blank record says so too, but that is known already.
+        elif self.birth is None or self.birth.kind not in (BLANK, JOINING):
+            # A node with a blank or joining record says so too, but that is known already.
             self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
         return self.unfit(now, guard) or f"restarted or emptied, may have forgotten what it is asked for: {since}"
@@ -248,7 +262,9 @@ class Node:
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
         state = self._state(now, suspect, guard)
         version = None if info is None else info.version
-        return NodeStatus(self.address, state, version, uptime if self.connected else None, self.last_error)
+        status = NodeStatus(self.address, state, version, uptime if self.connected else None, self.last_error)
+        at = self.location if self.connected else None
+        return status if at is None else status._replace(server=str(at), epoch=at.epoch)
 
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
@@ -286,59 +302,34 @@ def _no_maintenance() -> Any:
 _NO_MAINTENANCE = _no_maintenance()
 
 
-def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a caller named by URLs or by redis-py clients: one, or a list.
+def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
+    """Return a new connection of redis-py's with the options of a pool, that is not connected yet.
 
-    Errors never repeat the argument, because it may have a password.
-
-    Raises:
-        ConfigurationError: There is no node, the same one twice, or something that is neither.
+    Args:
+        pool: The pool, for its connection class and settings.
+        timeout: Seconds for connecting, and for each answer until then.
+        **settings: Take the place of the pool's.
     """
-    given = [nodes] if isinstance(nodes, str | client_class) else nodes
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
-    made = [_make_node(index, node, client_class) for index, node in enumerate(given)]
-    if not made:
-        raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
-    addresses = [node.address for node in made]
-    twice = {address for address in addresses if addresses.count(address) > 1}
-    if twice:
-        raise ConfigurationError(f"{min(twice)} is listed more than once: every node must be another server")
-    return made
-
-
-def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
-    which = f"node {index + 1}"
-    if isinstance(node, str):
-        if _SEVERAL.search(node):
-            raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
-        try:
-            pool: Any = client_class.from_url(node).connection_pool
-        except ValueError:
-            # The ValueError's text is not shown either.
-            raise ConfigurationError(f"{which} is no URL such as redis://:password@host:6379/0") from None
-    elif isinstance(node, client_class):
-        pool = node.connection_pool
-    else:
-        raise ConfigurationError(f"{which} must be {_one(client_class)}, not {_type_of(node)}")
-    kwargs = pool.connection_kwargs
-    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    url, unsaid = (node, "") if isinstance(node, str) else url_of(pool, client_class)
-    return Node(index, pool, address, url, unsaid)
-
-
-_SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
-"""A separator between two URLs in one text; redis-py would take the first URL and ignore the rest."""
-
-
-def _one(client_class: type[Any]) -> str:
-    return f"a URL as text or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
-
-
-def _type_of(thing: Any) -> str:
-    kind = type(thing)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"something of the type {name}"
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
+    kwargs.update(
+        protocol=3,
+        retry=_Once(NoBackoff(), 0),
+        retry_on_error=[],
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        health_check_interval=0,
+        decode_responses=False,
+        parser_class=parser_for(pool.connection_class),
+        **_UNINTRODUCED,
+    )
+    kwargs.update(settings)
+    if "maint_notifications_config" in kwargs:
+        kwargs["maint_notifications_config"] = _NO_MAINTENANCE
+    connection = pool.connection_class(**kwargs)
+    # Keep it from introducing itself as redis-py: that needs a permission whose name servers before 7.2 do not know.
+    # Set attributes, because the argument's name differs between versions of redis-py.
+    connection.driver_info = connection.lib_name = connection.lib_version = None
+    return connection
 
 
 def describe_error(error: BaseException) -> str:

@@ -12,7 +12,7 @@ flush records where it is, and the next flush, usually by the interrupted thread
 |---|---|---|
 | while requests are taken | `batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
 | while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
-| between links | `_left`, `_cases`: who has yet to get it | they get it |
+| between links | `_left`, `_apart`: who has yet to get it | they get it |
 
 Python looks for signals when a function begins, after a call and where a loop goes round. The record is kept by plain
 assignments next to the steps they are about, with none of these points in between; do not separate them.
@@ -24,7 +24,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
 from typing import Final
 
 from redsync._core.effects import Command, Tell
@@ -80,12 +79,11 @@ class Outbox:
         self.items: Final[deque[Request | tuple[Link, Request]]] = deque()
         self.flushing = False
         self._number = 0
-        # The record of a flush. `_cases`: pairs of a node that may not get everything and a request; `_case`: the
-        # present one.
+        # The record of a flush. `_apart`: the nodes that may not get everything; `_case`: the present one.
         self.batch: list[Request] = []
         self._left: Iterator[Link] | None = None
-        self._cases: Iterable[tuple[Node, Request]] = ()
-        self._case: tuple[Node, Request] | None = None
+        self._apart: Iterable[Node] = ()
+        self._case: Node | None = None
         self._doubtful: Link | None = None
 
     def send(self, request: Request) -> None:
@@ -147,9 +145,9 @@ class Outbox:
             return
         now = self._clock()
         self._post_all(now)
-        for case in self._cases:
+        for case in self._apart:
             self._case = case
-            self._offer(*case, now)
+            self._offer(case, now)
             self._case = self._doubtful = None
         self.batch, self._left = [], None
 
@@ -164,8 +162,8 @@ class Outbox:
                 # It was a request that is sent again, to that link alone.
                 self.batch = []
         elif self._case is not None:
-            # The request is on no link yet; it may have been counted as missed, but that counts once.
-            self._offer(*self._case, self._clock())
+            # The batch is on no link yet; some of it may have been counted as missed, but that counts once.
+            self._offer(self._case, self._clock())
         self._case = self._doubtful = None
 
     # Taking.
@@ -205,7 +203,7 @@ class Outbox:
         for request in batch:
             if request.tally is not None:
                 request.tally.sent |= bits
-        self._cases = product(apart, batch) if apart else ()
+        self._apart = iter(apart)
         self._left = iter(ready)
         return True
 
@@ -273,24 +271,28 @@ class Outbox:
         else:
             self._table.watch(link, BOTH)
 
-    def _offer(self, node: Node, request: Request, now: float) -> None:
+    def _offer(self, node: Node, now: float) -> None:
         """Deal with a node that may not get everything.
 
         A node without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
         """
+        batch = []
         with self._mutex:
             link = self._table.links[node.index]
-            if link is None:
-                reason: str | None = node.excuse
-            elif link.suspect and not request.owed(node.bit):
-                reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
-            else:
-                reason = node.unfit(now, request.guard)
-            if link is None or reason is not None:
-                self._table.miss(node, request, reason or "", now)
-                return
-        self._note(link, [request], now)
-        self._write(link, request.data, now)
+            for request in self.batch:
+                if link is None:
+                    reason: str | None = node.excuse
+                elif link.suspect and not request.owed(node.bit):
+                    reason = f"suspect: owes {len(link.pending)} replies for {now - link.since:.2f} s"
+                else:
+                    reason = node.unfit(now, request.guard)
+                if reason is None:
+                    batch.append(request)
+                else:
+                    self._table.miss(node, request, reason, now)
+        if link is not None and batch:
+            self._note(link, batch, now)
+            self._write(link, batch, now)
 
     def _note(self, link: Link, batch: Sequence[Request], now: float) -> None:
         """Append requests to those pending on a link, before they are sent."""
@@ -303,10 +305,13 @@ class Outbox:
         self._doubtful = link
         link.pending.extend(batch)
 
-    def _write(self, link: Link, data: bytes, now: float) -> None:
+    def _write(self, link: Link, batch: Sequence[Request], now: float) -> None:
         """Write recorded requests to one link, in the way that suits it."""
         try:
-            link.write(data)
+            for data in link.parts(batch):
+                # A link without a socket makes a call for each, and the first may break it.
+                if link.broken is None:
+                    link.write(data)
         except OSError as error:
             if is_interruption(error):
                 raise
@@ -341,12 +346,7 @@ class Outbox:
             # it.
             self._note(link, batch, now)
             link.healing = [other for other in link.healing if other is not request]
-        for each in batch:
-            # One by one, because a link without a socket makes a call for each write. The first may break it.
-            if link.broken is None:
-                self._write(link, each.data, now)
-        if link.broken is not None:
-            self._table.discard(link, link.broken)
+        self._write(link, batch, now)
 
     def _retry(self, link: Link) -> None:
         """Send again what a node refused to execute, if that is due."""
@@ -357,9 +357,4 @@ class Outbox:
                 request.healed &= ~link.node.bit
             self._note(link, batch, now)
             link.again.remove(batch)
-        data = [request.data for request in batch]
-        for each in data if link.calls else [b"".join(data)]:
-            if each and link.broken is None:
-                self._write(link, each, now)
-        if link.broken is not None:
-            self._table.discard(link, link.broken)
+        self._write(link, batch, now)

@@ -32,8 +32,8 @@ _FASTER, _MOST = 8, 512
 
 _number = attrgetter("number")
 
-_WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments")
-"""Redis 6 puts the place in the script before WRONGTYPE."""
+_WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED ")
+"""Redis 6 puts the place in the script before WRONGTYPE. What too few replicas have was executed."""
 
 
 def is_refused(text: str) -> bool:

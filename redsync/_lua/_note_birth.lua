@@ -4,7 +4,8 @@
 if guarded then
 -- include: process
   local record = redis.pcall('get', 'redsync_birth')
-  local kind, rest = string.match(type(record) == 'string' and record or '', '^(%l+) %d+(.*)$')
+  -- Without the epoch of the process, which only clients know: they compare it.
+  local kind, rest = string.match(type(record) == 'string' and record or '', '^(%l+) %d+([^@]*)')
   if not record or kind and (kind == 'blank' or rest ~= ' ' .. process) then
     local time = redis.call('time')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)

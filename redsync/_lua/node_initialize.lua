@@ -3,13 +3,18 @@
 -- script reads the process in this very step, so no restart can come in between. Idempotent.
 -- KEYS[1] birth record: "<kind> <ms> <process>"; kind: original: this node never forgot anything | newborn: it may have
 --         forgotten | blank: a client looked when there was no record; clients with a restart guard get no grants yet
+--         | joining: another server of its group had its place; likewise
 -- ARGV[1] which record to write if there is none, or a blank one: look: a blank one | newborn
 --         | original: replaces a blank one that ARGV[2] lists, else as look
 -- ARGV[2] only with original: the blank records that the client saw: " <ms>,<process> <ms>,<process> "
+-- ARGV[3] only for nodes that Sentinels stand for: the processes that the client is connected to, with the epoch of the
+--         decision that made each of them the master: ",<process>@<epoch>,<process>@<epoch>,"
 -- Reply: {the record now, or an empty text, this node's time, ms, its process: the first 16 characters of its run_id,
---        or -}
+--        or -, and its epoch}
 --        | error WRONGTYPE
 -- include: process
+local epoch = string.match(ARGV[3] or '', ',' .. process .. '(@%d+),')
+process = process .. (epoch or '')
 local record = redis.pcall('get', KEYS[1])
 if type(record) == 'table' then return record end
 local time = redis.call('time')
@@ -20,6 +25,8 @@ local gets
 if not record then
   gets = ARGV[1] == 'newborn' and 'newborn' or 'blank'
 elseif kind and rest ~= ' ' .. process then
+  gets = epoch and 'joining' or 'newborn'
+elseif kind == 'joining' and ARGV[1] == 'newborn' then
   gets = 'newborn'
 elseif kind == 'blank' and (ARGV[1] == 'newborn'
     or ARGV[1] == 'original' and string.find(ARGV[2], ' ' .. since .. ',' .. process .. ' ', 1, true)) then

@@ -22,7 +22,7 @@ from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.links import make_link
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
 from redsync._drivers.requests import Request
@@ -105,7 +105,7 @@ class Rig:
     def connect(self, *indices, load=True):
         for i in indices or range(len(self.nodes)):
             channel = self.nodes[i].open(2.0)
-            channel.talk(greet(raw=channel.raw))
+            channel.talk(greet(self.nodes[i], 1.0, raw=channel.raw))
             channel.talk(subscribe(b"wake", raw=channel.raw))
             if load:
                 channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))

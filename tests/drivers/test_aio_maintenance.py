@@ -11,7 +11,7 @@ from redsync import NodeChanged
 from redsync._core.memory import Processes
 from redsync._drivers import aio_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.locks import PATIENCE

@@ -10,7 +10,7 @@ import redis
 
 from redsync._core.replies import MOST_BYTES
 from redsync._drivers.channels import pack
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from tests.support.hostile import Hostile, bulk, dribble, greeting
 
 ASK = pack("ASK")

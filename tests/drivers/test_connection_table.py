@@ -9,7 +9,7 @@ import redis
 
 from redsync._core.effects import Broadcast, Command
 from redsync._drivers.connection_table import ConnectionTable
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
 from tests.support.locks import PATIENCE

@@ -10,7 +10,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.replies import MOST_BYTES
 from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.requests import Request
 from tests.support.ours import of_ours
 from tests.support.rigs import Wire
@@ -242,7 +242,7 @@ def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_tha
     rig.dispatcher._outbox.send(Request(undo, None))
     claimed, undone = rig.link.sent
     rig.hear(b"-NOSCRIPT forgotten\r\n-BUSY\r\n")
-    assert rig.link.sent.count(claimed) == 2
+    assert b"".join(rig.link.sent).count(claimed) == 2
     rig.hear(b"+OK\r\n:1\r\n")
     rig.now += 1.0
     rig.dispatcher._send_due()

@@ -16,7 +16,7 @@ from redsync import Client
 from redsync._drivers.channels import Channel
 from redsync._drivers.greetings import end_former, greet
 from redsync._drivers.links import GIVE_UP, make_link
-from redsync._drivers.nodes import make_nodes
+from redsync._drivers.given_nodes import make_nodes
 from tests.aio_support import both_loops, run, until
 from tests.support.hostile import Hostile, bulk, greeting
 from tests.support.trouble import busy, version_of
@@ -104,7 +104,7 @@ def test_new_connection_ends_the_former_ones(nodes):
     with redis.Redis.from_url(url).client() as former, redis.Redis.from_url(url).client() as other:
         (node,) = make_nodes(nodes.urls[:1], redis.Redis)
         channel = node.open(5.0)
-        node.meet(channel.talk(greet(raw=True)), 0.0)
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
         process = node.info.run_id
         node.former = (process, former.client_id()), ("another process", other.client_id())
         tag = channel.talk(end_former(node))
@@ -127,7 +127,7 @@ def test_connection_whose_number_a_busy_node_does_not_tell_is_not_used():
     with Hostile(answer) as server:
         (node,) = make_nodes([server.url], redis.Redis)
         with closing(node.open(5.0)) as channel:
-            node.meet(channel.talk(greet(raw=True)), 0.0)
+            node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
             with pytest.raises(ConnectionError, match="BUSY"):
                 channel.talk(end_former(node))
 
@@ -136,7 +136,7 @@ def test_former_connections_are_kept_in_mind_while_the_node_is_busy(nodes, raw):
     """Nothing is sent over the new connection before; the next one asks again."""
     (node,) = make_nodes(nodes.urls[:1], redis.Redis)
     with closing(node.open(5.0)) as channel:
-        node.meet(channel.talk(greet(raw=True)), 0.0)
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
         node.former = former = ((node.info.run_id, raw[0].client_id()),)
         with busy(raw[:1]), pytest.raises(ConnectionError, match="BUSY"):
             channel.talk(end_former(node))
@@ -151,7 +151,7 @@ def test_node_that_refuses_to_tell_or_to_end_connections_is_used_all_the_same(no
     try:
         (node,) = make_nodes([nodes.urls[0].replace("//", "//app:secret@")], redis.Redis)
         channel = node.open(5.0)
-        node.meet(channel.talk(greet(raw=True)), 0.0)
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
         node.former = ((node.info.run_id, 1),)
         assert channel.talk(end_former(node)) is None
         assert node.former == ()

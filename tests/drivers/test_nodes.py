@@ -9,7 +9,8 @@ from redsync._core.events import NodeChanged
 from redsync._core.memory import BIRTH_KEY, BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
 from redsync._drivers.greetings import greet
-from redsync._drivers.nodes import NodeInfo, make_nodes
+from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import NodeInfo
 
 GUARD = 30.0
 
@@ -191,7 +192,7 @@ def greet_node(nodes):
 
     def greet_node():
         channels.append(node.open(2.0))
-        return channels[-1].talk(greet(raw=True))
+        return channels[-1].talk(greet(node, 1.0, raw=True))
 
     yield greet_node
     for channel in channels:
@@ -228,10 +229,11 @@ def test_greeting_makes_a_server_newborn_whose_data_is_of_another_process(greet_
 
 @pytest.mark.parametrize("answer", [b"", b"welcome to something else", "text", 5, None], ids=repr)
 def test_greeting_of_something_that_is_no_server_of_ours_is_a_plain_error(answer):
-    talk = greet(raw=True)
+    (node,) = make_nodes("redis://a", redis.Redis)
+    talk = greet(node, 1.0, raw=True)
     next(talk)
     with pytest.raises(ConnectionError, match="no Redis or Valkey"):
-        talk.send([answer])
+        talk.send([answer, b""])
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_checker_finds_alarms_that_are_not_dropped(monkeypatch):
 def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(monkeypatch):
     async def connect_and_forget(maintenance, node):
         link = await open_link(node, maintenance._connect_timeout)
-        maintenance._registry.meet(node, await link.talk(greet(raw=link.raw)))
+        maintenance._registry.meet(node, await link.talk(greet(node, 1.0, raw=link.raw)))
         link.tag = await link.talk(end_former(node))
         await link.talk(load_scripts())
         await link.talk(subscribe(wake_channel(maintenance._client_id), raw=link.raw))

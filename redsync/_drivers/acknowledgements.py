@@ -1,0 +1,136 @@
+"""Acknowledgements: a vote of a node with replicas counts once enough of them have what it wrote.
+
+A master that fails takes with it what its replicas do not have yet; and one that is cut off from them goes on to vote
+while another is promoted, so the node would vote twice. Hence a majority of the *configured* group, the master among
+it, must have a vote: the commands of a write are followed by `WAIT`, and their votes are held back until it is
+answered. Two majorities of a group share a server, so what was acknowledged by one is known to the other, or older.
+
+`WAIT` counts the replicas that have what *this connection* wrote last. A vote may have written nothing (the claim was
+there already), and then it would wait for nothing: so a `PUBLISH` comes before it, which servers replicate, too. It
+needs neither memory nor a key.
+
+A release or a rollback need not last: what a lost one leaves behind expires.
+
+Messages are sent while the script runs, before anybody has acknowledged. So a hand-over that they tell of is no proof:
+the waiter is woken, and asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import hiredis
+
+from redsync._core.quorum import outline
+from redsync._core.replies import NOTHING
+from redsync._drivers.channels import pack
+from redsync._drivers.links import Link
+from redsync._drivers.requests import Request
+
+__all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
+
+UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
+"""The first word of the error that takes the place of a vote that too few replicas have."""
+
+_VOTES: Final = b"redsync:wake:votes"
+"""A channel that nobody listens to; users that may wake waiters may publish here."""
+
+_FOLLOWING: Final = 2
+"""How many replies follow those of a write."""
+
+
+def wait_commands(needed: int, timeout: float) -> list[bytes]:
+    """Return the commands after which so many replicas have all that the connection has written or seen before.
+
+    Args:
+        needed: How many.
+        timeout: After how many seconds the node stops waiting for them.
+    """
+    return [pack("PUBLISH", _VOTES, b""), pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
+
+
+def reason_against(replies: Sequence[Any], needed: int) -> str | None:
+    """Return why the replies to `wait_commands` are not enough; None if they are."""
+    told, count = replies
+    for reply in told, count:
+        if isinstance(reply, hiredis.ReplyError):
+            return f"can't ask its replicas: {reply}"
+    if type(count) is not int:
+        raise hiredis.ProtocolError(f"sent an unexpected reply {outline(count)}")
+    if count >= needed:
+        return None
+    return f"{count} of its replicas have the vote, {needed} must have it"
+
+
+def hold_back(link: Link, needed: int, timeout: float) -> None:
+    """Let a link hand out votes only when so many replicas have acknowledged them.
+
+    Args:
+        link: The link, before its first use.
+        needed: How many replicas.
+        timeout: For how many seconds a round waits for the node. It waits for half of that, and the connection stands
+            still meanwhile: so the round learns that there were too few.
+    """
+    acknowledged = _Acknowledged(link.gets, needed, timeout / 2)
+    link.swift = False
+    link.parts = acknowledged.parts
+    link.gets = acknowledged.gets
+
+
+class _Acknowledged:
+    """What stands between a link and its node; it does not refer to the link, which must be in no cycle."""
+
+    def __init__(self, gets: Callable[[], Any], needed: int, timeout: float) -> None:
+        self._gets: Final = gets
+        self._needed: Final = needed
+        self._commands: Final = b"".join(wait_commands(needed, timeout))
+        # For each write under way, which of its votes must last. The thread that sends appends, the one that reads
+        # takes.
+        self._writes: Final[deque[list[bool]]] = deque()
+        self._replies: list[Any] = []
+        self._ready: Final[deque[Any]] = deque()
+
+    def parts(self, batch: Sequence[Request]) -> list[bytes]:
+        """Return the bytes of a batch that is about to be written; see `Link.parts`."""
+        lasting = [request.command is not None and request.command.script.must_last for request in batch]
+        if not lasting:
+            return []
+        self._writes.append(lasting)
+        data = [request.data for request in batch]
+        if any(lasting):
+            data.append(self._commands)
+        return [b"".join(data)]
+
+    def gets(self) -> Any:
+        """Return the next reply that may be handed out; see `Link.gets`."""
+        if self._ready:
+            return self._ready.popleft()
+        while (reply := self._gets()) is not NOTHING:
+            if isinstance(reply, hiredis.PushNotification):
+                return _unproven(reply)
+            lasting = self._writes[0]
+            self._replies.append(reply)
+            if len(self._replies) == len(lasting) + (_FOLLOWING if any(lasting) else 0):
+                self._writes.popleft()
+                self._judge(lasting)
+                return self._ready.popleft()
+        return NOTHING
+
+    def _judge(self, lasting: Sequence[bool]) -> None:
+        votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]
+        self._replies = []
+        reason = reason_against(following, self._needed) if following else None
+        for vote, must_last in zip(votes, lasting, strict=True):
+            counts = reason is None or not must_last or isinstance(vote, hiredis.ReplyError)
+            self._ready.append(vote if counts else hiredis.ReplyError(f"{UNACKNOWLEDGED} {reason}"))
+
+
+def _unproven(push: Any) -> Any:
+    """Return a node's message without the mark of a hand-over."""
+    if push[0] != b"message" or not isinstance(push[-1], bytes):
+        return push
+    _, _, key = push[-1].partition(b" ")
+    return hiredis.PushNotification([*push[:-1], b"0 " + key])

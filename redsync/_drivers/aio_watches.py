@@ -1,0 +1,115 @@
+"""Watches of the driver for asyncio: `watches` has the rules, here each Sentinel has a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from redsync._drivers.channels import reply_error
+from redsync._drivers.locators import Locator, Witness
+from redsync._drivers.nodes import Node, describe_error, new_connection
+from redsync._drivers.watches import ASK_EVERY
+
+__all__ = ["AioWatches"]
+
+
+class AioWatches:
+    """Follows where the servers of a client's nodes are."""
+
+    def __init__(self, nodes: Sequence[Node], timeout: float, on_moved: Callable[[Node], None]) -> None:
+        """Make them; arguments as for `Watches`."""
+        self._of_node: Final = {
+            node.index: _Watch(node, node.locator, timeout, on_moved) for node in nodes if node.locator is not None
+        }
+
+    def start(self) -> None:
+        """Begin to ask."""
+        for watch in self._of_node.values():
+            watch.start()
+
+    async def locate(self, node: Node) -> None:
+        """Return as soon as it is known where a node's server is.
+
+        Raises:
+            ConnectionError: The Sentinels did not say so in time.
+        """
+        if node.index in self._of_node:
+            await self._of_node[node.index].locate()
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks that ask; they end when they are cancelled."""
+        return [task for watch in self._of_node.values() for task in watch.tasks]
+
+
+class _Watch:
+    """Follows one node."""
+
+    def __init__(self, node: Node, locator: Locator, timeout: float, on_moved: Callable[[Node], None]) -> None:
+        self._node: Final = node
+        self._locator: Final = locator
+        self._timeout: Final = timeout
+        self._on_moved: Final = on_moved
+        self._news = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.tasks = [
+            loop.create_task(self._follow(index, witness), name=f"redsync-watch-{witness.address}")
+            for index, witness in enumerate(self._locator.witnesses)
+        ]
+
+    async def locate(self) -> None:
+        locator = self._locator
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while locator.present is None and locator.conflict is None and (left := deadline - loop.time()) > 0:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except TimeoutError:
+                break
+        if locator.present is None:
+            raise ConnectionError(locator.excuse)
+        self._node.location = locator.present
+
+    async def _follow(self, index: int, witness: Witness) -> None:
+        while True:
+            try:
+                await self._ask(index, witness)
+            except Exception as error:
+                # Whatever listens at that address may answer anything.
+                self._locator.note_failure(index, describe_error(error))
+                self._news.set()
+            await asyncio.sleep(ASK_EVERY)
+
+    async def _ask(self, index: int, witness: Witness) -> None:
+        connection = new_connection(witness.pool, self._timeout, protocol=2)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.connect()
+            while True:
+                async with asyncio.timeout(self._timeout):
+                    replies = await self._question(connection)
+                before = self._locator.present
+                self._locator.note(index, replies)
+                self._news.set()
+                if self._locator.present not in (None, before) or self._node.moved() is not None:
+                    self._on_moved(self._node)
+                await asyncio.sleep(ASK_EVERY)
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _question(self, connection: Any) -> list[Any]:
+        await connection.send_packed_command(self._locator.questions, check_health=False)
+        replies = []
+        for _ in self._locator.questions:
+            try:
+                replies.append(await connection.read_response(disable_decoding=True))
+            except ResponseError as error:
+                replies.append(reply_error(error))
+        return replies

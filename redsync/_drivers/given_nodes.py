@@ -1,0 +1,92 @@
+"""Nodes as callers name them: URLs, or clients of redis-py's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from redsync._drivers.nodes import Node
+from redsync._drivers.urls import url_of
+from redsync.exceptions import ConfigurationError
+
+__all__ = ["make_nodes", "split_urls"]
+
+_SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
+"""A separator between two URLs in one text; redis-py would take the first URL and ignore the rest."""
+
+
+def split_urls(text: str) -> list[str]:
+    """Return the URLs in a text that separates them by commas; a URL itself may have commas between its hosts."""
+    return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)|,\s*$", text) if url.strip()]
+
+
+def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a caller named by URLs or by redis-py clients: one, or a list.
+
+    Errors never repeat the argument, because it may have a password.
+
+    Raises:
+        ConfigurationError: There is no node, the same one twice, or something that is neither.
+    """
+    given = [nodes] if isinstance(nodes, str | client_class) else nodes
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
+    made = [_make_node(index, node, client_class) for index, node in enumerate(given)]
+    if not made:
+        raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
+    addresses = [node.address for node in made]
+    twice = {address for address in addresses if addresses.count(address) > 1}
+    if twice:
+        raise ConfigurationError(f"{min(twice)} is listed more than once: every node must be another server")
+    return made
+
+
+def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
+    which = f"node {index + 1}"
+    if isinstance(node, str):
+        if _SEVERAL.search(node):
+            raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
+        if node.startswith(("redis+sentinel://", "rediss+sentinel://")):
+            return _group(index, which, node, client_class)
+        try:
+            pool: Any = client_class.from_url(node).connection_pool
+        except ValueError:
+            # The ValueError's text is not shown either.
+            raise ConfigurationError(f"{which} is no URL such as redis://:password@host:6379/0") from None
+    elif isinstance(node, client_class):
+        pool = node.connection_pool
+    else:
+        raise ConfigurationError(f"{which} must be {_one(client_class)}, not {_type_of(node)}")
+    if hasattr(pool, "sentinel_manager"):
+        return _group(index, which, pool, client_class)
+    kwargs = pool.connection_kwargs
+    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    url, unsaid = (node, "") if isinstance(node, str) else url_of(pool, client_class)
+    return Node(index, pool, address, url, unsaid=unsaid)
+
+
+def _group(index: int, which: str, given: Any, client_class: type[Any]) -> Node:
+    """Return the node that a Sentinel group stands for, named by a URL or the pool of a client of its master."""
+    from redsync._drivers import sentinels  # late: most programs have none
+
+    url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
+    try:
+        pool, locator = sentinels.managed(given) if url is None else sentinels.read_url(url, client_class)
+    except sentinels.UrlError as error:
+        raise ConfigurationError(f"{which} {error}") from None
+    except (ValueError, TypeError):
+        # redis-py's text may show a part of the URL.
+        raise ConfigurationError(f"{which} has an option or a value that redis-py does not know") from None
+    address = f"{locator.service}@{locator.witnesses[0].address}"
+    return Node(index, pool, address, url, unsaid=unsaid, locator=locator)
+
+
+def _one(client_class: type[Any]) -> str:
+    return f"a URL as text or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
+
+
+def _type_of(thing: Any) -> str:
+    kind = type(thing)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"something of the type {name}"
