@@ -66,7 +66,7 @@ class _Watch:
     async def locate(self) -> None:
         locator = self._locator
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + self._timeout / 2
         while locator.present is None and locator.conflict is None and (left := deadline - loop.time()) > 0:
             self._news.clear()
             try:

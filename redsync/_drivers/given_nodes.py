@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from redsync._drivers.nodes import Node
+from redsync._drivers.nodes import Node, new_connection
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
 
@@ -18,7 +18,7 @@ _SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
 
 def split_urls(text: str) -> list[str]:
     """Return the URLs in a text that separates them by commas; a URL itself may have commas between its hosts."""
-    return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)|,\s*$", text) if url.strip()]
+    return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]
 
 
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
@@ -73,6 +73,8 @@ def _group(index: int, which: str, given: Any, client_class: type[Any]) -> Node:
     url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
     try:
         pool, locator = sentinels.managed(given) if url is None else sentinels.read_url(url, client_class)
+        for used in (pool, *(witness.pool for witness in locator.witnesses)):
+            new_connection(used, 1.0)  # An unknown option is noticed here, and not by redis-py at each try.
     except sentinels.UrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):

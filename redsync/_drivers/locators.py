@@ -22,8 +22,8 @@ from redsync._drivers.channels import pack
 
 __all__ = ["Location", "Locator", "Witness", "needed_of"]
 
-_UNKNOWN: Final = "ERR No such master"
-"""How a Sentinel's error begins if it does not know the master's name."""
+_UNKNOWN: Final = "No such master"
+"""What a Sentinel says if it does not know the name of the master."""
 
 
 def needed_of(replicas: int) -> int:
@@ -127,7 +127,7 @@ class Locator:
     def _conclude(self) -> None:
         heard = [word for word in self._words if isinstance(word, _Word)]
         quorum = len(self.witnesses) // 2 + 1
-        strangers = [word for word in self._words if isinstance(word, str) and word.startswith(_UNKNOWN)]
+        strangers = [word for word in self._words if isinstance(word, str) and _UNKNOWN in word]
         if len(strangers) >= quorum:
             self.conflict = (
                 f"{len(strangers)} of {len(self.witnesses)} Sentinels know no master named {self.service!r}: name it "

@@ -31,7 +31,7 @@ class Watches:
 
         Args:
             nodes: The client's nodes; those with an address of their own need no watch.
-            timeout: For how many seconds a Sentinel may be silent.
+            timeout: For how many seconds a Sentinel may be silent; `locate` waits for half of that.
             on_moved: Called with a node whose server is another one now.
         """
         self._of_node: Final = {
@@ -90,7 +90,7 @@ class _Watch:
         locator = self._locator
         with self._news:
             self._news.wait_for(
-                lambda: locator.present is not None or locator.conflict is not None or self._stopping, self._timeout
+                lambda: locator.present is not None or locator.conflict is not None or self._stopping, self._timeout / 2
             )
             if locator.present is None:
                 raise ConnectionError(locator.excuse)

@@ -269,3 +269,73 @@ def test_withdrawal_forgets_that_client_only(node):
         node.run("client_announce", (key,), b"record", 65_000)
     assert [node.run("client_withdraw", (CLIENT,)) for _ in range(2)] == [1, 0]
     assert node.dump() == {CLIENT + b"0": b"record"}
+
+
+# Nodes that Sentinels stand for: a server has its place by a decision, and each decision has a number.
+
+
+def elected(locks, epoch):
+    """Return what a client names that was told of that decision: its server's process, among others."""
+    return f",0123456789abcdef@1,{process_of(locks.redis)}@{epoch},"
+
+
+def initialize_elected(locks, step, epoch, marks=""):
+    reply = locks.node.run("node_initialize", (BIRTH_KEY,), step, marks, elected(locks, epoch))
+    assert reply[2] == f"{process_of(locks.redis)}@{epoch}".encode()
+    return reply
+
+
+def kind_of(record):
+    return record.decode().split(" ")[0]
+
+
+def test_first_record_of_an_elected_server_names_the_decision(locks):
+    found, _, process = initialize_elected(locks, "look", 7)
+    assert kind_of(found) == "blank"
+    assert found.endswith(b" " + process)
+    seen = b",".join(found.split(b" ")[1:]).decode()
+    found, *_ = initialize_elected(locks, "original", 7, f" {seen} ")
+    assert kind_of(found) == "original"
+    assert found.endswith(b" " + process)
+
+
+@pytest.mark.parametrize("kind", ["original", "newborn", "blank", "joining"])
+@pytest.mark.parametrize("written", ["{process}@6", "{process}@8", "{process}", "fedcba9876543210@7"])
+@pytest.mark.parametrize("step", ["look", "newborn", "original"])
+def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothing(claims, kind, written, step):
+    """Whatever the step: it must be acknowledged under this decision before anything can follow from it."""
+    written = written.format(process=process_of(claims.redis))
+    record(claims, kind, 60_000, written)
+    found, _, process = initialize_elected(claims, step, 7, f" {claims.now() - 60_000},{written} ")
+    assert kind_of(found) == "joining"
+    assert found.endswith(b" " + process)
+    with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
+        claims.node.run(f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE, f"1{elected(claims, 7)}")
+
+
+@pytest.mark.parametrize(("step", "kind"), [("look", "joining"), ("original", "joining"), ("newborn", "newborn")])
+def test_joining_record_becomes_newborn_and_never_original(locks, step, kind):
+    record(locks, "joining", 60_000, f"{process_of(locks.redis)}@7")
+    found, *_ = initialize_elected(locks, step, 7, f" {locks.now() - 60_000},{process_of(locks.redis)}@7 ")
+    assert kind_of(found) == kind
+    if kind == "newborn":
+        assert locks.now() - int(found.split(b" ")[1]) < SLACK, "the guard counts from now"
+
+
+def test_who_names_another_decision_gets_no_grant(claims):
+    """It has not noticed that another server had the place meanwhile."""
+    record(claims, "original", 60_000, f"{process_of(claims.redis)}@9")
+    ask = f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE
+    for epoch in (7, 8, 10):
+        with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
+            claims.node.run(*ask, f"{GUARD}{elected(claims, epoch)}")
+    assert claims.node.run(*ask, f"{GUARD}{elected(claims, 9)}") == NEW
+
+
+def test_renewal_leaves_the_record_of_an_elected_server(claims):
+    """It does not know the decision; clients compare that."""
+    for kind in ("original", "newborn", "joining"):
+        record(claims, kind, 5_000, f"{process_of(claims.redis)}@7")
+        before = claims.redis.get(BIRTH_KEY)
+        assert claims.renew((b"x", ME, 1, LEASE), guarded=True) in ([1], [2])
+        assert claims.redis.get(BIRTH_KEY) == before

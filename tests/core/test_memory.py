@@ -5,7 +5,18 @@ from itertools import product
 
 import pytest
 
-from redsync._core.memory import BIRTH_KEY, BLANK, LOOK, NEWBORN, ORIGINAL, Birth, Processes, next_step
+from redsync._core.memory import (
+    BIRTH_KEY,
+    BLANK,
+    JOINING,
+    LOOK,
+    NEWBORN,
+    ORIGINAL,
+    Birth,
+    Processes,
+    elected,
+    next_step,
+)
 
 NOW = 1_763_726_400.5
 
@@ -13,7 +24,7 @@ NOW = 1_763_726_400.5
 # Reading records.
 
 
-@pytest.mark.parametrize("kind", [ORIGINAL, NEWBORN, BLANK])
+@pytest.mark.parametrize("kind", [ORIGINAL, NEWBORN, BLANK, JOINING])
 @pytest.mark.parametrize("age", [0.0, 0.25, 30.0, 1e6])
 def test_record_tells_its_kind_its_age_by_the_nodes_clock_and_its_process(kind, age):
     birth = Birth.read(b"%s %d 0a1b" % (kind, (NOW - age) * 1000), NOW)
@@ -157,6 +168,18 @@ def test_node_without_a_record_is_newborn_at_once_where_that_is_known(n):
 
 
 # Clients that begin at once, and nodes that are emptied meanwhile.
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_server_that_took_a_place_makes_nothing_original(n):
+    """Its group has been used: what it joins with is acknowledged, and from then on it remembers."""
+    for found, _, step in steps(n, [ORIGINAL, NEWBORN, BLANK, JOINING, None]):
+        if JOINING in found:
+            assert step == NEWBORN
+
+
+def test_elected_process_has_the_number_of_the_decision():
+    assert elected("0123456789abcdef0123", 7) == b",0123456789abcdef@7,"
 
 
 class Node:

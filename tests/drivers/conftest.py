@@ -20,9 +20,9 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.links import make_link
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
 from redsync._drivers.requests import Request

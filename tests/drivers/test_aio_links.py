@@ -11,8 +11,8 @@ import redis.asyncio
 from redsync import AsyncClient, QuorumError
 from redsync._drivers.aio_links import Receiver, open_link
 from redsync._drivers.channels import pack
-from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.links import BACKLOG_LIMIT
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, until, uvloop_in_sweeps
 

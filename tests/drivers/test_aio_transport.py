@@ -11,8 +11,8 @@ from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
-from redsync._drivers.greetings import subscribe
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.greetings import subscribe
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Mailbox, Request, Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until

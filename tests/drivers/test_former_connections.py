@@ -14,9 +14,9 @@ import redis
 
 from redsync import Client
 from redsync._drivers.channels import Channel
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import end_former, greet
 from redsync._drivers.links import GIVE_UP, make_link
-from redsync._drivers.given_nodes import make_nodes
 from tests.aio_support import both_loops, run, until
 from tests.support.hostile import Hostile, bulk, greeting
 from tests.support.trouble import busy, version_of

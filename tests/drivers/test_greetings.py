@@ -8,8 +8,8 @@ import redis
 
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
-from redsync._drivers.greetings import load_scripts
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.greetings import load_scripts
 
 SHIPPED = Script.shipped()
 QUESTION = pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))

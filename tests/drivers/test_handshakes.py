@@ -9,8 +9,8 @@ import redis
 import redis.asyncio
 
 from redsync._drivers.aio_links import open_link
-from redsync._drivers.handshakes import AioParser, Parser, parser_for
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.handshakes import AioParser, Parser, parser_for
 from tests.support.hostile import Hostile, dribble
 
 

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from redsync._core.replies import ReplyReader
-from redsync._drivers.links import SocketLink, TlsLink, make_link
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.links import SocketLink, TlsLink, make_link
 from tests.support.hostile import Hostile, greeting
 
 

@@ -8,8 +8,8 @@ import redis
 
 from redsync import ConfigurationError
 from redsync._core.memory import Processes
-from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import NodeInfo
 
 URLS = [f"redis://node-{i}" for i in range(3)]

@@ -8,8 +8,8 @@ import redis
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BIRTH_KEY, BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
-from redsync._drivers.greetings import greet
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.greetings import greet
 from redsync._drivers.nodes import NodeInfo
 
 GUARD = 30.0

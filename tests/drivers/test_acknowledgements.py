@@ -1,0 +1,170 @@
+"""Votes that wait for replicas: what a link hands out, and when; and what a real server says to WAIT."""
+
+import contextlib
+
+import hiredis
+import pytest
+import redis
+
+from redsync._core.effects import Broadcast, Command
+from redsync._core.quorum import Tally
+from redsync._core.replies import NOTHING
+from redsync._core.scripts import Script
+from redsync._drivers.acknowledgements import hold_back, reason_against, wait_commands
+from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.requests import Request
+from redsync.testing import LocalNodes
+from tests.support.rigs import Wire
+
+ACQUIRE, RELEASE = Script.load("lock_acquire"), Script.load("lock_release")
+
+
+def request(script, key=b"k"):
+    effect = Broadcast(Command(script, (key,), (b"claim",)), None, bool, timeout=1.0)
+    return Request(effect, Tally(["node-1"], effect.judge))
+
+
+@pytest.fixture
+def wire():
+    """A link whose votes one replica must acknowledge."""
+    (node,) = make_nodes(["redis://a"], redis.Redis)
+    link = Wire(node)
+    hold_back(link, 1, 0.25)
+    return link
+
+
+def write(link, *requests):
+    for data in link.parts(requests):
+        link.write(data)
+
+
+def come(link, *replies):
+    """Let replies arrive; return what may be handed out then."""
+    link.feed(b"".join(replies))
+    given = []
+    while (reply := link.gets()) is not NOTHING:
+        given.append(reply)
+    return given
+
+
+def test_wait_follows_a_vote_in_the_same_write_with_half_of_a_rounds_timeout(wire):
+    ask = request(ACQUIRE)
+    write(wire, ask)
+    (sent,) = wire.sent
+    assert sent == ask.data + b"".join(wait_commands(1, 0.125))
+    assert sent.endswith(hiredis.pack_command(("WAIT", "1", "125")))
+
+
+def test_no_wait_follows_what_claims_nothing(wire):
+    back = request(RELEASE)
+    write(wire, back)
+    assert wire.sent == [back.data]
+    assert come(wire, b":1\r\n") == [1]
+
+
+def test_one_wait_follows_the_votes_of_a_batch(wire):
+    batch = [request(ACQUIRE), request(RELEASE), request(ACQUIRE)]
+    write(wire, *batch)
+    assert wire.sent == [b"".join([each.data for each in batch] + wait_commands(1, 0.125))]
+
+
+def test_nothing_is_written_for_nobody(wire):
+    write(wire)
+    assert wire.sent == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+def test_vote_is_handed_out_when_enough_replicas_have_it(wire, count):
+    write(wire, request(ACQUIRE))
+    assert come(wire, b":1\r\n") == []
+    assert come(wire, b":0\r\n") == []
+    assert come(wire, b":%d\r\n" % count) == [1]
+
+
+def test_vote_that_too_few_replicas_have_is_an_error_that_says_so(wire):
+    write(wire, request(ACQUIRE), request(RELEASE))
+    lost, back = come(wire, b":1\r\n", b":1\r\n", b":0\r\n", b":0\r\n")
+    assert isinstance(lost, hiredis.ReplyError)
+    assert str(lost) == "UNACKNOWLEDGED 0 of its replicas have the vote, 1 must have it"
+    assert back == 1, "a release need not last"
+
+
+def test_error_of_the_command_itself_is_kept(wire):
+    write(wire, request(ACQUIRE))
+    (error,) = come(wire, b"-NOSCRIPT no\r\n", b":0\r\n", b":0\r\n")
+    assert str(error) == "NOSCRIPT no"
+
+
+@pytest.mark.parametrize("following", [(b"-NOPERM no\r\n", b":3\r\n"), (b":0\r\n", b"-UNBLOCKED demoted\r\n")])
+def test_node_that_does_not_wait_has_no_vote(wire, following):
+    write(wire, request(ACQUIRE))
+    (error,) = come(wire, b":1\r\n", *following)
+    assert str(error).startswith("UNACKNOWLEDGED can't ask its replicas: ")
+
+
+def test_answer_to_wait_that_is_no_number_breaks_the_pairing(wire):
+    write(wire, request(ACQUIRE))
+    with pytest.raises(hiredis.ProtocolError, match="unexpected reply"):
+        come(wire, b":1\r\n", b":0\r\n", b"+OK\r\n")
+
+
+def test_reply_to_no_command_is_one(wire):
+    with pytest.raises(IndexError):
+        come(wire, b":1\r\n")
+
+
+def test_writes_keep_their_order(wire):
+    for script in (ACQUIRE, RELEASE, ACQUIRE):
+        write(wire, request(script))
+    assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n", b":2\r\n") == [1, 2]
+    assert come(wire, b"*0\r\n:0\r\n:1\r\n") == [[]]
+
+
+def test_message_proves_no_hand_over(wire):
+    """It is sent before anybody has acknowledged the claim that it tells of."""
+    write(wire, request(ACQUIRE))
+    (message,) = come(wire, b">3\r\n$7\r\nmessage\r\n$4\r\nwake\r\n$14\r\n12 285475da:1k\r\n")
+    assert isinstance(message, hiredis.PushNotification)
+    assert message == [b"message", b"wake", b"0 285475da:1k"]
+    assert come(wire, b">3\r\n$9\r\nsubscribe\r\n$4\r\nwake\r\n:1\r\n") == [[b"subscribe", b"wake", 1]]
+    assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n") == [1], "and counts as no reply"
+
+
+def test_reasons():
+    assert reason_against([0, 2], 2) is None
+    assert reason_against([0, 1], 2) == "1 of its replicas have the vote, 2 must have it"
+
+
+# A real server, with a replica that stands still.
+
+
+@pytest.fixture
+def pair(eventually):
+    """A master and its replica."""
+    with LocalNodes(2) as nodes, contextlib.ExitStack() as stack:
+        master, replica = (stack.enter_context(redis.Redis(port=port, protocol=3)) for port in nodes.ports)
+        replica.replicaof("127.0.0.1", str(nodes.ports[0]))
+        eventually(lambda: master.wait(1, 100) == 1 and replica.info("replication")["master_link_status"] == "up")
+        yield nodes, stack.enter_context(redis.Redis(port=nodes.ports[0], protocol=3))
+
+
+def ask(client, *commands):
+    connection = client.connection_pool.get_connection()
+    try:
+        connection.send_packed_command(list(commands))
+        return [connection.read_response() for _ in commands]
+    finally:
+        client.connection_pool.release(connection)
+
+
+def test_vote_that_wrote_nothing_is_waited_for_too(pair, eventually):
+    """Somebody else made the claim, and no replica has it: WAIT alone knows of no write of this connection."""
+    nodes, client = pair
+    nodes.pause(1)
+    with redis.Redis(port=nodes.ports[0]) as other:
+        other.set("claim", "ours")
+    read, wait = hiredis.pack_command(("GET", "claim")), wait_commands(1, 0.1)[-1]
+    if ask(client, read, wait) == [b"ours", 1]:  # servers before 7.2 wait for all that was written by anybody
+        assert ask(client, read, *wait_commands(1, 0.1)) == [b"ours", 0, 0]
+    nodes.resume(1)
+    eventually(lambda: ask(client, read, *wait_commands(1, 1.0)) == [b"ours", 0, 1])

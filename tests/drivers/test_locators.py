@@ -1,0 +1,142 @@
+"""Where the server of a node is: what follows from what the Sentinels say."""
+
+import hiredis
+import pytest
+
+from redsync._drivers.locators import Location, Locator, Witness, needed_of
+
+HERE, THERE = ("127.0.0.1", 6379), ("127.0.0.1", 6380)
+
+
+def make(count=3, replicas=2):
+    return Locator("mymaster", [Witness(f"s{index + 1}:26379", None) for index in range(count)], replicas)
+
+
+def said(place=HERE, epoch=7, replicas=2, **more):
+    fields = {"name": "mymaster", "ip": "10.9.9.9", "port": "1", "config-epoch": epoch, "num-slaves": replicas, **more}
+    words = [str(word).encode() for item in fields.items() for word in item]
+    return words, [str(word).encode() for word in place]
+
+
+UNKNOWN = hiredis.ReplyError("ERR No such master with that name"), None
+
+
+@pytest.mark.parametrize(("replicas", "needed"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
+def test_master_and_those_who_acknowledge_are_a_majority_of_the_group(replicas, needed):
+    assert needed_of(replicas) == needed
+    assert 2 * (needed + 1) > replicas + 1 or not replicas
+
+
+def test_question_is_about_the_master():
+    number, address = make().questions
+    assert hiredis.pack_command(("SENTINEL", "MASTER", "mymaster")) == number
+    assert hiredis.pack_command(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")) == address
+
+
+def test_majority_of_the_sentinels_must_answer():
+    """One of them may have been cut off together with a master that was replaced long ago."""
+    locator = make()
+    assert locator.present is None
+    locator.note(0, said())
+    assert locator.present is None
+    assert locator.excuse == (
+        "1 of 3 Sentinels tell the master, 2 must: s2:26379: no answer yet; s3:26379: no answer yet"
+    )
+    locator.note(2, said())
+    assert locator.present == Location(*HERE, 7)
+    assert locator.excuse == ""
+    assert str(locator.present) == "127.0.0.1:6379"
+
+
+def test_latest_decision_counts_also_while_only_one_sentinel_knows_it():
+    locator = make()
+    for index in (0, 1, 2):
+        locator.note(index, said())
+    locator.note(1, said(THERE, 8))
+    assert locator.present == Location(*THERE, 8)
+
+
+def test_address_is_that_of_who_is_being_promoted():
+    """During a failover SENTINEL MASTER tells the old address with the new number."""
+    locator = make(1)
+    locator.note(0, said(THERE, 8, ip="127.0.0.1", port="6379"))
+    assert locator.present == Location(*THERE, 8)
+
+
+def test_sentinel_that_fails_does_not_count_any_more():
+    locator = make()
+    locator.note(0, said())
+    locator.note(1, said())
+    locator.note_failure(1, "closed the connection")
+    assert locator.present is None
+    assert "s2:26379: closed the connection" in locator.excuse
+
+
+def test_one_decision_with_two_outcomes_is_none():
+    locator = make()
+    locator.note(0, said(HERE))
+    locator.note(1, said(THERE))
+    assert locator.present is None
+    assert locator.excuse == (
+        "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: "
+        "they must watch one and the same group"
+    )
+
+
+def test_name_that_most_sentinels_do_not_know_is_a_mistake_of_the_configuration():
+    locator = make()
+    locator.note(0, UNKNOWN)
+    assert locator.conflict is None, "one of them may not be told yet"
+    locator.note(1, UNKNOWN)
+    assert locator.conflict == locator.excuse
+    assert locator.conflict.startswith("2 of 3 Sentinels know no master named 'mymaster': name it as in")
+
+
+@pytest.mark.parametrize("known", [3, 4])
+def test_more_replicas_than_configured_could_make_two_majorities(known):
+    locator = make(1)
+    locator.note(0, said(replicas=known))
+    assert locator.present is None
+    assert locator.excuse.startswith(f"the Sentinels list {known} replicas of mymaster, but replicas=2: two masters")
+
+
+@pytest.mark.parametrize(("known", "fits"), [(0, False), (1, True), (2, True)])
+def test_fewer_replicas_are_enough_as_long_as_they_can_acknowledge(known, fits):
+    locator = make(1)
+    locator.note(0, said(replicas=known))
+    assert (locator.present is not None) is fits
+    if not fits:
+        assert "but replicas=2 needs 1 to acknowledge each vote" in locator.excuse
+
+
+@pytest.mark.parametrize("known", [0, 5])
+def test_replicas_do_not_matter_where_none_must_acknowledge(known):
+    locator = make(1, replicas=0)
+    locator.note(0, said(replicas=known))
+    assert locator.present == Location(*HERE, 7)
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        (b"OK", b"OK"),
+        (None, None),
+        ([b"ip"], [b"a", b"1"]),
+        ([b"config-epoch", b"soon", b"num-slaves", b"0"], [b"a", b"1"]),
+        (said()[0], [b"a"]),
+        (said()[0], None),
+        (said()[0], hiredis.ReplyError("ERR")),
+        (5, 5),
+    ],
+    ids=repr,
+)
+def test_what_is_no_sentinel_is_told(replies):
+    locator = make(1)
+    with pytest.raises(ConnectionError, match="it is no Sentinel"):
+        locator.note(0, replies)
+
+
+def test_home_is_the_same_however_the_sentinels_are_listed():
+    one = Locator("m", [Witness("b:1", None), Witness("a:1", None)], 0)
+    other = Locator("m", [Witness("a:1", None), Witness("b:1", None)], 2)
+    assert one.home == other.home == "m@a:1,b:1"

@@ -1,0 +1,160 @@
+"""Following a master from server to server, for threads: real servers, Sentinels that say what the test wants."""
+
+import os
+import threading
+
+import pytest
+import redis
+
+from redsync import Client, ConfigurationError, QuorumError
+from redsync._core.memory import BIRTH_KEY
+from redsync.testing import LocalNodes
+from tests.support.sentinels import FakeSentinels
+
+LEASE = 0.6
+"""Also the guard, which a test sees pass."""
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with LocalNodes(2) as servers:
+        yield servers
+
+
+@pytest.fixture
+def sentinels(servers):
+    servers.reset()
+    with FakeSentinels() as sentinels:
+        sentinels.say(servers.ports[0], 1)
+        yield sentinels
+
+
+@pytest.fixture
+def client(sentinels):
+    with Client(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
+        yield client
+
+
+def kinds(servers):
+    """Return the birth records that the servers have: kind and epoch."""
+    found = []
+    for port in servers.ports:
+        with redis.Redis(port=port) as server:
+            kind, _, process = (server.get(BIRTH_KEY) or b"none 0 -@-").decode().split(" ")
+            found.append(f"{kind} {process.partition('@')[2]}")
+    return found
+
+
+def test_client_connects_to_the_server_that_the_sentinels_name(client, servers):
+    (status,) = client.nodes()
+    assert status.server == f"127.0.0.1:{servers.ports[0]}"
+    assert status.epoch == 1
+    assert kinds(servers) == ["original 1", "none -"]
+
+
+def test_client_follows_to_another_server_which_grants_after_the_guard(client, sentinels, servers, eventually):
+    sentinels.say(servers.ports[1], 2)
+    eventually(lambda: client.nodes()[0].server == f"127.0.0.1:{servers.ports[1]}")
+    with pytest.raises(QuorumError, match="may have forgotten claims"):
+        client.get_lock("x").acquire(timeout=0)
+    eventually(lambda: kinds(servers)[1] == "newborn 2")
+    assert client.get_lock("x").acquire(timeout=20)
+    assert client.nodes()[0].state == "up"
+
+
+def test_hold_whose_claim_the_next_server_has_goes_on(sentinels, servers, eventually):
+    lease = 6.0
+    with redis.Redis(port=servers.ports[1]) as replica, Client(sentinels.url, lease=lease, node_timeout=1.0) as client:
+        replica.replicaof("127.0.0.1", str(servers.ports[0]))
+        with client.get_lock("x") as hold:
+            with redis.Redis(port=servers.ports[0]) as master:
+                assert master.set("after", 1)
+                assert master.wait(1, 10_000) == 1
+            replica.replicaof("NO", "ONE")
+            sentinels.say(servers.ports[1], 2)
+            eventually(lambda: client.nodes()[0].epoch == 2)
+            eventually(lambda: hold.remaining() > 0.9 * lease)
+
+
+def test_majority_of_the_sentinels_decides_about_a_later_server(client, sentinels, servers, eventually):
+    """One that tells of a later decision knows more than the others; one with an earlier word is late."""
+    sentinels.say(servers.ports[1], 0, only=0)
+    asked = sentinels.questions[0]
+    eventually(lambda: sentinels.questions[0] >= asked + 4)
+    assert client.nodes()[0].server == f"127.0.0.1:{servers.ports[0]}"
+    sentinels.say(servers.ports[1], 2, only=0)
+    eventually(lambda: client.nodes()[0].server == f"127.0.0.1:{servers.ports[1]}")
+
+
+def test_server_that_gets_its_place_again_is_not_believed_to_have_had_it_all_the_time(
+    client, sentinels, servers, eventually
+):
+    """Nothing happened to it: the same process, the same record. But another server granted meanwhile."""
+    for port, epoch in ((servers.ports[1], 2), (servers.ports[0], 3)):
+        sentinels.say(port, epoch)
+        eventually(lambda epoch=epoch: client.nodes()[0].epoch == epoch)
+    eventually(lambda: kinds(servers)[0] == "newborn 3")
+
+
+def test_client_goes_on_without_sentinels_and_needs_them_to_connect_again(client, sentinels, servers, eventually):
+    sentinels.close()
+    eventually(lambda: client.runner.nodes[0].locator.present is None)
+    with client.get_lock("x"):
+        pass
+    servers.kill(0)
+    servers.restart(0)
+    eventually(lambda: "0 of 3 Sentinels tell the master, 2 must" in (client.nodes()[0].last_error or ""))
+    with pytest.raises(QuorumError, match="0 of 3 Sentinels"):
+        client.get_lock("x").acquire(timeout=0)
+
+
+def test_name_that_no_sentinel_knows_is_refused_at_once():
+    with (
+        FakeSentinels() as sentinels,
+        pytest.raises(ConfigurationError, match="[23] of 3 Sentinels know no master named"),
+    ):
+        Client(sentinels.url, lease=LEASE)
+
+
+def test_replica_is_not_taken_for_the_master(client, sentinels, servers, eventually):
+    """The Sentinels say who the master shall be, a moment before it is."""
+    with redis.Redis(port=servers.ports[1]) as server:
+        server.replicaof("127.0.0.1", str(servers.ports[0]))
+        sentinels.say(servers.ports[1], 2)
+        eventually(lambda: "is a replica of 127.0.0.1" in (client.nodes()[0].last_error or ""))
+        server.replicaof("NO", "ONE")
+        eventually(lambda: client.nodes()[0].epoch == 2)
+
+
+def test_replica_given_as_a_node_says_what_to_do(servers):
+    with redis.Redis(port=servers.ports[1]) as server:
+        server.replicaof("127.0.0.1", str(servers.ports[0]))
+        with Client(servers.urls[1], node_timeout=1.0) as client:
+            (status,) = client.nodes()
+        server.replicaof("NO", "ONE")
+    assert status.state == "down"
+    assert status.last_error == (
+        f"is a replica of 127.0.0.1:{servers.ports[0]}: give the master's address, or that of the Sentinels as "
+        f"redis+sentinel://"
+    )
+
+
+def test_nobody_asks_once_the_client_is_closed(sentinels, servers):
+    with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
+        watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
+        assert len(watching) == 3
+    assert not any(thread.is_alive() for thread in watching)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_child_of_a_fork_asks_for_itself(client, sentinels, servers):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if client.get_lock("of the child").acquire(timeout=20) and client.nodes()[0].epoch == 1:
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.get_lock("of the parent").acquire(timeout=5)

@@ -1,0 +1,58 @@
+"""Sentinels that say what a test wants, about real servers."""
+
+import contextlib
+
+from tests.support.hostile import Hostile, bulk
+
+__all__ = ["FakeSentinels"]
+
+
+class FakeSentinels:
+    """Some Sentinels of one master, which say what `say` was told last; each for itself, if need be.
+
+    Attributes:
+        url: The URL of the node that they stand for.
+        questions: How many questions each of them has answered.
+    """
+
+    def __init__(self, count=3, replicas=0):
+        self._words = [None] * count
+        self.questions = [0] * count
+        self._replicas = replicas
+        self._stack = contextlib.ExitStack()
+        self._servers = [
+            self._stack.enter_context(Hostile(lambda words, index=index: [self._answer(index, words)]))
+            for index in range(count)
+        ]
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+        self.url = f"redis+sentinel://{hosts}/mymaster/0?replicas={replicas}"
+
+    def say(self, port, epoch, *, only=None):
+        """Let all of them, or one, say that the master of that epoch is at a port."""
+        for index in range(len(self._words)) if only is None else [only]:
+            self._words[index] = port, epoch
+
+    def _answer(self, index, words):
+        if words[0].upper() != b"SENTINEL":
+            return b"+OK\r\n"
+        self.questions[index] += 1
+        if self._words[index] is None:
+            return b"-ERR No such master with that name\r\n"
+        port, epoch = self._words[index]
+        if words[1].upper() != b"MASTER":
+            return b"*2\r\n" + bulk(b"127.0.0.1") + bulk(b"%d" % port)
+        fields = {b"name": words[2], b"config-epoch": b"%d" % epoch, b"num-slaves": b"%d" % self._replicas}
+        return b"*%d\r\n" % (2 * len(fields)) + b"".join(bulk(word) for item in fields.items() for word in item)
+
+    def close(self, index=None):
+        """End one of them, or all."""
+        if index is None:
+            self._stack.close()
+        else:
+            self._servers[index].close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
