@@ -111,7 +111,7 @@ def test_client_goes_on_without_sentinels_and_needs_them_to_connect_again(client
 def test_name_that_no_sentinel_knows_is_refused_at_once():
     with (
         FakeSentinels() as sentinels,
-        pytest.raises(ConfigurationError, match="[23] of 3 Sentinels know no master named"),
+        pytest.raises(ConfigurationError, match="Sentinels know no master named"),
     ):
         Client(sentinels.url, lease=LEASE)
 
