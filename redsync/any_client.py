@@ -13,8 +13,9 @@ from redsync._core.effects import Steps
 from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.quorum import Tally
+from redsync._core.text import split_urls
 from redsync._core.timing import Timing
-from redsync._drivers.given_nodes import make_nodes, split_urls
+from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
 from redsync._protocols.watchdog import farewell, watchdog

@@ -91,6 +91,11 @@ class Birth(NamedTuple):
         """What distinguishes this record from any other of the same kind."""
         return b"%d,%b" % (self.since_ms, self.process)
 
+    @property
+    def run_id(self) -> str:
+        """What the record tells of the `run_id` of its process: the beginning."""
+        return self.process.partition(b"@")[0].decode(errors="replace")
+
     @classmethod
     def read(cls, record: bytes | None, now: float) -> Self | None:
         """Return what a record says at that instant of the node's clock, in seconds; None if there is none.

@@ -8,7 +8,9 @@ as they are.
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable"]
+import re
+
+__all__ = ["one_line", "printable", "split_urls"]
 
 LONGEST = 200
 
@@ -26,3 +28,8 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return an error's text as one short line."""
     return printable(" ".join(text.split())[:LONGEST])
+
+
+def split_urls(text: str) -> list[str]:
+    """Return the URLs in a text that separates them by commas; a URL itself may have commas between its hosts."""
+    return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]

@@ -10,15 +10,10 @@ from redsync._drivers.nodes import Node, new_connection
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["make_nodes", "split_urls"]
+__all__ = ["make_nodes"]
 
 _SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
 """A separator between two URLs in one text; redis-py would take the first URL and ignore the rest."""
-
-
-def split_urls(text: str) -> list[str]:
-    """Return the URLs in a text that separates them by commas; a URL itself may have commas between its hosts."""
-    return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]
 
 
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:

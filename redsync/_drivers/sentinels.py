@@ -14,10 +14,11 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import redis.asyncio.connection
 import redis.connection
+import redis.sentinel
 
 from redsync._drivers.locators import Locator, Witness
 
-__all__ = ["Settings", "UrlError", "managed", "read_url"]
+__all__ = ["Settings", "UrlError", "client_of", "managed", "read_url"]
 
 _PORT: Final = 26379
 _MOST_REPLICAS: Final = 100
@@ -36,12 +37,13 @@ class Settings(NamedTuple):
     connection_kwargs: dict[str, Any]
 
 
-def read_url(url: str, client_class: type[Any]) -> tuple[Any, Locator]:
+def read_url(url: str, client_class: type[Any], **settings: Any) -> tuple[Any, Locator]:
     """Return how to connect to the master that a URL names, and its locator.
 
     Args:
         url: The URL.
         client_class: `redis.Redis` or `redis.asyncio.Redis`.
+        **settings: Options of redis-py's for all connections, unless the URL has others.
 
     Raises:
         UrlError: It is no such URL.
@@ -56,13 +58,15 @@ def read_url(url: str, client_class: type[Any]) -> tuple[Any, Locator]:
     names = quote(options.pop("sentinel_username", ""), safe=""), quote(options.pop("sentinel_password", ""), safe="")
     scheme = f"redis{tls}"
     login = f"{login}@" if login else ""
-    pool = client_class.from_url(f"{scheme}://{login}master:1/{db or 0}?{urlencode(options)}").connection_pool
+    pool = client_class.from_url(
+        f"{scheme}://{login}master:1/{db or 0}?{urlencode(options)}", **settings
+    ).connection_pool
     encryption = urlencode({name: value for name, value in options.items() if name.startswith("ssl_")})
     admission = "{}:{}@".format(*names) if any(names) else ""
     witnesses = []
     for host in hosts.split(","):
         address = _address(host.strip())
-        sentinel = client_class.from_url(f"{scheme}://{admission}{address}/0?{encryption}").connection_pool
+        sentinel = client_class.from_url(f"{scheme}://{admission}{address}/0?{encryption}", **settings).connection_pool
         witnesses.append(Witness(address, sentinel))
     _require_different(witnesses)
     return pool, Locator(unquote(service), witnesses, replicas)
@@ -82,6 +86,25 @@ def managed(pool: Any) -> tuple[Any, Locator]:
         witnesses.append(Witness(address, sentinel.connection_pool))
     _require_different(witnesses)
     return Settings(_unmanaged(pool.connection_class), kwargs), Locator(pool.service_name, witnesses, 0)
+
+
+def client_of(url: str, client_class: type[Any], **settings: Any) -> tuple[str, int, Any]:
+    """Return the address of the group that a URL names, its number of replicas, and a client of redis-py's.
+
+    The client asks the Sentinels at each connect, and believes the first that answers: enough for looking.
+
+    Args:
+        url: The URL.
+        client_class: `redis.Redis`.
+        **settings: As for `read_url`, which raises the same.
+    """
+    pool, locator = read_url(url, client_class, **settings)
+    manager: Any = redis.sentinel.Sentinel([])  # type: ignore[no-untyped-call]
+    manager.sentinels = [client_class(connection_pool=witness.pool) for witness in locator.witnesses]
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}
+    tls = issubclass(pool.connection_class, redis.connection.SSLConnection)
+    client = manager.master_for(locator.service, client_class, ssl=tls, **kwargs)
+    return f"{locator.service}@{locator.witnesses[0].address}", locator.replicas, client
 
 
 def _unmanaged(connection_class: type[Any]) -> type[Any]:

@@ -52,10 +52,12 @@ class Node:
     Attributes:
         address: `host:port`, or the path of a unix socket; without the password, so it may be shown.
         redis: The client that asks it.
+        replicas: How many replicas must be there for its votes to last; None for a node without Sentinels.
     """
 
     address: str
     redis: redis.Redis
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +151,36 @@ def _node(number: int, url: str, timeout: float) -> Node:
 
     from redsync.cli.reading import BoundedParser
 
+    settings = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": False,
+        "parser_class": BoundedParser,
+        **_without_introduction(),
+    }
     try:
-        client = redis.Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            decode_responses=False,
-            parser_class=BoundedParser,
-            **_without_introduction(),
-        )
+        if "+sentinel://" in url:
+            return _group(number, url, settings)
+        client = redis.Redis.from_url(url, **settings)
     except ValueError:
         raise SetupError(no_url(number), UNCONFIGURED) from None
     kwargs = client.connection_pool.connection_kwargs
     return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
+
+
+def _group(number: int, url: str, settings: dict[str, Any]) -> Node:
+    """Return the node that a Sentinel group stands for."""
+    import redis
+
+    from redsync._drivers.sentinels import UrlError, client_of
+
+    try:
+        address, replicas, client = client_of(url, redis.Redis, **settings)
+    except UrlError as error:
+        raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
+    return Node(address, client, replicas)
 
 
 def _without_introduction() -> dict[str, Any]:
@@ -175,9 +192,13 @@ def _without_introduction() -> dict[str, Any]:
 
 def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
     from redis.exceptions import InvalidResponse, RedisError
+    from redis.sentinel import MasterNotFoundError
 
     try:
         return Answer(node.address, question(node.redis))
+    except MasterNotFoundError:
+        # Its text has the settings of all connections.
+        return Answer(node.address, None, "no Sentinel tells where the master is")
     except InvalidResponse as error:
         return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}")
     except (OSError, RedisError) as error:

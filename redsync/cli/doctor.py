@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.asking import Answer, Nodes, execute
+from redsync.cli.asking import Answer, Node, Nodes, execute
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
@@ -25,7 +25,7 @@ from redsync.cli.output import put, write_json
 from redsync.cli.writing import print_table, told, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import redis
 
@@ -41,9 +41,9 @@ HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION"
 def doctor(options: Any) -> int:
     """Check every node and how they fit together."""
     with Nodes.chosen(options) as nodes:
-        guard = _restart_guard(len(nodes.nodes))
+        guard = _restart_guard(nodes.nodes)
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
-        reports = [_report(answer) for answer in answers]
+        reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
         # A single node promises little anyway, and nodes that are all on this machine are for trying out.
         is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
         for report in reports:
@@ -59,9 +59,9 @@ def doctor(options: Any) -> int:
         return nodes.status(answers) or (BROKEN if trouble else FINE)
 
 
-def _restart_guard(count: int) -> float:
+def _restart_guard(nodes: Sequence[Node]) -> float:
     for name in ("REDSYNC_RESTART_GUARD", "REDSYNC_LEASE"):
-        if name == "REDSYNC_LEASE" and count == 1:
+        if name == "REDSYNC_LEASE" and len(nodes) == 1 and nodes[0].replicas is None:
             return 0.0
         text = os.environ.get(name)
         if text is not None:
@@ -72,9 +72,9 @@ def _restart_guard(count: int) -> float:
     return LEASE
 
 
-def _report(answer: Answer[Report]) -> Report:
+def _report(answer: Answer[Report], node: Node) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
-    report.node = answer.node
+    report.node, report.replicas = answer.node, node.replicas
     return report
 
 
@@ -143,7 +143,7 @@ def _newborn_age(client: redis.Redis, run_id: str) -> float | None:
         birth = Birth.read(record, stamp[0] + stamp[1] / 1e6)
     except ValueError:
         return None
-    if birth is None or birth.kind != NEWBORN or not run_id.startswith(birth.process.decode(errors="replace")):
+    if birth is None or birth.kind != NEWBORN or not run_id.startswith(birth.run_id):
         # The next client replaces the record of another process; the uptime tells how long this process has run.
         return None
     return birth.age

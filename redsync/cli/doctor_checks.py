@@ -75,6 +75,7 @@ class Report:
         latency: The median time of a PING, in seconds; None if unknown.
         scripts: Why it does not run our scripts, None if it does.
         newborn_age: Seconds since it was found to be emptied, None if it was not.
+        replicas: How many replicas the URL gives to the Sentinel group; None for a node without Sentinels.
         clients: The clients that keep their record there, by UUID; None if we can't tell.
         findings: What is wrong with it.
     """
@@ -88,6 +89,7 @@ class Report:
     latency: float | None = None
     scripts: str | None = None
     newborn_age: float | None = None
+    replicas: int | None = None
     clients: Mapping[str, Heard] | None = None
     findings: list[Finding] = field(default_factory=list)
 
@@ -168,9 +170,8 @@ def _check_server(report: Report) -> list[Finding]:
     if report.role == "replica":
         advice = "list masters only, each independent of the others"
         found.append(Finding("is a replica, which refuses to write and does not vote by itself", advice))
-    elif int(report.info.get("connected_slaves", 0)) > 0:
-        text = "has replicas: a replica that is promoted may not know the latest claims"
-        found.append(Finding(text, "never fail over to one automatically", is_problem=False))
+    else:
+        found += _check_replicas(report)
     if report.info.get("cluster_enabled") == 1:
         found.append(Finding("is part of a cluster, which sends keys elsewhere", "use servers with cluster-enabled no"))
     if report.info.get("loading") == 1:
@@ -179,6 +180,28 @@ def _check_server(report: Report) -> list[Finding]:
         advice = "allow the user scripts, and the keys: ACL SETUSER <user> +@all ~redsync* ~redisson* &*"
         found.append(Finding(f"does not run our scripts: {report.scripts}", advice))
     return found
+
+
+def _check_replicas(report: Report) -> list[Finding]:
+    connected = int(report.info.get("connected_slaves", 0))
+    if report.replicas is None:
+        if not connected:
+            return []
+        text = "has replicas: a replica that is promoted may not know the latest claims"
+        advice = "never fail over to one automatically, or name its Sentinels: redis+sentinel://...?replicas=N"
+        return [Finding(text, advice, is_problem=False)]
+    if not report.replicas:
+        text = "its votes wait for no replica: a master that is cut off goes on to grant while another one does"
+        advice = f"give the number of its replicas in the URL: ?replicas={connected or 'N'}"
+        return [Finding(text, f"{advice}; at least set min-replicas-to-write on its servers")]
+    needed = (report.replicas + 1) // 2
+    if connected > report.replicas:
+        text = f"has {connected} replicas, but replicas={report.replicas}: two masters might both gather {needed}"
+        return [Finding(text, "give the number of all its replicas in every client's URL")]
+    if connected < report.replicas:
+        text = f"{connected} of its {report.replicas} replicas are connected; each vote needs {needed}"
+        return [Finding(text, "start the others again", is_problem=connected <= needed)]
+    return []
 
 
 def _check_memory(report: Report) -> list[Finding]:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from redsync._core.text import split_urls
 from redsync.cli.exits import UNCONFIGURED, SetupError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "connect", "no_url", "prefix_of", "urls_of"]
 
-_SCHEMES: Final = ("redis", "rediss", "unix")
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,7 @@ def urls_of(options: argparse.Namespace) -> list[str]:
     Raises:
         SetupError: There is none, or one is not valid.
     """
-    urls = options.urls or os.environ.get("REDSYNC_URLS", "").split(",")
-    urls = [url.strip() for url in urls if url.strip()]
+    urls = [url.strip() for url in options.urls or split_urls(os.environ.get("REDSYNC_URLS", "")) if url.strip()]
     if not urls:
         raise SetupError(
             "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas", UNCONFIGURED
@@ -60,7 +60,8 @@ def no_url(number: int) -> str:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in _SCHEMES and parts.port != 0
+        # A group has several ports, see `sentinels.read_url`.
+        return parts.scheme in _SCHEMES and (parts.scheme.endswith("+sentinel") or parts.port != 0)
     except ValueError:
         return False
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.text import one_line, printable
+from redsync._core.text import one_line, printable, split_urls
 
 HOSTILE = {
     "escape": ("\x1b]0;OWNED\x07\x1b[2J", "\\x1b]0;OWNED\\x07\\x1b[2J"),
@@ -40,3 +40,24 @@ def test_nothing_but_what_can_be_seen_is_left(text):
 def test_error_is_one_short_line():
     assert one_line("ERR  a\n\tb\x1b[1m") == "ERR a b\\x1b[1m"
     assert one_line("x" * 1000) == "x" * 200
+
+
+# URLs.
+
+GROUP = "redis+sentinel://user:a,b@s1:1,s2:2/mymaster/0?replicas=2"
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("", []),
+        (" , ", []),
+        ("redis://a", ["redis://a"]),
+        ("redis://a,rediss://b , unix:///c,", ["redis://a", "rediss://b", "unix:///c"]),
+        (f"{GROUP},redis://a", [GROUP, "redis://a"]),
+        (f" {GROUP}, {GROUP} ", [GROUP, GROUP]),
+        ("redis://a,b", ["redis://a,b"]),
+    ],
+)
+def test_urls_are_separated_by_commas_which_they_may_have_themselves(text, urls):
+    assert split_urls(text) == urls

@@ -4,25 +4,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from redsync._drivers.given_nodes import make_nodes, split_urls
-
-GROUP = "redis+sentinel://user:a,b@s1:1,s2:2/mymaster/0?replicas=2"
-
-
-@pytest.mark.parametrize(
-    ("text", "urls"),
-    [
-        ("", []),
-        (" , ", []),
-        ("redis://a", ["redis://a"]),
-        ("redis://a,rediss://b , unix:///c,", ["redis://a", "rediss://b", "unix:///c"]),
-        (f"{GROUP},redis://a", [GROUP, "redis://a"]),
-        (f" {GROUP}, {GROUP} ", [GROUP, GROUP]),
-        ("redis://a,b", ["redis://a,b"]),
-    ],
-)
-def test_urls_are_separated_by_commas_which_they_may_have_themselves(text, urls):
-    assert split_urls(text) == urls
+from redsync._drivers.given_nodes import make_nodes
 
 
 @pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])

@@ -39,10 +39,20 @@ class FakeSentinels:
         if self._words[index] is None:
             return b"-ERR No such master with that name\r\n"
         port, epoch = self._words[index]
-        if words[1].upper() != b"MASTER":
-            return b"*2\r\n" + bulk(b"127.0.0.1") + bulk(b"%d" % port)
-        fields = {b"name": words[2], b"config-epoch": b"%d" % epoch, b"num-slaves": b"%d" % self._replicas}
-        return b"*%d\r\n" % (2 * len(fields)) + b"".join(bulk(word) for item in fields.items() for word in item)
+        question = words[1].upper()
+        if question == b"GET-MASTER-ADDR-BY-NAME":
+            return _array([b"127.0.0.1", b"%d" % port])
+        fields = {
+            "name": "mymaster",
+            "ip": "127.0.0.1",
+            "port": port,
+            "flags": "master",
+            "num-other-sentinels": len(self._words) - 1,
+            "config-epoch": epoch,
+            "num-slaves": self._replicas,
+        }
+        told = _array([str(word).encode() for item in fields.items() for word in item])
+        return b"*1\r\n" + told if question == b"MASTERS" else told
 
     def close(self, index=None):
         """End one of them, or all."""
@@ -56,3 +66,7 @@ class FakeSentinels:
 
     def __exit__(self, *_):
         self.close()
+
+
+def _array(words):
+    return b"*%d\r\n" % len(words) + b"".join(map(bulk, words))

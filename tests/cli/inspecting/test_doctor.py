@@ -9,6 +9,7 @@ from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, check_lives, check_node
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
+from tests.support.sentinels import FakeSentinels
 from tests.support.trouble import add_guest
 
 
@@ -330,3 +331,61 @@ def test_doctor_hears_of_the_clients_of_each_node(nodes, make_client):
         (heard,) = clients_of(node).values()
     assert heard.who.endswith(f":{os.getpid()}")
     assert 0 < heard.kept <= 65
+
+
+# Nodes that Sentinels stand for.
+
+
+@pytest.fixture
+def group(nodes):
+    """Sentinels, the master that they name with a password in the URL, and what the command needs to know."""
+    with FakeSentinels(replicas=2) as sentinels:
+        sentinels.say(nodes.ports[0], 1)
+        yield sentinels, {"REDSYNC_URLS": sentinels.url, "REDSYNC_RESTART_GUARD": "0"}
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", "job"], ["doctor"]])
+def test_commands_ask_the_master_that_the_sentinels_name(redsync, group, command):
+    sentinels, environment = group
+    done = redsync(*command, **environment)
+    assert done.status in (0, 1), done.err
+    if command != ["ls"]:
+        assert sentinels.url.split("//")[1].partition(",")[0] in done.out
+
+
+def test_commands_tell_that_no_sentinel_knows_the_master_and_show_no_settings(redsync, group):
+    sentinels, environment = group
+    url = sentinels.url.replace("//", "//app:secret@").replace("mymaster", "other")
+    done = redsync("doctor", "--json", **environment | {"REDSYNC_URLS": url})
+    assert done.status == 69
+    assert done.json["nodes"][0]["error"] == "no Sentinel tells where the master is"
+    assert "secret" not in done.out + done.err
+
+
+def test_url_of_a_group_that_is_wrong_is_told(redsync, group):
+    _, environment = group
+    done = redsync("ls", **environment | {"REDSYNC_URLS": "redis+sentinel://:secret@s1,s1/m"})
+    assert done.status == 78
+    assert "node 1 names a Sentinel twice" in done.err
+    assert "secret" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("configured", "connected", "text", "is_problem"),
+    [
+        (None, 0, None, None),
+        (None, 1, "has replicas: a replica that is promoted may not know", False),
+        (0, 2, "its votes wait for no replica", True),
+        (2, 2, None, None),
+        (2, 1, "1 of its 2 replicas are connected; each vote needs 1", True),
+        (4, 3, "3 of its 4 replicas are connected; each vote needs 2", False),
+        (2, 3, "has 3 replicas, but replicas=2: two masters might both gather 1", True),
+    ],
+)
+def test_doctor_compares_replicas_with_what_the_url_says(configured, connected, text, is_problem):
+    report = Report("m@s:1", info={"role": "master", "connected_slaves": connected}, policy="noeviction")
+    report.replicas, report.snapshots = configured, ""
+    found = check_node(report, guard=0.0, node_timeout=0.25, is_serious=False)
+    about = [each for each in found if "replica" in each.text]
+    assert [each.text.startswith(text) for each in about] == ([True] if text else [])
+    assert [each.is_problem for each in about] == ([is_problem] if text else [])
