@@ -346,7 +346,12 @@ class Outbox:
             # it.
             self._note(link, batch, now)
             link.healing = [other for other in link.healing if other is not request]
-        self._write(link, batch, now)
+        for each in batch:
+            # The first may break the link.
+            if link.broken is None:
+                self._write(link, [each], now)
+        if link.broken is not None:
+            self._table.discard(link, link.broken)
 
     def _retry(self, link: Link) -> None:
         """Send again what a node refused to execute, if that is due."""

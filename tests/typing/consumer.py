@@ -114,6 +114,7 @@ def read_vote(vote: Vote) -> str:
 def read_status(status: NodeStatus) -> None:
     assert_type((status.address, status.state), tuple[str, str])
     assert_type((status.version, status.uptime, status.last_error), tuple[str | None, float | None, str | None])
+    assert_type((status.server, status.epoch), tuple[str | None, int | None])
 
 
 def handle(

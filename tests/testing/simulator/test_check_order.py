@@ -48,7 +48,7 @@ def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
         outbox._note(link, [load, request], 0.0)
         link.healing.clear()
-        outbox._write(link, load.data + request.data, 0.0)
+        outbox._write(link, [load, request], 0.0)
 
     monkeypatch.setattr(Outbox, "_resend", send_again_whatever_came_since)
     with pytest.raises(SimulationError, match=r"order: node-3 executed #\d+ of a \(lock_acquire\) behind #\d+"):
