@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
 from redsync._drivers.nodes import Node, new_connection
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
@@ -42,7 +43,7 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     if isinstance(node, str):
         if _SEVERAL.search(node):
             raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
-        if node.startswith(("redis+sentinel://", "rediss+sentinel://")):
+        if GroupUrl.matches(node):
             return _group(index, which, node, client_class)
         try:
             pool: Any = client_class.from_url(node).connection_pool
@@ -67,10 +68,10 @@ def _group(index: int, which: str, given: Any, client_class: type[Any]) -> Node:
 
     url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
     try:
-        pool, locator = sentinels.managed(given) if url is None else sentinels.read_url(url, client_class)
+        pool, locator = sentinels.managed(given) if url is None else sentinels.named(url, client_class)
         for used in (pool, *(witness.pool for witness in locator.witnesses)):
             new_connection(used, 1.0)  # An unknown option is noticed here, and not by redis-py at each try.
-    except sentinels.UrlError as error:
+    except GroupUrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):
         # redis-py's text may show a part of the URL.

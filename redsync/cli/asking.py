@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 from redsync.cli.nodes import no_url, prefix_of, urls_of
 
@@ -161,7 +162,7 @@ def _node(number: int, url: str, timeout: float) -> Node:
         **_without_introduction(),
     }
     try:
-        if "+sentinel://" in url:
+        if GroupUrl.matches(url):
             return _group(number, url, settings)
         client = redis.Redis.from_url(url, **settings)
     except ValueError:
@@ -171,16 +172,23 @@ def _node(number: int, url: str, timeout: float) -> Node:
 
 
 def _group(number: int, url: str, settings: dict[str, Any]) -> Node:
-    """Return the node that a Sentinel group stands for."""
-    import redis
+    """Return the node that a Sentinel group stands for.
 
-    from redsync._drivers.sentinels import UrlError, client_of
+    redis-py believes the first Sentinel that answers: enough for looking.
+    """
+    import redis
+    from redis.sentinel import Sentinel
 
     try:
-        address, replicas, client = client_of(url, redis.Redis, **settings)
-    except UrlError as error:
+        said = GroupUrl.read(url)
+    except GroupUrlError as error:
         raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
-    return Node(address, client, replicas)
+    manager: Any = Sentinel([])  # type: ignore[no-untyped-call]
+    manager.sentinels = [redis.Redis.from_url(sentinel, **settings) for _, sentinel in said.sentinels]
+    pool = redis.Redis.from_url(said.master, **settings).connection_pool
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in {"host", "port"}}
+    tls = issubclass(pool.connection_class, redis.SSLConnection)
+    return Node(said.address, manager.master_for(said.service, redis.Redis, ssl=tls, **kwargs), said.replicas)
 
 
 def _without_introduction() -> dict[str, Any]:

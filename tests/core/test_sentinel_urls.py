@@ -1,0 +1,67 @@
+"""URLs of Sentinel groups: what they say, and which say nothing."""
+
+import pytest
+
+from redsync._core.sentinel_urls import GroupUrl, GroupUrlError, require_different
+
+
+def test_url_says_everything():
+    said = GroupUrl.read(
+        "rediss+sentinel://user:p%40ss@s1:1001,[::1]:1002,s3/my%20master/7?replicas=3&socket_keepalive=yes"
+        "&sentinel_username=watcher&sentinel_password=s%26cret&ssl_ca_certs=/ca.pem"
+    )
+    assert said == GroupUrl(
+        "my master",
+        "rediss://user:p%40ss@master:1/7?socket_keepalive=yes&ssl_ca_certs=%2Fca.pem",
+        (
+            ("s1:1001", "rediss://watcher:s%26cret@s1:1001/0?ssl_ca_certs=%2Fca.pem"),
+            ("[::1]:1002", "rediss://watcher:s%26cret@[::1]:1002/0?ssl_ca_certs=%2Fca.pem"),
+            ("s3:26379", "rediss://watcher:s%26cret@s3:26379/0?ssl_ca_certs=%2Fca.pem"),
+        ),
+        3,
+    )
+    assert said.address == "my master@s1:1001"
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel://a/m", "redis+sentinel://a/m/", "redis+sentinel://a/m/0?replicas=0"])
+def test_little_needs_to_be_said(url):
+    assert GroupUrl.read(url) == GroupUrl("m", "redis://master:1/0?", (("a:26379", "redis://a:26379/0?"),), 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "matches"),
+    [("redis+sentinel://a/m", True), ("rediss+sentinel://a/m", True), ("redis://a", False), ("unix:///a", False)],
+)
+def test_scheme_tells_a_group(url, matches):
+    assert GroupUrl.matches(url) is matches
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("redis+sentinel://", "is no URL such as"),
+        ("redis+sentinel://s1", "is no URL such as"),
+        ("redis+sentinel://s1/", "is no URL such as"),
+        ("redis+sentinel:///m", "is no URL such as"),
+        ("redis+sentinel://s1/m/one", "is no URL such as"),
+        ("redis+sentinel://s1,/m", "names a Sentinel that is no host:port"),
+        ("redis+sentinel://s1:0/m", "names a Sentinel that is no host:port"),
+        ("redis+sentinel://s1:70000/m", "names a Sentinel that is no host:port"),
+        ("redis+sentinel://s1,s2:5,s1:26379/m", "names a Sentinel twice: list each once"),
+        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is no number"),
+        ("redis+sentinel://s1/m?replicas=-1", "has replicas= with something that is no number"),
+        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is no number"),
+    ],
+)
+def test_url_that_says_too_little_or_too_much_is_refused_and_not_shown(url, wrong):
+    with pytest.raises(GroupUrlError) as caught:
+        GroupUrl.read(url)
+    assert wrong in str(caught.value)
+    assert "s1" not in str(caught.value)
+
+
+def test_list_of_sentinels_has_each_once():
+    require_different(["a:1", "a:2"])
+    for wrong in ([], ["a:1", "b:1", "a:1"]):
+        with pytest.raises(GroupUrlError):
+            require_different(wrong)
