@@ -5,16 +5,23 @@ Each client keeps its record on every node.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Claim", "ClientRecord", "owner_of"]
+__all__ = ["Claim", "ClientRecord", "digests_of", "owner_of"]
 
 _CLAIM: Final = re.compile(rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+")
 
 LONGEST: Final = 500
 """How many characters of a host's or program's name are kept."""
+
+_DIGEST: Final = 4
+"""The size of a node's digest in bytes."""
+
+_MOST_NODES: Final = 100
 
 _MODES: Final = {b"r": "read", b"w": "write", b"": None}
 
@@ -27,12 +34,14 @@ class ClientRecord(NamedTuple):
         pid: The process id.
         program: What runs there, for people.
         since: When the client was made: seconds since 1970 by its machine's clock.
+        nodes: A digest for each node of its list; empty if it does not tell.
     """
 
     host: str
     pid: int
     program: str
     since: float
+    nodes: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
         """Return the record as msgpack: a map, so that later versions can add to it."""
@@ -50,10 +59,16 @@ class ClientRecord(NamedTuple):
         try:
             fields = msgpack.unpackb(packed)
             host, pid, program = str(fields["host"]), int(fields["pid"]), str(fields["program"])
-            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]))
+            nodes = tuple(str(node)[: 2 * _DIGEST] for node in list(fields.get("nodes", ()))[:_MOST_NODES])
+            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]), nodes)
             return record if 0 <= pid < 2**63 and math.isfinite(record.since) else None
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
+
+
+def digests_of(homes: Sequence[str]) -> tuple[str, ...]:
+    """Return the digest of each node, by which lists can be compared and which tells no address."""
+    return tuple(sorted(hashlib.blake2b(home.encode(), digest_size=_DIGEST).hexdigest() for home in homes))
 
 
 def owner_of(claim: bytes) -> str:

@@ -25,6 +25,7 @@ from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.ownership import Owner
+from redsync._core.presence import digests_of
 from redsync._core.runner import Session, drive
 from redsync._core.timing import Timing
 from redsync._drivers.aio_driver import AioDriver, Listening
@@ -94,7 +95,7 @@ class AioRunner(AioDriver):
             holds,
             self._surroundings.random,
             client_key(self.client_id),
-            self._surroundings.describe().pack(),
+            self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
         )
         self._owners = TaskOwners(self.new_owner, holds.orphan)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -26,6 +26,7 @@ from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
+from redsync._core.presence import digests_of
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.maintenance import Maintenance
@@ -141,7 +142,7 @@ class ThreadRunner(ThreadDriver):
             HoldTable(self._maintenance.alarm),
             self._surroundings.random,
             client_key(self.client_id),
-            self._surroundings.describe().pack(),
+            self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
             processes=processes,
         )
 

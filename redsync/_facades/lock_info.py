@@ -100,5 +100,5 @@ def _holder(held: list[Claim], tally: Tally) -> Holder:
     lasting = sorted((float("inf") if claim.remaining is None else claim.remaining for claim in held), reverse=True)
     remaining = lasting[tally.quorum - 1]
     count = max(claim.hold_count for claim in held)
-    host, pid, program, since = next((claim.client for claim in held if claim.client), (None,) * 4)
+    host, pid, program, since = next((claim.client[:4] for claim in held if claim.client), (None,) * 4)
     return Holder(owner, host, pid, count, None if remaining == float("inf") else remaining, program, since, mode)

@@ -44,7 +44,7 @@ class PermitHolder:
     @classmethod
     def of(cls, holding: Holding) -> Self:
         """Return the holder of a permit that a survey has found."""
-        host, pid, program, since = holding.client or (None,) * 4
+        host, pid, program, since, *_ = holding.client or (None,) * 4
         owner = holding.id.partition(":")[0]
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
 

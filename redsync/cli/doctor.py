@@ -168,7 +168,7 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
         record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None
         if record is not None:
             name = key.removeprefix(begin).decode("utf-8", "backslashreplace")
-            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000)
+            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000, record.nodes)
     return heard
 
 

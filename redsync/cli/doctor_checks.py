@@ -55,10 +55,12 @@ class Heard(NamedTuple):
     Attributes:
         who: The client's host and process, for people.
         kept: For how many more seconds the node keeps the record.
+        nodes: A digest for each node of the client's list; empty if it does not tell.
     """
 
     who: str
     kept: float
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -273,6 +275,7 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
             found.append(Finding(f"{names} are one server, listed {times} times", "list each server once"))
     found += _check_machines(reports)
     _check_clients(reports)
+    found += _check_lists(reports)
     known = [report.offset for report in reports if report.offset is not None]
     for report in reports:
         ahead = 0.0 if report.offset is None else report.offset - median(known)
@@ -301,6 +304,25 @@ def _check_clients(reports: Sequence[Report]) -> None:
             text = f"does not hear of {len(missing)} of {len(alive)} clients that other nodes hear of: {names}"
             advice = "see whether they reach it; if its address led to another server before, stop that server"
             report.findings.append(Finding(text, advice))
+
+
+def _check_lists(reports: Sequence[Report]) -> list[Finding]:
+    """Find clients whose lists of nodes differ: by more than one node, two majorities need not meet."""
+    lists: dict[frozenset[str], str] = {}
+    for report in reports:
+        for heard in (report.clients or {}).values():
+            if heard.nodes and heard.kept > ALIVE:
+                lists.setdefault(frozenset(heard.nodes), heard.who)
+    if len(lists) < 2:
+        return []
+    apart = max(len(one ^ other) for one in lists for other in lists)
+    names = ", ".join(f"{who} lists {len(nodes)}" for nodes, who in sorted(lists.items(), key=lambda item: item[1])[:3])
+    if apart == 1:
+        text = f"clients list different nodes, by one: {names}"
+        return [Finding(text, "finish this step everywhere before the next node is added or removed", is_problem=False)]
+    text = f"clients list different nodes, {apart} are not on both lists: {names}. Two owners may each have a majority"
+    advice = "give all the same list, spelled alike; add one node everywhere, then remove one everywhere"
+    return [Finding(text, advice)]
 
 
 def is_loopback(address: str) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.presence import ClientRecord
+from redsync._core.presence import ClientRecord, digests_of
 
 RECORD = ClientRecord("db-1.example", 4711, "worker.py", 1_763_726_400.25)
 
@@ -43,7 +43,7 @@ def test_name_that_the_system_could_not_decode_is_read_with_escapes():
 
 
 def test_record_is_a_map_by_name_for_readers_in_any_language():
-    expected = {"host": "db-1.example", "pid": 4711, "program": "worker.py", "since": 1_763_726_400.25}
+    expected = {"host": "db-1.example", "pid": 4711, "program": "worker.py", "since": 1_763_726_400.25, "nodes": []}
     assert msgpack.unpackb(RECORD.pack()) == expected
 
 
@@ -93,3 +93,32 @@ def test_deep_garbage_is_none():
 
 def test_text_that_is_no_utf8_is_none():
     assert ClientRecord.unpack(b"\x81\xa4host\xa1\xff") is None
+
+
+# Lists of nodes.
+
+
+def test_record_tells_the_list_of_nodes_by_digests():
+    digests = digests_of(["a:1/0", "b:2/0"])
+    assert digests == digests_of(["b:2/0", "a:1/0"])
+    assert len(set(digests)) == 2
+    assert not set(digests) & set(digests_of(["a:1/1"]))
+    assert ClientRecord.unpack(RECORD._replace(nodes=digests).pack()).nodes == digests
+
+
+def test_record_of_an_earlier_version_tells_no_list():
+    import msgpack
+
+    fields = RECORD._asdict()
+    del fields["nodes"]
+    assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
+
+
+@pytest.mark.parametrize(("nodes", "kept"), [("ab", ("a", "b")), (["x" * 1000] * 1000, ("x" * 8,) * 100)])
+def test_list_that_others_made_up_is_kept_short(nodes, kept):
+    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()).nodes == kept
+
+
+@pytest.mark.parametrize("nodes", [5, None])
+def test_list_that_is_none_makes_no_record(nodes):
+    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()) is None

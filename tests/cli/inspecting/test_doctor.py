@@ -389,3 +389,40 @@ def test_doctor_compares_replicas_with_what_the_url_says(configured, connected, 
     about = [each for each in found if "replica" in each.text]
     assert [each.text.startswith(text) for each in about] == ([True] if text else [])
     assert [each.is_problem for each in about] == ([is_problem] if text else [])
+
+
+# Lists of nodes.
+
+
+def lists_of(*lists):
+    """Return the findings about clients with those lists, all heard by one node."""
+    clients = {f"client-{i}": Heard(f"host:{i}", 60.0, tuple(nodes)) for i, nodes in enumerate(lists)}
+    reports = [Report(f"n{i}:1", info={"uptime_in_seconds": 1000}, clients=clients) for i in range(3)]
+    return [each for each in check_deployment(reports) if "list" in each.text and "different" in each.text]
+
+
+@pytest.mark.parametrize("lists", [(), ("abc",), ("abc", "abc", "cba"), ("abc", "")])
+def test_doctor_is_content_with_one_list(lists):
+    """Clients of an earlier version do not tell theirs."""
+    assert lists_of(*lists) == []
+
+
+@pytest.mark.parametrize("lists", [("abc", "abcd"), ("abcd", "abc", "abc"), ("a", "ab")])
+def test_doctor_tells_that_a_change_of_the_list_is_under_way(lists):
+    (finding,) = lists_of(*lists)
+    assert not finding.is_problem
+    assert "by one" in finding.text
+
+
+@pytest.mark.parametrize(("lists", "apart"), [(("abc", "abd"), 2), (("abc", "abcde"), 2), (("abc", "abcd", "xyz"), 7)])
+def test_doctor_warns_of_lists_whose_majorities_need_not_meet(lists, apart):
+    (finding,) = lists_of(*lists)
+    assert finding.is_problem
+    assert f"{apart} are not on both lists" in finding.text
+
+
+def test_doctor_reads_the_lists_of_real_clients(redsync, guarded, nodes, make_client, all_nodes_met):
+    for urls in (nodes.urls[:3], nodes.urls[:2]):
+        make_client(urls)
+    done = redsync("doctor", "--json", **guarded)
+    assert any("clients list different nodes, by one" in each["text"] for each in done.json["findings"])
