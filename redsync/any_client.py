@@ -79,7 +79,7 @@ class AnyClient(ABC, Generic[DriverT]):
             "drift_factor": drift_factor,
             "restart_guard": restart_guard,
         }
-        self._urls = tuple(node.url for node in made)
+        self._urls = tuple(dict.fromkeys(node.url for node in made))
         self._runner: DriverT = self._make_runner(made, timing, listeners)
         # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-__all__ = ["GroupUrl", "GroupUrlError", "require_different"]
+__all__ = ["GroupUrl", "GroupUrlError", "addresses_in", "number_of_replicas", "require_different"]
 
 _PORT: Final = 26379
 _MOST_REPLICAS: Final = 100
@@ -62,11 +62,10 @@ class GroupUrl(NamedTuple):
             raise GroupUrlError("is no URL such as redis+sentinel://user:password@host:26379,host:26379/mymaster/0")
         tls, login, hosts, service, db, query = read.groups()
         options = dict(parse_qsl(query or "", keep_blank_values=True))
-        replicas = _number(options.pop("replicas", "0"))
+        replicas = number_of_replicas(options)
         user, password = (quote(options.pop(f"sentinel_{name}", ""), safe="") for name in ("username", "password"))
         encryption = urlencode({name: value for name, value in options.items() if name.startswith("ssl_")})
-        addresses = [_address(host.strip()) for host in hosts.split(",")]
-        require_different(addresses)
+        addresses = addresses_in(hosts, _PORT)
         admission = f"{user}:{password}@" if user or password else ""
         login = f"{login}@" if login else ""
         return cls(
@@ -77,26 +76,43 @@ class GroupUrl(NamedTuple):
         )
 
 
+def addresses_in(hosts: str, port: int) -> list[str]:
+    """Return the addresses that a URL lists, with a port for those without.
+
+    Raises:
+        GroupUrlError: One is no address, or there twice.
+    """
+    addresses = [_address(host.strip(), port) for host in hosts.split(",")]
+    require_different(addresses)
+    return addresses
+
+
 def require_different(addresses: Sequence[str]) -> None:
-    """Check a list of Sentinels.
+    """Check a list of addresses.
 
     Raises:
         GroupUrlError: There is none, or one twice.
     """
     if not addresses:
-        raise GroupUrlError("names no Sentinel")
+        raise GroupUrlError("names no server")
     if len(set(addresses)) < len(addresses):
-        raise GroupUrlError("names a Sentinel twice: list each once, or one failure would count as several")
+        raise GroupUrlError("names a server twice: list each once, or one failure would count as several")
 
 
-def _address(host: str) -> str:
-    read = _HOST.fullmatch(host)
-    if read is None or not 0 < int(read[2] or _PORT) < 1 << 16:
-        raise GroupUrlError("names a Sentinel that is no host:port")
-    return f"{read[1]}:{read[2] or _PORT}"
+def number_of_replicas(options: dict[str, str]) -> int:
+    """Take the number of replicas out of a URL's options.
 
-
-def _number(text: str) -> int:
+    Raises:
+        GroupUrlError: It is none.
+    """
+    text = options.pop("replicas", "0")
     if not text.isdecimal() or int(text) > _MOST_REPLICAS:
         raise GroupUrlError("has replicas= with something that is no number of replicas")
     return int(text)
+
+
+def _address(host: str, port: int) -> str:
+    read = _HOST.fullmatch(host)
+    if read is None or not 0 < int(read[2] or port) < 1 << 16:
+        raise GroupUrlError("names a server that is no host:port")
+    return f"{read[1]}:{read[2] or port}"

@@ -6,8 +6,7 @@ it, must have a vote: the commands of a write are followed by `WAIT`, and their 
 answered. Two majorities of a group share a server, so what was acknowledged by one is known to the other, or older.
 
 `WAIT` counts the replicas that have what *this connection* wrote last. A vote may have written nothing (the claim was
-there already), and then it would wait for nothing: so a `PUBLISH` comes before it, which servers replicate, too. It
-needs neither memory nor a key.
+there already), and then it would wait for nothing: so a small write comes before it (`Dialect.touch`).
 
 A release or a rollback need not last: what a lost one leaves behind expires.
 
@@ -27,37 +26,36 @@ import hiredis
 from redsync._core.quorum import outline
 from redsync._core.replies import NOTHING
 from redsync._drivers.channels import pack
+from redsync._drivers.dialects import Dialect
 from redsync._drivers.links import Link
 from redsync._drivers.requests import Request
+from redsync._drivers.wakeups import MESSAGES
 
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
 
 UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
 """The first word of the error that takes the place of a vote that too few replicas have."""
 
-_VOTES: Final = b"redsync:wake:votes"
-"""A channel that nobody listens to; users that may wake waiters may publish here."""
 
-_FOLLOWING: Final = 2
-"""How many replies follow those of a write."""
-
-
-def wait_commands(needed: int, timeout: float) -> list[bytes]:
+def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
     """Return the commands after which so many replicas have all that the connection has written or seen before.
 
     Args:
+        dialect: How the node is spoken to.
         needed: How many.
         timeout: After how many seconds the node stops waiting for them.
     """
-    return [pack("PUBLISH", _VOTES, b""), pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
+    return [*dialect.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 
 
-def reason_against(replies: Sequence[Any], needed: int) -> str | None:
+def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str | None:
     """Return why the replies to `wait_commands` are not enough; None if they are."""
-    told, count = replies
-    for reply in told, count:
+    *touched, count = replies
+    for reply in touched[-1], count:
         if isinstance(reply, hiredis.ReplyError):
             return f"can't ask its replicas: {reply}"
+    if not dialect.touched(touched):
+        return f"can't ask its replicas: nothing was written, {outline(touched)}"
     if type(count) is not int:
         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(count)}")
     if count >= needed:
@@ -74,7 +72,7 @@ def hold_back(link: Link, needed: int, timeout: float) -> None:
         timeout: For how many seconds a round waits for the node. It waits for half of that, and the connection stands
             still meanwhile: so the round learns that there were too few.
     """
-    acknowledged = _Acknowledged(link.gets, needed, timeout / 2)
+    acknowledged = _Acknowledged(link.node.dialect, link.gets, needed, timeout / 2)
     link.swift = False
     link.parts = acknowledged.parts
     link.gets = acknowledged.gets
@@ -83,10 +81,13 @@ def hold_back(link: Link, needed: int, timeout: float) -> None:
 class _Acknowledged:
     """What stands between a link and its node; it does not refer to the link, which must be in no cycle."""
 
-    def __init__(self, gets: Callable[[], Any], needed: int, timeout: float) -> None:
+    def __init__(self, dialect: Dialect, gets: Callable[[], Any], needed: int, timeout: float) -> None:
+        self._dialect: Final = dialect
         self._gets: Final = gets
         self._needed: Final = needed
-        self._commands: Final = b"".join(wait_commands(needed, timeout))
+        commands = wait_commands(dialect, needed, timeout)
+        self._commands: Final = b"".join(commands)
+        self._following: Final = len(commands)
         # For each write under way, which of its votes must last. The thread that sends appends, the one that reads
         # takes.
         self._writes: Final[deque[list[bool]]] = deque()
@@ -99,7 +100,7 @@ class _Acknowledged:
         if not lasting:
             return []
         self._writes.append(lasting)
-        data = [request.data for request in batch]
+        data = [self._dialect.data(request) for request in batch]
         if any(lasting):
             data.append(self._commands)
         return [b"".join(data)]
@@ -113,7 +114,7 @@ class _Acknowledged:
                 return _unproven(reply)
             lasting = self._writes[0]
             self._replies.append(reply)
-            if len(self._replies) == len(lasting) + (_FOLLOWING if any(lasting) else 0):
+            if len(self._replies) == len(lasting) + (self._following if any(lasting) else 0):
                 self._writes.popleft()
                 self._judge(lasting)
                 return self._ready.popleft()
@@ -122,7 +123,7 @@ class _Acknowledged:
     def _judge(self, lasting: Sequence[bool]) -> None:
         votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]
         self._replies = []
-        reason = reason_against(following, self._needed) if following else None
+        reason = reason_against(self._dialect, following, self._needed) if following else None
         for vote, must_last in zip(votes, lasting, strict=True):
             counts = reason is None or not must_last or isinstance(vote, hiredis.ReplyError)
             self._ready.append(vote if counts else hiredis.ReplyError(f"{UNACKNOWLEDGED} {reason}"))
@@ -130,7 +131,7 @@ class _Acknowledged:
 
 def _unproven(push: Any) -> Any:
     """Return a node's message without the mark of a hand-over."""
-    if push[0] != b"message" or not isinstance(push[-1], bytes):
+    if push[0] not in MESSAGES or not isinstance(push[-1], bytes):
         return push
     _, _, key = push[-1].partition(b" ")
     return hiredis.PushNotification([*push[:-1], b"0 " + key])

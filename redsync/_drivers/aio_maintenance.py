@@ -24,6 +24,7 @@ from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.aio_watches import AioWatches
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import TIMEOUTS
+from redsync._drivers.links import speak
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
@@ -258,8 +259,8 @@ class AioMaintenance:
         except Exception as problem:
             # The server at that address may answer anything, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
-            if node.locator is not None and node.locator.conflict is not None:
-                self._registry.note_conflict(node.locator.conflict)
+            if isinstance(problem, ConfigurationError):
+                self._registry.note_conflict(str(problem))
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)
@@ -271,11 +272,13 @@ class AioMaintenance:
         try:
             self._registry.meet(node, await link.talk(greet(node, self._node_timeout, raw=link.raw)))
             link.tag = await link.talk(end_former(node))
-            await link.talk(load_scripts())
-            await link.talk(subscribe(wake_channel(self._client_id), raw=link.raw))
+            await link.talk(load_scripts(node.dialect))
+            await link.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=link.raw))
         except BaseException:
             link.shut()
             raise
+        if node.is_lent:
+            speak(link)
         if node.needed:
             hold_back(link, node.needed, self._node_timeout)
         self.transport.install(link)

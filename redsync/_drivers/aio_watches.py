@@ -1,4 +1,4 @@
-"""Watches of the driver for asyncio: `watches` has the rules, here each Sentinel has a task."""
+"""Watches of the driver for asyncio: `watches` has the rules, here each witness has a task."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redsync._drivers.channels import reply_error
 from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
 from redsync._drivers.watches import ASK_EVERY
+from redsync.exceptions import ConfigurationError
 
 __all__ = ["AioWatches"]
 
@@ -34,7 +35,8 @@ class AioWatches:
         """Return as soon as it is known where a node's server is.
 
         Raises:
-            ConnectionError: The Sentinels did not say so in time.
+            ConnectionError: The witnesses did not say so in time.
+            ConfigurationError: They never will.
         """
         if node.index in self._of_node:
             await self._of_node[node.index].locate()
@@ -73,6 +75,8 @@ class _Watch:
                 await asyncio.wait_for(self._news.wait(), left)
             except TimeoutError:
                 break
+        if locator.conflict is not None:
+            raise ConfigurationError(locator.conflict)
         if locator.present is None:
             raise ConnectionError(locator.excuse)
         self._node.location = locator.present

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
-from redsync._drivers.nodes import Node, new_connection
+from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
 
@@ -28,7 +29,9 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
     given = [nodes] if isinstance(nodes, str | client_class) else nodes
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
-    made = [_make_node(index, node, client_class) for index, node in enumerate(given)]
+    made: list[Node] = []
+    for number, node in enumerate(given, 1):
+        made += _make(len(made), f"node {number}", node, client_class)
     if not made:
         raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
     addresses = [node.address for node in made]
@@ -38,13 +41,13 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
     return made
 
 
-def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
-    which = f"node {index + 1}"
+def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that one of the given things stands for, the first with that index."""
     if isinstance(node, str):
         if _SEVERAL.search(node):
             raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
-        if GroupUrl.matches(node):
-            return _group(index, which, node, client_class)
+        if GroupUrl.matches(node) or ClusterUrl.matches(node):
+            return _located(index, which, node, client_class)
         try:
             pool: Any = client_class.from_url(node).connection_pool
         except ValueError:
@@ -55,29 +58,47 @@ def _make_node(index: int, node: Any, client_class: type[Any]) -> Node:
     else:
         raise ConfigurationError(f"{which} must be {_one(client_class)}, not {_type_of(node)}")
     if hasattr(pool, "sentinel_manager"):
-        return _group(index, which, pool, client_class)
+        return _located(index, which, pool, client_class)
     kwargs = pool.connection_kwargs
     address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
     url, unsaid = (node, "") if isinstance(node, str) else url_of(pool, client_class)
-    return Node(index, pool, address, url, unsaid=unsaid)
+    return [Node(index, pool, address, url, unsaid=unsaid)]
 
 
-def _group(index: int, which: str, given: Any, client_class: type[Any]) -> Node:
-    """Return the node that a Sentinel group stands for, named by a URL or the pool of a client of its master."""
-    from redsync._drivers import sentinels  # late: most programs have none
-
-    url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
+def _located(index: int, which: str, given: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a Sentinel group or a cluster stands for, named by a URL or a client of redis-py's."""
     try:
-        pool, locator = sentinels.managed(given) if url is None else sentinels.named(url, client_class)
-        for used in (pool, *(witness.pool for witness in locator.witnesses)):
-            new_connection(used, 1.0)  # An unknown option is noticed here, and not by redis-py at each try.
+        if isinstance(given, str) and ClusterUrl.matches(given):
+            nodes = _voters(index, given, client_class)
+        else:
+            nodes = [_group(index, given, client_class)]
+        for node in nodes:
+            node.try_options()
     except GroupUrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):
         # redis-py's text may show a part of the URL.
         raise ConfigurationError(f"{which} has an option or a value that redis-py does not know") from None
+    return nodes
+
+
+def _group(index: int, given: Any, client_class: type[Any]) -> Node:
+    from redsync._drivers import sentinels  # late: most programs have none
+
+    url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
+    pool, locator = sentinels.managed(given) if url is None else sentinels.named(url, client_class)
     address = f"{locator.service}@{locator.witnesses[0].address}"
     return Node(index, pool, address, url, unsaid=unsaid, locator=locator)
+
+
+def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
+    from redsync._drivers.clusters import lent  # late: most programs have none
+    from redsync._drivers.dialects import ClusterDialect
+
+    return [
+        Node(index, pool, address, url, locator=locator, dialect=ClusterDialect(locator.slot))
+        for index, (address, pool, locator) in enumerate(lent(url, client_class), first)
+    ]
 
 
 def _one(client_class: type[Any]) -> str:

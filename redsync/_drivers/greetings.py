@@ -14,7 +14,9 @@ from redsync._core.scripts import Script
 from redsync._core.text import printable
 from redsync._drivers.acknowledgements import reason_against, wait_commands
 from redsync._drivers.channels import Talk, pack
+from redsync._drivers.dialects import Dialect
 from redsync._drivers.nodes import Node, NodeInfo
+from redsync.exceptions import ConfigurationError
 
 __all__ = ["INITIALIZE", "end_former", "greet", "load_scripts", "subscribe"]
 
@@ -34,26 +36,33 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         raw: Whether there is a real connection; fakeredis tells nothing of itself.
 
     Raises:
-        ConnectionError: It can't be used as it is.
+        ConnectionError: It can't be used as it is now.
+        ConfigurationError: It can't be used by its address alone.
     """
     version, uptime, run_id = "fakeredis", None, None
     if raw:
         replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
         text, fields = _fields(replies[0])
         _require_master(_fields(replies[1])[1])
+        if fields.get("redis_mode") == "cluster" and not node.is_lent:
+            raise ConfigurationError(
+                f"{node.address} is part of a cluster, which has most keys elsewhere: name the cluster as a whole, "
+                f"redis+cluster://host:6379,host:6379?nodes=3"
+            )
         if "uptime_in_seconds" not in fields:
             raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
         version = printable(f"{server} {number:.60}")
         uptime, run_id = float(int(fields["uptime_in_seconds"])), fields.get("run_id")
-    words: list[bytes | str] = [INITIALIZE.sha, "1", BIRTH_KEY, LOOK]
+    initialize = node.dialect.script(INITIALIZE)
+    words: list[bytes | str] = [initialize.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
     if node.location is not None and run_id is not None:
         words += [b"", elected(run_id, node.location.epoch)]
-    waiting = wait_commands(node.needed, timeout) if node.needed else []
-    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", *words)
+    waiting = wait_commands(node.dialect, node.needed, timeout) if node.needed else []
+    load, look = pack("SCRIPT", "LOAD", initialize.source), pack("EVALSHA", *words)
     _, reply, *following = yield from _ask("the birth record", load, look, *waiting)
-    reason = reason_against(following, node.needed) if waiting else None
+    reason = reason_against(node.dialect, following, node.needed) if waiting else None
     if reason is not None:
         # Else its replicas might still acknowledge what its predecessor grants, however old the record is.
         raise ConnectionError(f"its birth record must last, but {reason}")
@@ -102,13 +111,13 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     return (process, reply) if isinstance(reply, int) else None
 
 
-def load_scripts() -> Talk[None]:
+def load_scripts(dialect: Dialect) -> Talk[None]:
     """Load the scripts that a node lacks, before their first use; a node that refuses them gets them when needed.
 
     Asking first spares most connections 130 kB, and the node the 0.5 ms that hashing them takes. A node that refuses to
     answer the question gets all scripts.
     """
-    question, loads = _scripts()
+    question, loads = _scripts(dialect)
     (known,) = yield [question]
     if not isinstance(known, list) or len(known) != len(loads):
         known = [0] * len(loads)
@@ -117,19 +126,19 @@ def load_scripts() -> Talk[None]:
 
 
 @functools.cache
-def _scripts() -> tuple[bytes, list[bytes]]:
+def _scripts(dialect: Dialect) -> tuple[bytes, list[bytes]]:
     """Return the command that asks which scripts a node has, and the commands that load each."""
-    shipped = Script.shipped()
+    shipped = [dialect.script(script) for script in Script.shipped()]
     question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
-def subscribe(channel: bytes, *, raw: bool) -> Talk[bool]:
+def subscribe(dialect: Dialect, channel: bytes, *, raw: bool) -> Talk[bool]:
     """Subscribe this very connection to a channel; return False if the node can't or does not allow it."""
     if not raw:
         return False
     # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
-    (reply,) = yield [pack("SUBSCRIBE", channel) + pack("PING")]
+    (reply,) = yield [dialect.subscription(channel) + pack("PING")]
     if reply in (b"PONG", "PONG"):
         return True
     if not isinstance(reply, hiredis.ReplyError):

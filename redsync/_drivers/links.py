@@ -39,6 +39,7 @@ __all__ = [
     "let_reset",
     "make_link",
     "one_by_one",
+    "speak",
 ]
 
 GIVE_UP = 10.0
@@ -287,6 +288,13 @@ class CallLink(Link):
 
     def forget(self) -> None:
         self._answers.clear()
+
+
+def speak(link: Link) -> None:
+    """Let a link spell commands as its node needs them."""
+    dialect = link.node.dialect
+    link.swift = False
+    link.parts = lambda batch: [b"".join([dialect.data(request) for request in batch])] if batch else []
 
 
 def in_one(batch: Sequence[Request]) -> list[bytes]:

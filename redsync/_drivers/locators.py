@@ -1,29 +1,24 @@
 """Locators: where the server of a node is now, by the word of those who decide it.
 
-A node that a Sentinel group stands for has no fixed address: the master is whoever the Sentinels name, until they
-promote another. `Locator` collects what its *witnesses*, the Sentinels, say of that, and draws the conclusion; it does
-no input or output. `watches` and `aio_watches` ask the witnesses, again and again.
+A node that a Sentinel group stands for, or one of the voters that a cluster lends, has no fixed address: its server is
+whoever was made the master last. A locator collects what its *witnesses* say of that, the Sentinels or some nodes of
+the cluster, and draws the conclusion; it does no input or output. `watches` and `aio_watches` ask the witnesses, again
+and again.
 
-**A majority of the listed Sentinels must answer**, and the word with the highest epoch counts. One Sentinel alone may
+**A majority of the listed witnesses must answer**, and the word with the highest epoch counts. One of them alone may
 have been cut off together with a master that was replaced long ago: a client that believes it would vote with a server
 that has missed everything since.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-import hiredis
-
 from redsync._core.quorum import outline
-from redsync._core.text import printable
-from redsync._drivers.channels import pack
 
-__all__ = ["Location", "Locator", "Witness", "needed_of"]
-
-_UNKNOWN: Final = "No such master"
-"""What a Sentinel says if it does not know the name of the master."""
+__all__ = ["Location", "Locator", "Witness", "Word", "needed_of"]
 
 
 def needed_of(replicas: int) -> int:
@@ -60,41 +55,38 @@ class Witness(NamedTuple):
     pool: Any
 
 
-class _Word(NamedTuple):
-    """What one Sentinel says: where the master is, and how many replicas it has or had."""
+class Word(NamedTuple):
+    """What one witness says: where the master is, and how many replicas it has or had."""
 
     location: Location
     replicas: int
 
 
-class Locator:
-    """What the Sentinels say of one master.
+class Locator(ABC):
+    """What the witnesses say of one master.
 
     Not thread-safe, but for the attributes, which are replaced as a whole.
 
     Attributes:
-        service: The name by which the Sentinels know the master.
-        witnesses: The Sentinels.
+        WITNESSES: What the witnesses are, for people.
+        witnesses: They.
         replicas: How many replicas the group is configured with; 0 if its votes need no acknowledgement.
-        questions: What to ask a Sentinel, in one write: the number of its latest decision, and where the master is.
+        questions: What to ask a witness, in one write.
         present: Where the master is; None if that is not known now.
         excuse: Why it is not known.
         conflict: Why it can't be known, whatever comes: a mistake in the configuration; None if there is none.
     """
 
-    def __init__(self, service: str, witnesses: Sequence[Witness], replicas: int) -> None:
-        self.service: Final = service
+    WITNESSES: str
+    questions: tuple[bytes, ...]
+
+    def __init__(self, witnesses: Sequence[Witness], replicas: int) -> None:
         self.witnesses: Final = tuple(witnesses)
         self.replicas: Final = replicas
-        # The first one tells the address too, but during a failover that of the old master with the new number.
-        self.questions: Final = (
-            pack("SENTINEL", "MASTER", service),
-            pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
-        )
         self.present: Location | None = None
-        self.excuse = f"none of the {len(self.witnesses)} Sentinels has answered yet"
+        self.excuse = f"none of the {len(self.witnesses)} {self.WITNESSES} has answered yet"
         self.conflict: str | None = None
-        self._words: Final[list[_Word | str]] = ["no answer yet"] * len(self.witnesses)
+        self._words: Final[list[Word | str]] = ["no answer yet"] * len(self.witnesses)
 
     @property
     def needed(self) -> int:
@@ -102,83 +94,77 @@ class Locator:
         return needed_of(self.replicas)
 
     @property
+    @abstractmethod
     def home(self) -> str:
-        """What stands for the group, however its Sentinels are listed."""
-        return f"{self.service}@{','.join(sorted(witness.address for witness in self.witnesses))}"
+        """What stands for the node, however its witnesses are listed."""
 
-    def note(self, witness: int, replies: Sequence[Any]) -> None:
-        """Record what a Sentinel replied to the questions.
+    @abstractmethod
+    def _read(self, replies: Sequence[Any], witness: Witness) -> Word | str:
+        """Return what a witness says, or why it says nothing.
 
         Raises:
-            ConnectionError: No Sentinel replies that.
+            TypeError, ValueError, KeyError, AttributeError, IndexError: No witness replies that.
         """
-        decision, address = replies
-        if isinstance(decision, hiredis.ReplyError):
-            self._words[witness] = printable(str(decision))
-        else:
-            self._words[witness] = _read(decision, address)
+
+    @abstractmethod
+    def _conflict_in(self, words: Sequence[Word | str]) -> str | None:
+        """Return what is wrong with the configuration if these words are right; None if nothing is."""
+
+    def note(self, witness: int, replies: Sequence[Any]) -> None:
+        """Record what a witness replied to the questions.
+
+        Raises:
+            ConnectionError: No witness replies that.
+        """
+        try:
+            self._words[witness] = self._read(replies, self.witnesses[witness])
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+            told = " and ".join(map(outline, replies))
+            raise ConnectionError(f"answers by {told}: it is none of the {self.WITNESSES}") from None
         self._conclude()
 
     def note_failure(self, witness: int, reason: str) -> None:
-        """Record that a Sentinel can't be asked."""
+        """Record that a witness can't be asked."""
         self._words[witness] = reason
         self._conclude()
 
     def _conclude(self) -> None:
-        heard = [word for word in self._words if isinstance(word, _Word)]
-        quorum = len(self.witnesses) // 2 + 1
-        strangers = [word for word in self._words if isinstance(word, str) and _UNKNOWN in word]
-        if len(strangers) >= quorum:
-            self.conflict = (
-                f"{len(strangers)} of {len(self.witnesses)} Sentinels know no master named {self.service!r}: name it "
-                f"as in their `sentinel monitor`, in the URL after the Sentinels: "
-                f"redis+sentinel://host:26379,host:26379/{self.service}/0"
-            )
-        newest = max((word.location.epoch for word in heard), default=0)
-        latest = {word for word in heard if word.location.epoch == newest}
-        places = {word.location for word in latest}
-        known = max((word.replicas for word in latest), default=0)
-        reason = self.conflict
-        if reason is None and len(heard) < quorum:
-            reason = (
-                f"{len(heard)} of {len(self.witnesses)} Sentinels tell the master, {quorum} must: {self._silence()}"
-            )
-        elif reason is None and len(places) > 1:
-            where = " and ".join(sorted(map(str, places)))
-            reason = f"the Sentinels disagree, epoch {newest} is at {where}: they must watch one and the same group"
-        elif reason is None and self.replicas:
-            reason = self._misfit(known)
+        self.conflict = self._conflict_in(self._words)
+        location, reason = (None, self.conflict) if self.conflict is not None else self._conclusion()
         # The excuse first: whoever finds no location then finds the reason for that.
         self.excuse = reason or ""
-        self.present = next(iter(places)) if reason is None else None
+        self.present = location
 
-    def _silence(self) -> str:
-        words = zip(self.witnesses, self._words, strict=True)
-        return "; ".join(f"{witness.address}: {word}" for witness, word in words if isinstance(word, str))
+    def _conclusion(self) -> tuple[Location | None, str | None]:
+        """Return where the master is, or else the reason for which that is not known."""
+        heard = [word for word in self._words if isinstance(word, Word)]
+        count, quorum = len(self.witnesses), len(self.witnesses) // 2 + 1
+        if len(heard) < quorum:
+            words = zip(self.witnesses, self._words, strict=True)
+            silence = "; ".join(f"{witness.address}: {word}" for witness, word in words if isinstance(word, str))
+            return None, f"{len(heard)} of {count} {self.WITNESSES} tell the master, {quorum} must: {silence}"
+        newest = max(word.location.epoch for word in heard)
+        latest = {word for word in heard if word.location.epoch == newest}
+        places = {word.location for word in latest}
+        if len(places) > 1:
+            where = " and ".join(sorted(map(str, places)))
+            return None, (
+                f"the {self.WITNESSES} disagree, epoch {newest} is at {where}: they must be of one and the same group"
+            )
+        misfit = self._misfit(max(word.replicas for word in latest)) if self.replicas else None
+        return (next(iter(places)), None) if misfit is None else (None, misfit)
 
     def _misfit(self, known: int) -> str | None:
         """Return why a group with so many replicas can't be used with the number configured; None if it can."""
         if known > self.replicas:
             return (
-                f"the Sentinels list {known} replicas of {self.service}, but replicas={self.replicas}: two masters "
-                f"might then gather {needed_of(self.replicas)} each. Give the number of all replicas; after one was "
-                f"removed, tell the Sentinels by SENTINEL RESET"
+                f"the {self.WITNESSES} list {known} replicas of the master, but replicas={self.replicas}: two masters "
+                f"might then gather {needed_of(self.replicas)} each. Give the number of all replicas, or make them "
+                f"forget those that are gone (SENTINEL RESET, CLUSTER FORGET)"
             )
         if known < needed_of(self.replicas):
             return (
-                f"the Sentinels list {known} replicas of {self.service}, but replicas={self.replicas} needs "
+                f"the {self.WITNESSES} list {known} replicas of the master, but replicas={self.replicas} needs "
                 f"{needed_of(self.replicas)} to acknowledge each vote: attach them, or give the number of replicas"
             )
         return None
-
-
-def _read(decision: Any, address: Any) -> _Word:
-    """Return what a Sentinel says of a master: a list of names and values, and a list of host and port."""
-    try:
-        fields = dict(zip(decision[::2], decision[1::2], strict=True))
-        host, port = address
-        location = Location(printable(host.decode()), int(port), int(fields[b"config-epoch"]))
-        return _Word(location, int(fields[b"num-slaves"]))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        told = outline(decision), outline(address)
-        raise ConnectionError(f"answers SENTINEL by {told[0]} and {told[1]}: it is no Sentinel") from None

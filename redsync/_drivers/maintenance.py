@@ -26,7 +26,7 @@ from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.interruptions import INTERRUPTED
-from redsync._drivers.links import make_link
+from redsync._drivers.links import make_link, speak
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
 from redsync._drivers.pollers import READ, make_poller
@@ -332,8 +332,8 @@ class Maintenance:
             # also catches `sys.exit()` by the application that is asked for a password: else the node would never be
             # tried again.
             error = describe_error(problem)
-            if node.locator is not None and node.locator.conflict is not None:
-                self._registry.note_conflict(node.locator.conflict)
+            if isinstance(problem, ConfigurationError):
+                self._registry.note_conflict(str(problem))
         with self._settled:
             # If the client is being closed, that ended the try, which says nothing about the node.
             if not self._stopping:
@@ -353,9 +353,9 @@ class Maintenance:
         try:
             info = channel.talk(greet(node, self._node_timeout, raw=channel.raw))
             self._registry.meet(node, info)
-            channel.talk(load_scripts())
+            channel.talk(load_scripts(node.dialect))
             tag = channel.talk(end_former(node))
-            channel.talk(subscribe(wake_channel(self._client_id), raw=channel.raw))
+            channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
             if self._stopping:
                 raise ConnectionError("connected after the client was closed")
         except BaseException:
@@ -363,6 +363,8 @@ class Maintenance:
             raise
         link = make_link(node, channel)
         link.tag = tag
+        if node.is_lent:
+            speak(link)
         if node.needed:
             hold_back(link, node.needed, self._node_timeout)
         self.transport.install(link)

@@ -207,12 +207,18 @@ class NodeRegistry:
 
         Raises:
             ConfigurationError: It is the same server as another one.
+            ConnectionError: It is so for now, because two slots of a cluster have one owner.
         """
         with self._guard:
             for other in self._nodes:
                 if other is node or other.info is None or not self._is_present(other):
                     continue
                 if info.run_id is not None and other.info.run_id == info.run_id:
+                    if node.is_lent and other.is_lent:
+                        # Until slots are moved apart again.
+                        raise ConnectionError(
+                            f"is on the same server as {other.address} now, and has no vote beside it"
+                        )
                     self.conflict = (
                         f"{other.address} and {node.address} are the same server: list each node once, or one failure "
                         f"would count as several"

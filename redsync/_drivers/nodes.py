@@ -23,6 +23,7 @@ from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, JOINING, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
+from redsync._drivers.dialects import PLAIN, Dialect
 from redsync._drivers.handshakes import TIMEOUTS, parser_for
 from redsync._drivers.interruptions import INTERRUPTED
 
@@ -117,6 +118,7 @@ class Node:
         unsaid: What no URL can say; empty if a URL can say everything.
         locator: Says where its server is; None for a node with an address of its own.
         location: Where that was when it was connected last; None for a node without a locator.
+        dialect: How commands are spelled for it.
         info: What it said at the last connect.
         connected_at: When that was, in seconds on the client's clock.
         connected: Whether the client's transport is connected to it.
@@ -140,6 +142,7 @@ class Node:
         *,
         unsaid: str = "",
         locator: Locator | None = None,
+        dialect: Dialect = PLAIN,
     ) -> None:
         self.index: Final = index
         self.bit: Final = 1 << index
@@ -149,6 +152,7 @@ class Node:
         self._pool: Final = pool
         self.locator: Final = locator
         self.location: Location | None = None
+        self.dialect: Final = dialect
         self.info: NodeInfo | None = None
         self.connected = False
         self.connected_at = 0.0
@@ -189,16 +193,32 @@ class Node:
         return new_connection(self._pool, timeout, **place)
 
     @property
+    def is_lent(self) -> bool:
+        """Whether a cluster lends it: two of them may come to one server."""
+        return self.dialect is not PLAIN
+
+    def try_options(self) -> None:
+        """Make a connection of each sort without connecting it.
+
+        Raises:
+            TypeError, ValueError: redis-py does not know an option. Else it would say so at each try, and to nobody.
+        """
+        for pool in (self._pool, *(witness.pool for witness in (self.locator.witnesses if self.locator else ()))):
+            new_connection(pool, 1.0)
+
+    @property
     def needed(self) -> int:
         """How many replicas must acknowledge its votes; 0: none."""
         return 0 if self.locator is None else self.locator.needed
 
     def moved(self) -> str | None:
         """Return why its connection leads to a server that is its no longer; None if it does not."""
-        present = None if self.locator is None else self.locator.present
+        if self.locator is None:
+            return None
+        present = self.locator.present
         if present is None or not self.connected or present == self.location:
             return None
-        return f"its Sentinels name {present} as the master now, epoch {present.epoch}"
+        return f"its {self.locator.WITNESSES} name {present} as the master now, epoch {present.epoch}"
 
     def open(self, timeout: float) -> Channel:
         """Connect and authenticate. This and the channel's use block for at most some `timeout`s in all.

@@ -330,7 +330,7 @@ class Outbox:
             return
         assert request.command is not None, "what was answered was sent"
         load = Request(_NOTHING_TOLD, None)
-        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
+        load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)
         now = self._clock()
         batch = [load]
         with self._mutex:

@@ -11,7 +11,7 @@ from redsync._core.effects import Arg, Broadcast, Command, Packing, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.channels import pack
 
-__all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper"]
+__all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
 
 _STALE_LIMIT = 10_000
 """The number of expired requests kept for a node that left commands unanswered; the first to expire is dropped
@@ -22,7 +22,8 @@ _PURGE_FROM = 256
 """The least number of requests for which a purge is worth its time."""
 
 
-def _pack(command: Command) -> bytes:
+def pack_command(command: Command) -> bytes:
+    """Return the bytes of a command."""
     script, keys, args = command
     words = [
         word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
@@ -113,7 +114,7 @@ class Request(Sleeper):
         return True
 
     def _pack(self, command: Command) -> bytes:
-        return _pack(command) if self.packing is None else self.packing.data(command, _pack)
+        return pack_command(command) if self.packing is None else self.packing.data(command, pack_command)
 
     def owed(self, bit: int) -> bool:
         """Whether the node with that bit must get it, now or later."""

@@ -5,15 +5,60 @@ Callers name them by a URL (`sentinel_urls`), or by a client that `Sentinel.mast
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
+import hiredis
 import redis.asyncio.connection
 import redis.connection
 
 from redsync._core.sentinel_urls import GroupUrl, require_different
-from redsync._drivers.locators import Locator, Witness
+from redsync._core.text import printable
+from redsync._drivers.channels import pack
+from redsync._drivers.locators import Location, Locator, Witness, Word
 
-__all__ = ["Settings", "managed", "named"]
+__all__ = ["SentinelLocator", "Settings", "managed", "named"]
+
+_UNKNOWN: Final = "No such master"
+"""What a Sentinel says if it does not know the name of the master."""
+
+
+class SentinelLocator(Locator):
+    """What the Sentinels of a group say of its master.
+
+    Attributes:
+        service: The name by which they know it.
+    """
+
+    WITNESSES = "Sentinels"
+
+    def __init__(self, service: str, witnesses: Sequence[Witness], replicas: int) -> None:
+        super().__init__(witnesses, replicas)
+        self.service: Final = service
+        # The first one tells the address too, but during a failover that of the old master with the new number.
+        self.questions = pack("SENTINEL", "MASTER", service), pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+
+    @property
+    def home(self) -> str:
+        return f"{self.service}@{','.join(sorted(witness.address for witness in self.witnesses))}"
+
+    def _read(self, replies: Sequence[Any], witness: Witness) -> Word | str:  # noqa: ARG002
+        decision, address = replies
+        if isinstance(decision, hiredis.ReplyError):
+            return printable(str(decision))
+        fields = dict(zip(decision[::2], decision[1::2], strict=True))
+        host, port = address
+        location = Location(printable(host.decode()), int(port), int(fields[b"config-epoch"]))
+        return Word(location, int(fields[b"num-slaves"]))
+
+    def _conflict_in(self, words: Sequence[Word | str]) -> str | None:
+        strangers = [word for word in words if isinstance(word, str) and _UNKNOWN in word]
+        if len(strangers) <= len(words) // 2:
+            return None
+        return (
+            f"{len(strangers)} of {len(words)} Sentinels know no master named {self.service!r}: name it as in their "
+            f"`sentinel monitor`, in the URL after the Sentinels: redis+sentinel://host:26379/{self.service}/0"
+        )
 
 
 class Settings(NamedTuple):
@@ -23,7 +68,7 @@ class Settings(NamedTuple):
     connection_kwargs: dict[str, Any]
 
 
-def named(url: str, client_class: type[Any]) -> tuple[Any, Locator]:
+def named(url: str, client_class: type[Any]) -> tuple[Any, SentinelLocator]:
     """Return how to connect to the master that a URL names, and its locator.
 
     Args:
@@ -38,10 +83,10 @@ def named(url: str, client_class: type[Any]) -> tuple[Any, Locator]:
     witnesses = [
         Witness(address, client_class.from_url(sentinel).connection_pool) for address, sentinel in said.sentinels
     ]
-    return client_class.from_url(said.master).connection_pool, Locator(said.service, witnesses, said.replicas)
+    return client_class.from_url(said.master).connection_pool, SentinelLocator(said.service, witnesses, said.replicas)
 
 
-def managed(pool: Any) -> tuple[Any, Locator]:
+def managed(pool: Any) -> tuple[Any, SentinelLocator]:
     """Return what `named` does, of the pool of a client that `Sentinel.master_for` returned.
 
     Raises:
@@ -54,7 +99,7 @@ def managed(pool: Any) -> tuple[Any, Locator]:
         address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
         witnesses.append(Witness(address, sentinel.connection_pool))
     require_different([witness.address for witness in witnesses])
-    return Settings(_unmanaged(pool.connection_class), kwargs), Locator(pool.service_name, witnesses, 0)
+    return Settings(_unmanaged(pool.connection_class), kwargs), SentinelLocator(pool.service_name, witnesses, 0)
 
 
 def _unmanaged(connection_class: type[Any]) -> type[Any]:

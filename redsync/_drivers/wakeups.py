@@ -17,7 +17,10 @@ from redsync._core.quorum import outline
 from redsync._core.retries import RetryQueue
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
-__all__ = ["Waits", "Wakeups"]
+__all__ = ["MESSAGES", "Waits", "Wakeups"]
+
+MESSAGES: Final = frozenset({b"message", b"smessage"})
+"""What pushes begin with that bring a message."""
 
 Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
 """What to sleep for until when, one after the other; returns how many signals have come, and from
@@ -68,7 +71,7 @@ class Wakeups:
 
     def deliver(self, push: Sequence[Any], bit: int, remembers_since: float = -math.inf) -> None:
         """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
-        if push[0] != b"message":
+        if push[0] not in MESSAGES:
             return
         message = push[-1]
         if message.__class__ is not bytes:

@@ -1,8 +1,8 @@
-"""Watches of the driver for threads: they ask the Sentinels of a node where its master is, again and again.
+"""Watches of the driver for threads: they ask the witnesses of a node where its server is, again and again.
 
-Each Sentinel has a thread, because one that is silent must not delay what the others say. They ask twice a second,
-which costs a Sentinel a few microseconds; the message about a failover could be lost. So a client follows a failover at
-most half a second after a majority of the Sentinels tells of it.
+Each witness has a thread, because one that is silent must not delay what the others say. They ask twice a second,
+which costs them a few microseconds; the message about a failover could be lost. So a client follows a failover at
+most half a second after a majority of them tells of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from redsync._core.interruptions import expected
 from redsync._drivers.channels import Channel
 from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
+from redsync.exceptions import ConfigurationError
 
 __all__ = ["ASK_EVERY", "Watches"]
 
@@ -31,7 +32,7 @@ class Watches:
 
         Args:
             nodes: The client's nodes; those with an address of their own need no watch.
-            timeout: For how many seconds a Sentinel may be silent; `locate` waits for half of that.
+            timeout: For how many seconds a witness may be silent; `locate` waits for half of that.
             on_moved: Called with a node whose server is another one now.
         """
         self._of_node: Final = {
@@ -47,7 +48,8 @@ class Watches:
         """Return as soon as it is known where a node's server is.
 
         Raises:
-            ConnectionError: The Sentinels did not say so in time.
+            ConnectionError: The witnesses did not say so in time.
+            ConfigurationError: They never will.
         """
         if node.index in self._of_node:
             self._of_node[node.index].locate()
@@ -92,6 +94,8 @@ class _Watch:
             self._news.wait_for(
                 lambda: locator.present is not None or locator.conflict is not None or self._stopping, self._timeout / 2
             )
+            if locator.conflict is not None:
+                raise ConfigurationError(locator.conflict)
             if locator.present is None:
                 raise ConnectionError(locator.excuse)
             self._node.location = locator.present
@@ -115,7 +119,7 @@ class _Watch:
             channel.close()
 
     def _follow(self, index: int, witness: Witness) -> None:
-        """Ask one Sentinel until the end; the body of a thread of its own."""
+        """Ask one witness until the end; the body of a thread of its own."""
         while not self._stopping:
             try:
                 self._ask(index, witness)

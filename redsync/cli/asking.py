@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 from redsync.cli.nodes import no_url, prefix_of, urls_of
@@ -162,6 +163,10 @@ def _node(number: int, url: str, timeout: float) -> Node:
         **_without_introduction(),
     }
     try:
+        if ClusterUrl.matches(url):
+            raise SetupError(
+                f"node {number} is a cluster, and the looking commands do not look into those", UNCONFIGURED
+            )
         if GroupUrl.matches(url):
             return _group(number, url, settings)
         client = redis.Redis.from_url(url, **settings)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "connect", "no_url", "prefix_of", "urls_of"]
 
-_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SCHEMES: Final = ("redis", "rediss", "unix")
+_SEVERAL_HOSTS: Final = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+"""Schemes of URLs with several hosts and ports, which are read elsewhere."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +62,7 @@ def no_url(number: int) -> str:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        # A group has several ports, see `sentinels.read_url`.
-        return parts.scheme in _SCHEMES and (parts.scheme.endswith("+sentinel") or parts.port != 0)
+        return parts.scheme in _SEVERAL_HOSTS or (parts.scheme in _SCHEMES and parts.port != 0)
     except ValueError:
         return False
 

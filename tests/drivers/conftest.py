@@ -20,6 +20,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
+from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import greet, subscribe
 from redsync._drivers.links import make_link
@@ -106,7 +107,7 @@ class Rig:
         for i in indices or range(len(self.nodes)):
             channel = self.nodes[i].open(2.0)
             channel.talk(greet(self.nodes[i], 1.0, raw=channel.raw))
-            channel.talk(subscribe(b"wake", raw=channel.raw))
+            channel.talk(subscribe(PLAIN, b"wake", raw=channel.raw))
             if load:
                 channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))
             self.transport.install(make_link(self.nodes[i], channel))

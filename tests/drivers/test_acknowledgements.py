@@ -11,6 +11,7 @@ from redsync._core.quorum import Tally
 from redsync._core.replies import NOTHING
 from redsync._core.scripts import Script
 from redsync._drivers.acknowledgements import hold_back, reason_against, wait_commands
+from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.requests import Request
 from redsync.testing import LocalNodes
@@ -51,7 +52,7 @@ def test_wait_follows_a_vote_in_the_same_write_with_half_of_a_rounds_timeout(wir
     ask = request(ACQUIRE)
     write(wire, ask)
     (sent,) = wire.sent
-    assert sent == ask.data + b"".join(wait_commands(1, 0.125))
+    assert sent == ask.data + b"".join(wait_commands(PLAIN, 1, 0.125))
     assert sent.endswith(hiredis.pack_command(("WAIT", "1", "125")))
 
 
@@ -65,7 +66,7 @@ def test_no_wait_follows_what_claims_nothing(wire):
 def test_one_wait_follows_the_votes_of_a_batch(wire):
     batch = [request(ACQUIRE), request(RELEASE), request(ACQUIRE)]
     write(wire, *batch)
-    assert wire.sent == [b"".join([each.data for each in batch] + wait_commands(1, 0.125))]
+    assert wire.sent == [b"".join([each.data for each in batch] + wait_commands(PLAIN, 1, 0.125))]
 
 
 def test_nothing_is_written_for_nobody(wire):
@@ -131,8 +132,8 @@ def test_message_proves_no_hand_over(wire):
 
 
 def test_reasons():
-    assert reason_against([0, 2], 2) is None
-    assert reason_against([0, 1], 2) == "1 of its replicas have the vote, 2 must have it"
+    assert reason_against(PLAIN, [0, 2], 2) is None
+    assert reason_against(PLAIN, [0, 1], 2) == "1 of its replicas have the vote, 2 must have it"
 
 
 # A real server, with a replica that stands still.
@@ -163,8 +164,8 @@ def test_vote_that_wrote_nothing_is_waited_for_too(pair, eventually):
     nodes.pause(1)
     with redis.Redis(port=nodes.ports[0]) as other:
         other.set("claim", "ours")
-    read, wait = hiredis.pack_command(("GET", "claim")), wait_commands(1, 0.1)[-1]
+    read, wait = hiredis.pack_command(("GET", "claim")), wait_commands(PLAIN, 1, 0.1)[-1]
     if ask(client, read, wait) == [b"ours", 1]:  # servers before 7.2 wait for all that was written by anybody
-        assert ask(client, read, *wait_commands(1, 0.1)) == [b"ours", 0, 0]
+        assert ask(client, read, *wait_commands(PLAIN, 1, 0.1)) == [b"ours", 0, 0]
     nodes.resume(1)
-    eventually(lambda: ask(client, read, *wait_commands(1, 1.0)) == [b"ours", 0, 1])
+    eventually(lambda: ask(client, read, *wait_commands(PLAIN, 1, 1.0)) == [b"ours", 0, 1])

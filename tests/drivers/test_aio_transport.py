@@ -11,6 +11,7 @@ from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import subscribe
 from redsync._drivers.process import clock
@@ -39,7 +40,7 @@ class AioRig:
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):
             link = await open_link(self.nodes[i], 2.0)
-            await link.talk(subscribe(b"wake", raw=True))
+            await link.talk(subscribe(PLAIN, b"wake", raw=True))
             self.transport.install(link)
         return self
 

@@ -8,6 +8,7 @@ import redis
 
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
+from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import load_scripts
 
@@ -18,7 +19,7 @@ LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
 
 def loaded(known):
     """Return what a node is told that says that of its scripts."""
-    talk = load_scripts()
+    talk = load_scripts(PLAIN)
     assert next(talk) == [QUESTION]
     try:
         return talk.send([known])

@@ -3,13 +3,14 @@
 import hiredis
 import pytest
 
-from redsync._drivers.locators import Location, Locator, Witness, needed_of
+from redsync._drivers.locators import Location, Witness, needed_of
+from redsync._drivers.sentinels import SentinelLocator
 
 HERE, THERE = ("127.0.0.1", 6379), ("127.0.0.1", 6380)
 
 
 def make(count=3, replicas=2):
-    return Locator("mymaster", [Witness(f"s{index + 1}:26379", None) for index in range(count)], replicas)
+    return SentinelLocator("mymaster", [Witness(f"s{index + 1}:26379", None) for index in range(count)], replicas)
 
 
 def said(place=HERE, epoch=7, replicas=2, **more):
@@ -79,7 +80,7 @@ def test_one_decision_with_two_outcomes_is_none():
     assert locator.present is None
     assert locator.excuse == (
         "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: "
-        "they must watch one and the same group"
+        "they must be of one and the same group"
     )
 
 
@@ -97,7 +98,7 @@ def test_more_replicas_than_configured_could_make_two_majorities(known):
     locator = make(1)
     locator.note(0, said(replicas=known))
     assert locator.present is None
-    assert locator.excuse.startswith(f"the Sentinels list {known} replicas of mymaster, but replicas=2: two masters")
+    assert locator.excuse.startswith(f"the Sentinels list {known} replicas of the master, but replicas=2: two masters")
 
 
 @pytest.mark.parametrize(("known", "fits"), [(0, False), (1, True), (2, True)])
@@ -132,11 +133,11 @@ def test_replicas_do_not_matter_where_none_must_acknowledge(known):
 )
 def test_what_is_no_sentinel_is_told(replies):
     locator = make(1)
-    with pytest.raises(ConnectionError, match="it is no Sentinel"):
+    with pytest.raises(ConnectionError, match="it is none of the Sentinels"):
         locator.note(0, replies)
 
 
 def test_home_is_the_same_however_the_sentinels_are_listed():
-    one = Locator("m", [Witness("b:1", None), Witness("a:1", None)], 0)
-    other = Locator("m", [Witness("a:1", None), Witness("b:1", None)], 2)
+    one = SentinelLocator("m", [Witness("b:1", None), Witness("a:1", None)], 0)
+    other = SentinelLocator("m", [Witness("a:1", None), Witness("b:1", None)], 2)
     assert one.home == other.home == "m@a:1,b:1"

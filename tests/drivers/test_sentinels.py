@@ -86,7 +86,7 @@ def test_client_of_redis_py_says_the_same(sentinel, module, ssl):
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("redis+sentinel://:secret@s1,s1/m", "names a Sentinel twice"),
+        ("redis+sentinel://:secret@s1,s1/m", "names a server twice"),
         ("redis+sentinel://s1/m?socket_timeout=soon", "has an option or a value that redis-py does not know"),
         ("redis+sentinel://:secret@s1/m?unheard=of", "has an option or a value that redis-py does not know"),
     ],

@@ -366,7 +366,7 @@ def test_url_of_a_group_that_is_wrong_is_told(redsync, group):
     _, environment = group
     done = redsync("ls", **environment | {"REDSYNC_URLS": "redis+sentinel://:secret@s1,s1/m"})
     assert done.status == 78
-    assert "node 1 names a Sentinel twice" in done.err
+    assert "node 1 names a server twice" in done.err
     assert "secret" not in done.err
 
 

@@ -11,6 +11,7 @@ from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.alarms import Alarms
+from redsync._drivers.dialects import PLAIN
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.links import Link
 from redsync._drivers.outboxes import Outbox
@@ -31,7 +32,9 @@ def do_nothing(*_args):
 def test_checker_finds_mailbox_that_is_never_forgotten(monkeypatch):
     unsubscribe = Wakeups.unsubscribe
     monkeypatch.setattr(
-        Wakeups, "unsubscribe", lambda wakeups, kept: None if isinstance(kept, bytes) else unsubscribe(wakeups, kept)
+        Wakeups,
+        "unsubscribe",
+        lambda wakeups, kept: None if isinstance(kept, bytes) else unsubscribe(wakeups, kept),
     )
     assert "mailboxes, and no protocol runs" in hunt(Leftovers, range(10))
 
@@ -39,7 +42,9 @@ def test_checker_finds_mailbox_that_is_never_forgotten(monkeypatch):
 def test_checker_finds_turn_to_ask_again_that_never_ends(monkeypatch):
     unsubscribe = Wakeups.unsubscribe
     monkeypatch.setattr(
-        Wakeups, "unsubscribe", lambda wakeups, kept: unsubscribe(wakeups, kept) if isinstance(kept, bytes) else None
+        Wakeups,
+        "unsubscribe",
+        lambda wakeups, kept: unsubscribe(wakeups, kept) if isinstance(kept, bytes) else None,
     )
     assert "retries, and no protocol runs" in hunt(Leftovers, range(10))
 
@@ -67,8 +72,8 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
         link = await open_link(node, maintenance._connect_timeout)
         maintenance._registry.meet(node, await link.talk(greet(node, 1.0, raw=link.raw)))
         link.tag = await link.talk(end_former(node))
-        await link.talk(load_scripts())
-        await link.talk(subscribe(wake_channel(maintenance._client_id), raw=link.raw))
+        await link.talk(load_scripts(PLAIN))
+        await link.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=link.raw))
         maintenance.transport.install(link)
 
     monkeypatch.setattr(AioMaintenance, "_connect_link", connect_and_forget)

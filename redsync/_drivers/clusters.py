@@ -1,0 +1,113 @@
+"""Voters that a cluster lends: each is whoever owns one fixed slot.
+
+    redis+cluster://user:password@host:6379,host:6379,host:6379?nodes=3&replicas=1
+
+stands for three nodes. Their slots are spread evenly, the same for every client that names the same number. A slot has
+one owner, so its keys move with it, and a node whose slot moves changes its server, like one that fails over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import hiredis
+
+from redsync._core.cluster_urls import ClusterUrl
+from redsync._core.text import printable
+from redsync._drivers.channels import pack
+from redsync._drivers.dialects import SLOTS
+from redsync._drivers.locators import Location, Locator, Witness, Word
+
+__all__ = ["ClusterLocator", "lent", "slots_of"]
+
+_TOO_FEW: Final = "too few masters"
+_NO_CLUSTER: Final = "cluster support disabled"
+
+
+def slots_of(nodes: int) -> list[int]:
+    """Return the slots of so many voters: the middle of equal parts."""
+    return [(2 * index + 1) * SLOTS // (2 * nodes) for index in range(nodes)]
+
+
+class ClusterLocator(Locator):
+    """What some nodes of a cluster say of the owner of a slot.
+
+    Attributes:
+        slot: The slot.
+    """
+
+    WITNESSES = "cluster nodes"
+
+    def __init__(self, slot: int, nodes: int, witnesses: Sequence[Witness], replicas: int) -> None:
+        super().__init__(witnesses, replicas)
+        self.slot: Final = slot
+        self._nodes: Final = nodes
+        self.questions = (pack("CLUSTER", "NODES"),)
+
+    @property
+    def home(self) -> str:
+        return f"slot {self.slot}@{','.join(sorted(witness.address for witness in self.witnesses))}"
+
+    def _read(self, replies: Sequence[Any], witness: Witness) -> Word | str:
+        (reply,) = replies
+        if isinstance(reply, hiredis.ReplyError):
+            return printable(str(reply))
+        known = [line.split() for line in printable_lines(reply)]
+        masters = [fields for fields in known if "master" in fields[2].split(",") and len(fields) > _SLOTS_FROM]
+        if len(masters) < self._nodes:
+            return f"{_TOO_FEW}: {len(masters)} have slots, nodes={self._nodes}"
+        owner = next((fields for fields in masters if self._owns(fields[_SLOTS_FROM:])), None)
+        if owner is None:
+            return f"nobody owns the slot {self.slot}"
+        host, _, port = owner[1].partition("@")[0].rpartition(":")
+        replicas = sum(1 for fields in known if fields[3] == owner[0])
+        # A node that was never told its address leaves it out about itself.
+        own = witness.address.rpartition(":")[0]
+        return Word(Location(host or own, int(port), int(owner[6])), replicas)
+
+    def _owns(self, ranges: Sequence[str]) -> bool:
+        for each in ranges:
+            first, _, last = each.partition("-")
+            if not each.startswith("[") and int(first) <= self.slot <= int(last or first):
+                return True
+        return False
+
+    def _conflict_in(self, words: Sequence[Word | str]) -> str | None:
+        wrong = [word for word in words if isinstance(word, str)]
+        few = [word for word in wrong if word.startswith(_TOO_FEW)]
+        if len(few) > len(words) // 2:
+            return f"the cluster has {few[0]}: a voter needs a master of its own. Give a smaller odd number of nodes"
+        if len([word for word in wrong if _NO_CLUSTER in word]) > len(words) // 2:
+            return "the servers are no cluster: name each of them as a node of its own, redis://host:6379/0"
+        return None
+
+
+_SLOTS_FROM: Final = 8
+"""The first field of CLUSTER NODES that is a slot or a range of slots."""
+
+
+def printable_lines(reply: Any) -> list[str]:
+    """Return the lines of a text, safe to be shown."""
+    return [printable(line) for line in reply.decode("utf-8", "replace").splitlines() if line]
+
+
+def lent(url: str, client_class: type[Any]) -> list[tuple[str, Any, ClusterLocator]]:
+    """Return what each voter of a cluster is called, how to connect to its server, and its locator.
+
+    Args:
+        url: The URL.
+        client_class: `redis.Redis` or `redis.asyncio.Redis`.
+
+    Raises:
+        GroupUrlError: It names no cluster.
+        ValueError: redis-py does not know an option; the text may show it.
+    """
+    said = ClusterUrl.read(url)
+    pool = client_class.from_url(said.server).connection_pool
+    witnesses = [Witness(address, client_class.from_url(each).connection_pool) for address, each in said.seeds]
+    voters = []
+    for number, slot in enumerate(slots_of(said.nodes), 1):
+        locator = ClusterLocator(slot, said.nodes, witnesses, said.replicas)
+        voters.append((f"{said.seeds[0][0]}/{number} of {said.nodes}", pool, locator))
+    return voters
