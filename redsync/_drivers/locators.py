@@ -8,10 +8,17 @@ and again.
 **A majority of the listed witnesses must answer**, and the word with the highest epoch counts. One of them alone may
 have been cut off together with a master that was replaced long ago: a client that believes it would vote with a server
 that has missed everything since.
+
+**What they said must be recent.** A master that was replaced without being told may be named again, and get its
+replicas back, while a client is still connected to it under the old decision: then its votes are acknowledged again,
+and until somebody comes under the new decision nothing on the server tells. But by then the server between has had its
+quarantine, and the witnesses knew of its decision before that. Hence a node with replicas takes part in new grants only
+if a majority of the witnesses was asked within the quarantine, and says that nothing has been decided since.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -75,6 +82,8 @@ class Locator(ABC):
         present: Where the master is; None if that is not known now.
         excuse: Why it is not known.
         conflict: Why it can't be known, whatever comes: a mistake in the configuration; None if there is none.
+        confirmed_at: When the witnesses were asked that said so last, seconds on the client's clock: the earliest
+            question of the latest majority.
     """
 
     WITNESSES: str
@@ -86,6 +95,9 @@ class Locator(ABC):
         self.present: Location | None = None
         self.excuse = f"none of the {len(self.witnesses)} {self.WITNESSES} has answered yet"
         self.conflict: str | None = None
+        self.confirmed_at = -math.inf
+        self._asked_at: Final = [-math.inf] * len(self.witnesses)
+        self._heard_at: Final = [-math.inf] * len(self.witnesses)
         self._words: Final[list[Word | str]] = ["no answer yet"] * len(self.witnesses)
 
     @property
@@ -110,6 +122,11 @@ class Locator(ABC):
     def _conflict_in(self, words: Sequence[Word | str]) -> str | None:
         """Return what is wrong with the configuration if these words are right; None if nothing is."""
 
+    def ask(self, witness: int, now: float) -> tuple[bytes, ...]:
+        """Record when a witness is asked, seconds on the client's clock; return the questions."""
+        self._asked_at[witness] = now
+        return self.questions
+
     def note(self, witness: int, replies: Sequence[Any]) -> None:
         """Record what a witness replied to the questions.
 
@@ -121,6 +138,7 @@ class Locator(ABC):
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
             told = " and ".join(map(outline, replies))
             raise ConnectionError(f"answers by {told}: it is none of the {self.WITNESSES}") from None
+        self._heard_at[witness] = self._asked_at[witness]
         self._conclude()
 
     def note_failure(self, witness: int, reason: str) -> None:
@@ -134,6 +152,9 @@ class Locator(ABC):
         # The excuse first: whoever finds no location then finds the reason for that.
         self.excuse = reason or ""
         self.present = location
+        if location is not None:
+            times = [at for word, at in zip(self._words, self._heard_at, strict=True) if isinstance(word, Word)]
+            self.confirmed_at = sorted(times, reverse=True)[len(self.witnesses) // 2]
 
     def _conclusion(self) -> tuple[Location | None, str | None]:
         """Return where the master is, or else the reason for which that is not known."""

@@ -164,9 +164,7 @@ def _node(number: int, url: str, timeout: float) -> Node:
     }
     try:
         if ClusterUrl.matches(url):
-            raise SetupError(
-                f"node {number} is a cluster, and this command does not look into those", UNCONFIGURED
-            )
+            raise SetupError(f"node {number} is a cluster, and this command does not look into those", UNCONFIGURED)
         if GroupUrl.matches(url):
             return _group(number, url, settings)
         client = redis.Redis.from_url(url, **settings)

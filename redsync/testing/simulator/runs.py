@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from redsync.testing.simulator.checks import OF_KIND, Checker
+from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Checker
+from redsync.testing.simulator.failovers import Failovers
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
@@ -123,6 +124,12 @@ class _Shape(NamedTuple):
         rewinding = lease if sim.random_for("rewinding").random() < _REWINDING else None
         return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses, rewinding=rewinding)
 
+    def for_groups(self, sim: Simulation) -> Self:
+        """Return the shape of a run in which failovers take the time, and in some runs hardly anything else happens."""
+        until = max(self.until, _FAULTS_UNTIL)
+        every = self.every * sim.random_for("besides failovers").choice([1.0, 4.0, 20.0])
+        return self._replace(until=until, every=every)
+
     @classmethod
     def _long(cls, sim: Simulation) -> _Shape:
         rng = sim.random_for("long")
@@ -148,8 +155,10 @@ def simulate(
     checkers: Iterable[type[Checker]] | None = None,
     traced: bool = False,
     long: bool = False,
+    nodes: int | None = None,
+    replicas: int | None = None,
 ) -> Outcome:
-    """Make one run; the seed also decides the number of nodes and machines, and how long leases last.
+    """Make one run; the seed also decides the number of machines, and how long leases last.
 
     Args:
         seed: The seed.
@@ -159,21 +168,29 @@ def simulate(
         traced: Whether to return the trace as text.
         long: Whether the run is one of the long ones, whatever the seed says: some minutes, with faults that outlast
             connections.
+        nodes: How many nodes there are; None if the seed decides that.
+        replicas: How many replicas each of them has, for nodes that Sentinels stand for; None for servers by
+            themselves.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    looking = OF_KIND[kind] if checkers is None else checkers
-    replay = how_to_replay(seed, kind, long=long)
-    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=looking, replay=replay)
+    usual = OF_KIND if replicas is None else OF_GROUPS
+    looking = usual[kind] if checkers is None else checkers
+    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas)
+    count = _nodes(seed) if nodes is None else nodes
+    sim = Simulation(seed, nodes=count, replicas=replicas, scripts=scripts, checkers=looking, replay=replay)
     shape = _Shape.of(sim, kind, long=long)
+    failing_over = shape.every
+    if sim.groups:
+        shape = shape.for_groups(sim)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
     # A connection that was given up must do no harm even where it is neither reset nor ended.
     remains = sim.random_for("remains")
     sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
     ends_former = remains.random() < 0.6
-    for node in sim.nodes:
+    for node in sim.servers:
         node.ends_former = ends_former
     shape_wire(sim)
     workload = Workload(
@@ -192,6 +209,8 @@ def simulate(
     with _no_logs(), sim:
         workload.start()
         nemesis.start()
+        if sim.groups:
+            Failovers(sim, until=shape.until, every=failing_over, lasting=shape.lasting).start()
         sim.run()
         # Claims that nobody gives back expire now.
         sim.run(until=sim.now + 2 * shape.lease)
@@ -200,9 +219,13 @@ def simulate(
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
 
 
-def how_to_replay(seed: int, kind: str, *, long: bool = False) -> str:
+def how_to_replay(
+    seed: int, kind: str, *, long: bool = False, nodes: int | None = None, replicas: int | None = None
+) -> str:
     """Return the command that repeats a run and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
+    for name, number in ("nodes", nodes), ("replicas", replicas):
+        options += "" if number is None else f" --{name} {number}"
     return f"python -m redsync.testing.simulator --seed {seed}{options}"
 
 
