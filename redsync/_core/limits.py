@@ -49,15 +49,17 @@ class Limit:
         per_us: A rate limiter's window in whole microseconds; 0 for a semaphore. So nodes tell one from the other.
         lowered: Whether permits with slots beyond the limit may still be out, as far as this client knows; see
             `shrinking`.
+        scarce: Whether nodes chose different slots when this client last asked for a rate limiter's. These run out on
+            each node at another instant, so with few of them free the client needs to know which are.
     """
 
-    __slots__ = ("_proven", "_void", "lowered", "per_us", "permits", "version")
+    __slots__ = ("_proven", "_void", "lowered", "per_us", "permits", "scarce", "version")
 
     def __init__(self, permits: int, per_us: int = 0) -> None:
         self.version = 0
         self.permits = permits
         self.per_us = per_us
-        self.lowered = False
+        self.lowered = self.scarce = False
         self._proven = 0, permits
         self._void = -1
 

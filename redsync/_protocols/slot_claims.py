@@ -123,6 +123,7 @@ class SlotClaim(Claim):
         assert isinstance(state, PermitState), "the hold that comes of slots"
         search, limit = self._search, self._limit
         self._hear(tally)
+        search.note_won()
         state.grant(search.won(tally), limit)
         limit.prove(search.version)
         if search.version == limit.version and search.is_within(tally):
@@ -175,7 +176,7 @@ class WindowClaim(SlotClaim):
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._useful = 0.0
+        self._useful = self._slowest = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout
         self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
@@ -187,7 +188,7 @@ class WindowClaim(SlotClaim):
         return self._line.taken
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        self.lease, self._useful = self._window.terms()
+        self.lease, self._useful = self._window.terms(self._slowest)
         return super().ask(claim, place)
 
     def valid_until(self, tally: Tally) -> float:
@@ -196,12 +197,13 @@ class WindowClaim(SlotClaim):
 
     def insist(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, and need to keep them longer."""
-        self._window.note(tally.at - tally.sent_at, late=True)
+        self._slowest = tally.at - tally.sent_at
+        self._window.note(self._slowest)
         return self._search.insist(tally)
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
         super().note_won(state, tally)
-        self._window.note(tally.at - tally.sent_at, late=False)
+        self._window.note(tally.at - tally.sent_at)
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: nobody holds permits of a rate limiter."""

@@ -4,6 +4,8 @@
 * *If nodes chose differently*, the permit asks for the slots that most nodes have granted or may still have free. A
   node that took the first free slots has shown that all slots it skipped are taken.
 * *After a shrink*, nodes also tell which slots are taken, and the permit leaves reserved slots out, see `shrinking`.
+* *A rate limiter's* slots run out, on each node at another instant. When few are free, nodes choose different ones, and
+  most guesses are wrong. So from the first such round on the client asks which are taken, until one round is enough.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ class SlotSearch:
         """Return the further arguments of the next round."""
         self._rounds += 1
         limit = self._limit
-        self.version, self.permits, self.tells = limit.version, limit.permits, limit.lowered
+        self.version, self.permits, self.tells = limit.version, limit.permits, limit.lowered or limit.scarce
         exact = b",".join(b"%d" % slot for slot in self._exact)
-        return limit.version, limit.permits, self._start, exact, int(limit.lowered), *limit.window
+        return limit.version, limit.permits, self._start, exact, int(self.tells), *limit.window
 
     # What a round has won.
 
@@ -74,6 +76,10 @@ class SlotSearch:
         """Return the slots that most nodes have granted."""
         votes = self.votes(tally.all_votes)
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+
+    def note_won(self) -> None:
+        """Record that a round has won the slots."""
+        self._limit.scarce = self._limit.scarce and self._rounds > 1
 
     def is_within(self, tally: Tally) -> bool:
         """Whether nodes were asked which slots are taken, and told none beyond the limit."""
@@ -94,6 +100,8 @@ class SlotSearch:
             tally: The round.
             newer: Whether the limit has changed since: slots chosen under the older limit may be beyond the new one.
         """
+        if self._limit.per_us and tally.granted:
+            self._limit.scarce = True
         if self._rounds >= _ROUNDS:
             return False
         self._exact = () if newer else self.choose(tally)

@@ -5,10 +5,11 @@ free again when its time on the nodes is up. The promise is about *successes*, a
 which the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for
 just the window, the next success with that slot could come earlier than a window after this one. So:
 
-* nodes keep a slot for `per + allowance`, and for as much longer as their clocks may run fast;
-* a success counts only if its round was over within half of the allowance after the sending began; the other half is
-  for the way from there to the caller. A round that took longer is no success yet: the client asks for the same slots
-  again, for longer.
+* nodes keep a slot for `per + allowance`, and for as much longer as their clocks may run fast, and for a millisecond
+  more, since they count whole ones;
+* the allowance has two parts. A success counts only if its round was over within the first one after the sending
+  began; the other one is for the way from there to the caller. A round that took longer is no success yet: the client
+  asks for the same slots again, for longer.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
 after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
@@ -16,8 +17,11 @@ so it needs one of these nodes, and returns after that: more than `per` after A.
 one success at most, and there are R slots. The proof compares one client's A and S with one node's times, so only these
 two clocks matter.
 
-The allowance follows the duration of rounds, for it costs throughput: what remains is 1 / (1 + allowance / per) of the
-rate. Each ask carries its own allowance, so clients need not agree on it.
+The allowance costs throughput: what remains is 1 / (1 + allowance / per) of the rate. So its first part follows the
+mean duration of rounds. The second part is at least as long, for where rounds are slow the way to the caller is slow
+too; and it is never less than 5 ms, for which an interpreter may leave another thread running between our last look at
+the clock and the caller's next line. Nothing can be seen of that delay, so this part can't follow it. Each ask carries
+its own allowance, so clients need not agree on it.
 """
 
 from __future__ import annotations
@@ -29,17 +33,23 @@ from redsync._protocols.places import PLACE_KEPT
 
 __all__ = ["Window", "check_guard", "check_window"]
 
-_LEAST_SHARE, _LEAST = 0.01, 0.01
-"""The smallest allowance, as a share of the window and in seconds, whichever is more."""
+_LEAST_USEFUL_SHARE, _LEAST_USEFUL = 0.001, 0.001
+"""The shortest time within which a success counts, as a share of the window and in seconds, whichever is more."""
 
-_AT_FIRST = 0.05
-"""The allowance in seconds before any round was measured."""
+_LEAST_WAY_SHARE, _LEAST_WAY = 0.005, 0.005
+"""The shortest time allowed for the way to the caller, likewise."""
 
-_ROOM = 4.0
-"""The allowance is at least this many times the latest round's duration: half of it is twice that duration."""
+_AT_FIRST = 0.025
+"""Within how many seconds a success counts before any round was measured."""
 
-_EASE = 0.8
-"""The part of the allowance that remains after each success, down to the smallest one."""
+_ROOM = 2.0
+"""A success counts within this many times the mean duration of rounds; after a round that took longer, its own."""
+
+_RECENT = 0.125
+"""The part that the latest round has in that mean."""
+
+_RESOLUTION = 0.001
+"""Seconds by which nodes may keep a slot too short: they count whole milliseconds."""
 
 _LEAST_PAUSE = 0.05
 """The lower bound in seconds of the longest sleep near the front, for short windows."""
@@ -96,27 +106,33 @@ class Window:
         self.per = per
         self._timing = timing
         self.round_timeout = timing.node_timeout
-        self._longest = 4 * timing.node_timeout
-        self._least = min(max(per * _LEAST_SHARE, _LEAST), self._longest)
-        self._allowance = max(self._least, min(_AT_FIRST, self._longest))
+        self._longest = 2 * timing.node_timeout
+        self._least = min(max(per * _LEAST_USEFUL_SHARE, _LEAST_USEFUL), self._longest)
+        self._least_way = min(max(per * _LEAST_WAY_SHARE, _LEAST_WAY), self._longest)
+        self._mean = 0.0
         # Windows may be longer than the lease that the client's guard suits. A guard of 0 stays 0, as the user chose
         # it.
         longest = max(timing.restart_guard, self._lease(self._longest)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
-    def terms(self) -> tuple[float, float]:
-        """Return for how many seconds nodes shall keep the slots of an ask, and within how many a success counts."""
-        return self._lease(self._allowance), self._allowance / 2
+    def terms(self, slowest: float = 0.0) -> tuple[float, float]:
+        """Return for how many seconds nodes shall keep the slots of an ask, and within how many a success counts.
 
-    def _lease(self, allowance: float) -> float:
-        exact = self.per + allowance
-        return exact + self._timing.drift(exact)
+        Args:
+            slowest: How many seconds a round of the same acquire took that was won too late to count.
+        """
+        expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
+        useful = min(max(self._least, expected), self._longest)
+        return self._lease(useful), useful
 
-    def note(self, took: float, *, late: bool) -> None:
-        """Record how many seconds a won round took; `late`: too many to count."""
-        wanted = max(self._least, _ROOM * took)
-        self._allowance = min(max(wanted, self._allowance * (2 if late else _EASE)), self._longest)
+    def _lease(self, useful: float) -> float:
+        exact = self.per + useful + max(useful, self._least_way)
+        return exact * (1 + self._timing.drift_factor) + _RESOLUTION
+
+    def note(self, took: float) -> None:
+        """Record how many seconds a won round took, whether it counted or not."""
+        self._mean += (took - self._mean) * (_RECENT if self._mean else 1.0)
 
     def retry_after(self, left: float) -> float:
         """Return how many seconds pass on this clock, at most, while nodes count `left` seconds on theirs."""

@@ -83,6 +83,23 @@ def test_what_some_nodes_granted_is_given_back(limiter):
     assert limiter.play((ASK, toy.answers(b"0", FULL, FULL)), UNDO) is False
 
 
+def test_nodes_tell_what_is_taken_from_when_they_chose_different_slots_until_one_round_is_enough(limiter):
+    toy = limiter.toy
+    first, exact, fresh = (0b01100000, 0), (0b11100000, 0), (0b10000000, 0)
+
+    def maps(*answers):
+        return toy.answers(*([b"%d" % slot, bytes([bits])] for bits, slot in answers))
+
+    def told():
+        return [command.args[11] for command in toy.commands]
+
+    assert limiter.play((ASK, toy.answers(b"0", b"1", b"2")), (ASK, maps(first, exact, first))) is True
+    assert told() == [0, 1]
+    assert limiter.play((ASK, maps(fresh, fresh, fresh))) is True
+    assert limiter.play((ASK, toy.all_say(b"1"))) is True
+    assert told() == [0, 1, 1, 0]
+
+
 def test_nothing_is_undone_where_all_refused(limiter):
     toy = limiter.toy
     sleeping = "wait for wake-up", toy.slept(0.1)
