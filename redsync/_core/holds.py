@@ -130,7 +130,8 @@ class HoldState:
         self.claim = claim
         self.count = count
         self.lease = lease
-        self.valid_until = min(valid_until, ends_at)
+        # Not `min`, which is a call.
+        self.valid_until = valid_until if valid_until < ends_at else ends_at  # noqa: FURB136
         self.renew_at = renew_at
         self.ends_at = ends_at
         self.touched = touched

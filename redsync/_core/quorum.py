@@ -22,7 +22,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redsync._core.interruptions import is_interruption
 
@@ -122,8 +122,8 @@ class Votes:
     def __init__(
         self, nodes: Sequence[str], choices: list[Choice | None], answers: list[Any], replies: list[Any]
     ) -> None:
-        self.nodes: Final = nodes
-        self.quorum: Final = len(nodes) // 2 + 1
+        self.nodes = nodes
+        self.quorum = len(nodes) // 2 + 1
         self.choices = choices
         self.answers = answers
         self.replies = replies
@@ -211,8 +211,10 @@ class Tally(Votes):
             late: Record votes after the round was won.
             lingers: Record votes and failures after that.
         """
+        # Spelled out: each round has one, and `super` is not cheap.
         n = len(nodes)
-        super().__init__(nodes, [None] * n, [None] * n, [None] * n)
+        self.nodes, self.quorum = nodes, n // 2 + 1
+        self.choices, self.answers, self.replies = [None] * n, [None] * n, [None] * n
         self.granted = self.refused = self.failed = 0
         self.verdict = _PENDING
         self.sent = 0
@@ -247,9 +249,13 @@ class Tally(Votes):
         if grants:
             self.choices[node] = _GRANTED
             self.granted = votes = self.granted + 1
-            if votes >= self.quorum and self._decide is None:
-                self.verdict = _WON
-                return True
+            if self._decide is None:
+                if votes >= self.quorum:
+                    self.verdict = _WON
+                    return True
+                if not (self.refused or self.failed):
+                    # Only refusals and failures can lose it.
+                    return False
         else:
             self.choices[node] = _REFUSED
             self.refused += 1
@@ -260,7 +266,9 @@ class Tally(Votes):
 
         The vote does not count any more, but shows which nodes keep the claim.
         """
-        if self.choices[node] is not None or [late for late in self._late_votes if late[0] == node]:
+        if self.choices[node] is not None:
+            return False
+        if self._late_votes and [late for late in self._late_votes if late[0] == node]:
             return False
         answer = None
         try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, assert_never
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeAlias, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -53,7 +53,13 @@ class AioDriver(ABC):
     async def _await_opening(self, timeout: float) -> None:
         """Wait until the client has connected, for at most `timeout` seconds."""
 
-    async def _perform(self, listening: Listening, effect: Effect) -> Reply:
+    def _perform(self, listening: Listening, effect: Effect) -> Coroutine[Any, Any, Reply]:
+        # The hot path skips the match over all effects, and one coroutine.
+        if effect.__class__ is Broadcast:
+            return self._broadcast(listening, effect)
+        return self._perform_any(listening, effect)
+
+    async def _perform_any(self, listening: Listening, effect: Effect) -> Reply:
         match effect:
             case Broadcast():
                 return await self._broadcast(listening, effect)

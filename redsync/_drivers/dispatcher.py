@@ -125,7 +125,7 @@ class Dispatcher:
         """
         pending, gets, index = link.pending, link.gets, link.index
         again = False
-        behind = bool(link.healing) or link.again.under_way
+        behind: object = link.healing or link.again.under_way
         request = None
         while (reply := gets()) is not NOTHING:
             kind = reply.__class__
@@ -153,7 +153,7 @@ class Dispatcher:
                         # requests.
                         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
             pending.popleft()
-        if link.again.at <= now:
+        if behind and link.again.at <= now:
             self._outbox.retry(link)
             again = True
         if request is None:

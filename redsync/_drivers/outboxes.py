@@ -141,9 +141,9 @@ class Outbox:
         """Write what is in the outbox to every link; only one thread at a time is in here."""
         if self._doubtful is not None or self._case is not None:
             self._recover()
-        if self._left is None and not self._take():
-            return
         now = self._clock()
+        if self._left is None and not self._take(now):
+            return
         self._post_all(now)
         for case in self._apart:
             self._case = case
@@ -168,7 +168,7 @@ class Outbox:
 
     # Taking.
 
-    def _take(self) -> bool:
+    def _take(self, now: float) -> bool:
         """Take requests from the outbox and decide which nodes get them; return False if there are none."""
         items, batch = self.items, self.batch
         if batch and items and items[0] is batch[-1]:
@@ -197,7 +197,7 @@ class Outbox:
         for request in batch:
             if request.guard > table.guard:
                 table.guard, table.recount_at = request.guard, 0.0
-        if self._clock() >= table.recount_at:
+        if now >= table.recount_at:
             table.recount()
         ready, bits, apart = table.plan
         for request in batch:

@@ -96,7 +96,8 @@ class Request(Sleeper):
         command = effect.command
         if command.__class__ is Command:
             self.command = command
-            self.data = self._pack(command)
+            packing = self.packing
+            self.data = _pack(command) if packing is None else packing.data(command, _pack)
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they are made; return False if there is nothing to send.

@@ -155,9 +155,10 @@ class Transport(Dispatcher):
             now = clock()
             if now >= deadline:
                 return
+            left = deadline - now
             doing.what = sleeper
             try:
-                ready = poll(min(deadline - now, _LONGEST_POLL))
+                ready = poll(left if left < _LONGEST_POLL else _LONGEST_POLL)  # noqa: FURB136  (`min` is a call)
             except (OSError, ValueError) as error:
                 if self._disposed and not is_interruption(error):
                     # A signal's handler has closed the client, in the middle of this poll.
@@ -180,7 +181,7 @@ class Transport(Dispatcher):
                 if fd == self._waker.fileno:
                     self._waker.drain()
                 continue
-            if events & WRITE:
+            if events != READ and events & WRITE:
                 self._unclog(link)
             if events != WRITE:
                 self._receive(link, now)

@@ -48,7 +48,7 @@ def acquire_new(
     """
     attempt = Attempt(session, request, claim, started)
     settled = held = False
-    turn = line_up(session, request, attempt.place)
+    turn = line_up(session, request, attempt)
     session.crowds.under_way += 1
     try:
         if turn.in_crowd:

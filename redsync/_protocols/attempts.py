@@ -15,6 +15,7 @@ from redsync._core.timing import retry_delay
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
 from redsync._protocols.lease import renew_at, rollback
+from redsync._protocols.places import Place, is_held
 from redsync._protocols.rounds import no_quorum, time_left
 from redsync.exceptions import RedsyncError
 
@@ -35,49 +36,34 @@ class Attempt:
 
     Attributes:
         id: The claim as nodes keep it, different from any other.
-        place: How it waits.
         deadline: When the caller's timeout is over.
     """
 
-    __slots__ = (
-        "_asked",
-        "_asked_at",
-        "_asking",
-        "_claim",
-        "_doubtful",
-        "_failures",
-        "_hurried",
-        "_kept_until",
-        "_left",
-        "_mark",
-        "_repeats",
-        "_request",
-        "_session",
-        "_splits",
-        "_started",
-        "_state",
-        "_touched",
-        "_tries",
-        "deadline",
-        "id",
-        "place",
-    )
+    # How an attempt begins. It is here because most are over after one try, and change little of it.
+    _state: HoldState | None = None
+    _mark: bytes | None = None
+    # Bit sets of nodes: asked since the last rollback; of these, those that may have granted; and all ever asked.
+    _asked = _doubtful = _touched = 0
+    _kept_until = _asked_at = 0.0
+    _asking = _left = _repeats = _hurried = False
+    _failures = _splits = _tries = 0
 
     def __init__(self, session: Session, request: AcquireRequest, claim: Claim, started: float) -> None:
         self._session = session
         self._request = request
         self._claim = claim
         self._started = started
-        self._state: HoldState | None = None
         self.id = request.owner.claim(next(session.claims))
-        self.place = claim.place(started)
         self.deadline = request.deadline(started)
-        # Bit sets of nodes: asked since the last rollback; of these, those that may have granted; and all ever asked.
-        self._asked = self._doubtful = self._touched = 0
-        self._kept_until = self._asked_at = 0.0
-        self._asking = self._left = self._repeats = self._hurried = False
-        self._mark: bytes | None = None
-        self._failures = self._splits = self._tries = 0
+        # None until it is needed: the first try of most acquires is granted, and asks for no place.
+        self._place = claim.first_place(started)
+
+    @property
+    def place(self) -> Place:
+        """How it waits."""
+        if self._place is None:
+            self._place = self._claim.place(self._started, at_once=False)
+        return self._place
 
     @property
     def in_doubt(self) -> bool:
@@ -93,7 +79,7 @@ class Attempt:
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, and for a place in the queue if they refuse."""
-        claim, place = self._claim, self.place
+        claim, place = self._claim, self._place
         timeout = self.timeout_at(now)
         self._hurried = timeout < claim.round_timeout
         self._asking, self._left = True, False
@@ -101,10 +87,16 @@ class Attempt:
         if not self._repeats:
             claim.begin()
         self._repeats = False
-        command = claim.ask(self.id, place.ask(now))
-        self._mark, self._asked_at = place.mark, now
-        kept = max(claim.lease, place.lasts) if place.taken else claim.lease
-        self._kept_until = max(self._kept_until, now + timeout + kept)
+        self._asked_at = now
+        if place is None:
+            command, kept, listen, enough = claim.ask(self.id, ()), claim.lease, None, is_held
+        else:
+            command = claim.ask(self.id, place.ask(now))
+            self._mark = place.mark
+            kept = max(claim.lease, place.lasts) if place.taken else claim.lease
+            listen, enough = self._wake_key, place.enough
+        if self._kept_until < (kept_until := now + timeout + kept):
+            self._kept_until = kept_until
         return Broadcast(
             command,
             self._request.owner,
@@ -112,8 +104,8 @@ class Attempt:
             timeout,
             claim.guard,
             decide=claim.decide,
-            listen=self._wake_key,
-            thorough=place.enough,
+            listen=listen,
+            thorough=enough,
             late=True,
             packing=claim.packing,
         )
@@ -229,21 +221,22 @@ class Attempt:
 
     def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
         """Return the hold that was won, after adding it to the client's holds."""
-        session, lease, sent_at = self._session, self._claim.lease, tally.sent_at
+        session, claim, place, sent_at = self._session, self._claim, self._place, tally.sent_at
+        lease, has_place = claim.lease, place is not None and place.taken
         # On nodes that the winning round did not reach, the place lasts.
-        kept_until = max(self._kept_until, now + lease) if self.place.taken else now + lease
+        kept_until = max(self._kept_until, now + lease) if has_place else now + lease
         renewal_at = renew_at(sent_at, lease) if self._request.renewed else math.inf
         touched = self._touched | tally.sent
-        state = self._claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
+        state = claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
         if session.nodes > session.quorum:
             # Rounded to multiples of a round timeout: ten thousand grants must not wake the watchdog ten thousand
             # times.
-            turn = session.timing.round_timeout(lease)
+            turn = claim.round_timeout
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
-        had_to_queue = self.place.taken and self.place.guesses and sent_at - self._started > _CROWDED
+        had_to_queue = has_place and self.place.guesses and sent_at - self._started > _CROWDED
         session.crowds.expect(self._request.keys.hold, others=had_to_queue)
-        self._claim.note_won(state, tally)
+        claim.note_won(state, tally)
         return self._take_up(state)
 
     def is_had(self, now: float) -> bool:

@@ -16,7 +16,7 @@ from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.places import PLACE_KEPT, Place, Waiting
+from redsync._protocols.places import PLACE_KEPT, Arrival, Place, Waiting
 from redsync._protocols.rounds import most_refusals, type_error
 from redsync.exceptions import RedsyncError
 
@@ -59,6 +59,7 @@ class Claim:
     packing: Packing | None = None
     spread = 0.02
     _hold_class = HoldState
+    _read: Judge = staticmethod(Arrival.read)
 
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self._session = session
@@ -67,19 +68,25 @@ class Claim:
         self.lease, self.guard, self.round_timeout = terms.lease, terms.guard, terms.round_timeout
         self._memory = terms.memory
         self._longest = math.inf if request.max_hold is None else request.max_hold
-        self._read: Judge
 
     # Asking.
 
-    def place(self, started: float) -> Place:
-        """Return the place of an acquire that begins at that instant."""
+    def first_place(self, started: float) -> Place | None:
+        """Return the place of an acquire that begins at that instant; None if one is made only after a refusal."""
         request = self._request
-        session, waits = self._session, request.timeout != 0
-        at_once = waits and request.keys.hold in session.crowds.expected
-        kept = min(PLACE_KEPT, self.lease)
-        place = self._new_place(
-            Waiting(request.owner, waits, at_once, session.marks, kept, self._lease_handed, started)
-        )
+        at_once = request.timeout != 0 and request.keys.hold in self._session.crowds.expected
+        return None if self._place_can_wait and not at_once else self.place(started, at_once=at_once)
+
+    @property
+    def _place_can_wait(self) -> bool:
+        """Whether the first try does not depend on the place, as long as it asks for none."""
+        return self._request.queue is Arrival
+
+    def place(self, started: float, *, at_once: bool) -> Place:
+        """Return the place of an acquire that began at that instant; `at_once`: its first try asks for it."""
+        request, kept = self._request, min(PLACE_KEPT, self.lease)
+        waits, marks = request.timeout != 0, self._session.marks
+        place = self._new_place(Waiting(request.owner, waits, at_once, marks, kept, self._lease_handed, started))
         self._read = place.read
         return place
 
@@ -139,7 +146,8 @@ class Claim:
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold won by that round may be believed."""
-        return tally.sent_at + min(self._terms.trusted, self._longest)
+        trusted, longest = self._terms.trusted, self._longest
+        return tally.sent_at + (trusted if trusted < longest else longest)  # noqa: FURB136  (`min` is a call)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was won; return whether it counts without being settled."""
@@ -208,7 +216,8 @@ class Claim:
 
     def take_up(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be given back."""
-        listen(state, self._request)
+        if self._request.on_lost is not None:
+            listen(state, self._request)
         self._session.holds.add(state)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
+from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
 from redsync._protocols.renewal import renew
@@ -66,7 +67,7 @@ def release(
                 command,
                 state.owner,
                 _had,
-                session.timing.round_timeout(state.lease),
+                session.prepared.terms(state.lease).round_timeout,
                 owed_to=state.touched,
                 owed_until=state.kept_until,
                 thorough=True,
@@ -82,9 +83,13 @@ def release(
             yield from tell(rollback_of(state, leave=True))
         raise
     finally:
-        yield from tell_end(state)
-    if tally.won:
-        return
+        if state.watchers:
+            yield from tell_end(state)
+    if not tally.won:
+        yield from _settle_for_less(state, tally)
+
+
+def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or the claim expires there. That is no loss while
     # the claim could still be believed.
     if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:

@@ -13,6 +13,7 @@ from redsync._core.crowds import FRONT, Crowds
 from redsync._core.effects import Steps, Wait, signal, wait
 from redsync._core.runner import Session
 from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._protocols.attempts import Attempt
 from redsync._protocols.places import Place
 
 __all__ = ["Turn", "line_up"]
@@ -43,15 +44,16 @@ class Turn(Protocol):
         ...
 
 
-def line_up(session: Session, request: AcquireRequest, place: Place) -> Turn:
+def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn:
     """Return the turn of an acquire that begins, and that `under_way` does not count yet.
 
     It joins a crowd only if many acquires are under way. It waits alone if it tries just once, if its place on the
     nodes decides the order (tickets), or if several may get the lock together (readers).
     """
-    if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode or not place.lines_up:
+    if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode:
         return _ALONE
-    return _InCrowd(session.crowds, request, place)
+    place = attempt.place
+    return _InCrowd(session.crowds, request, place) if place.lines_up else _ALONE
 
 
 class _Alone:

@@ -50,6 +50,7 @@ __all__ = [
     "Ticketed",
     "Waiting",
     "highest_ticket",
+    "is_held",
     "usual_pause",
 ]
 
@@ -69,7 +70,7 @@ _FRONT = 64
 """Behind `n` others a waiter sleeps `1 + n / 64` times as long: thousands that look every second keep nodes busy."""
 
 
-def _is_held(tally: Tally) -> bool:
+def is_held(tally: Tally) -> bool:
     """Whether one owner has a quorum of nodes: the lock is held, and the vote is not split."""
     return most_refusals(tally) >= tally.quorum
 
@@ -223,7 +224,7 @@ class Arrival(Place):
         return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self._next_mark()
 
     def enough(self, tally: Tally) -> bool:
-        return _is_heard(tally) if self.taken else _is_held(tally)
+        return _is_heard(tally) if self.taken else is_held(tally)
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (whoever refused: others are about)
         again, self._asks = not self._asks, True
@@ -273,7 +274,7 @@ class Ticket(Ticketed):
     def enough(self, tally: Tally) -> bool:
         # With an even number of nodes fewer refusals than a quorum rule a grant out.
         if not self._waits:
-            return _is_held(tally)
+            return is_held(tally)
         # A node that is not heard may have granted, which would need a rollback. A queued waiter can afford to wait.
         return _is_heard(tally) if self._ticket else _is_drawn(tally)
 
@@ -311,7 +312,7 @@ class Nowhere(Place):
         self._backoff = backoff
 
     def enough(self, tally: Tally) -> bool:
-        return _is_held(tally)
+        return is_held(tally)
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         return ()

@@ -61,6 +61,10 @@ class SlotClaim(Claim):
     def _lease_handed(self) -> float:
         return 0.0  # Nodes do not hand slots over.
 
+    @property
+    def _place_can_wait(self) -> bool:
+        return False  # Decisions look at the line.
+
     def _new_place(self, waiting: Waiting) -> Place:
         self._line = self._new_line(waiting)
         return self._line

@@ -46,6 +46,19 @@ def test_acquire_after_one_without_quorum_expects_what_was_expected_before(toy):
         toy.give_back(retry(toy, (step, won(toy))))
 
 
+class _Overtaken(Claim):
+    """A claim that is refused while another acquire of the client for the same lock goes away empty."""
+
+    def may_queue(self, tally):
+        self._session.crowds.expect(self._request.keys.hold, others=True)
+        return super().may_queue(tally)
+
+
+def test_refused_acquire_asks_for_a_place_at_once_whatever_others_met_meanwhile(toy):
+    steps = acquire_new(toy.session, toy.request(), _Overtaken(toy.session, toy.request()), toy.now, toy.now)
+    assert toy.play(steps, *waiting_script(toy)).live
+
+
 # Rolled back or not.
 
 

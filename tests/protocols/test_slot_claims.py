@@ -182,7 +182,7 @@ def test_limit_that_a_minority_refuses_as_void_stays(semaphore):
 )
 def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict):
     claim = SlotClaim(toy.session, toy.request(kind=SEMAPHORE, holds=wanted, timeout=0.0), Limit(9))
-    claim.place(0.0)
+    claim.place(0.0, at_once=False)
     tally = Tally([f"node{i}" for i in range(5)], claim.judge, claim.decide)
     for node, reply in enumerate(replies):
         assert tally.verdict is Verdict.PENDING
