@@ -1,6 +1,7 @@
 """What tests of programs with distributed locks need: real throwaway nodes, and the faults that networks have.
 
 - `LocalNodes`: n independent servers on this machine, to be killed, restarted and paused.
+- `LocalSentinel`: a Sentinel group, whose master fails over, is killed, or is isolated.
 - `FaultProxy`: a proxy before one of them that delays, loses, cuts and garbles.
 - `Simulation`: virtual machines, nodes, network and time, with all faults, by a seed; needs the extra `simulator`.
 - The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
@@ -13,15 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
+    from redsync.testing.local_sentinel import LocalSentinel
     from redsync.testing.proxy import FaultProxy
     from redsync.testing.servers import ServerNotFoundError, ServerStartError
     from redsync.testing.simulator.simulation import Simulation, SimulationError
 
-__all__ = ["FaultProxy", "LocalNodes", "ServerNotFoundError", "ServerStartError", "Simulation", "SimulationError"]
+__all__ = [
+    "FaultProxy",
+    "LocalNodes",
+    "LocalSentinel",
+    "ServerNotFoundError",
+    "ServerStartError",
+    "Simulation",
+    "SimulationError",
+]
 
 _MODULES = {
     "FaultProxy": "redsync.testing.proxy",
     "LocalNodes": "redsync.testing.local_nodes",
+    "LocalSentinel": "redsync.testing.local_sentinel",
     "ServerNotFoundError": "redsync.testing.servers",
     "ServerStartError": "redsync.testing.servers",
     "Simulation": "redsync.testing.simulator.simulation",

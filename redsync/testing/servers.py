@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -176,8 +176,9 @@ def ask(port: int, command: str, *, timeout: float = 1.0) -> bytes:
         OSError: There was no server, or no reply in time.
     """
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
-        connection.sendall(f"{command}\r\nQUIT\r\n".encode())
-        return b"".join(iter(lambda: connection.recv(65536), b"")).removesuffix(b"+OK\r\n")
+        connection.sendall(f"{command}\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)  # it answers, then reads the end: a Sentinel knows no QUIT
+        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 class ServerProcess:
@@ -193,9 +194,11 @@ class ServerProcess:
         version: The server and its version as it told them, such as "valkey 9.1.2"; empty while it did not.
     """
 
-    def __init__(self, executable: Path, port: int, directory: Path, config: Mapping[str, str]) -> None:
+    def __init__(
+        self, executable: Path, port: int, directory: Path, config: Mapping[str, str], first: Sequence[str] = ()
+    ) -> None:
         options = f"--port {port} --bind 127.0.0.1 --save '' --appendonly no --daemonize no"
-        arguments = [*shlex.split(options), "--dir", str(directory)]
+        arguments = [*first, *shlex.split(options), "--dir", str(directory)]
         for name, value in config.items():
             arguments += [f"--{name}", *(shlex.split(value) or [""])]
         self._log = directory / "server.log"
@@ -235,7 +238,7 @@ class ServerProcess:
         """
         while True:
             if (status := self._process.poll()) is not None:
-                log = self._log_tail()
+                log = self.log_tail()
                 # Every C library's words for EADDRINUSE end so; a second look at the port instead would be a race.
                 error = PortTakenError if "in use" in log else ServerStartError
                 raise error(
@@ -245,7 +248,7 @@ class ServerProcess:
                 return
             if time.monotonic() > deadline:
                 raise ServerStartError(
-                    f"the server for port {self.port} did not answer in time; its log ends with\n{self._log_tail()}"
+                    f"the server for port {self.port} did not answer in time; its log ends with\n{self.log_tail()}"
                 )
             time.sleep(_POLL_INTERVAL)
 
@@ -273,6 +276,10 @@ class ServerProcess:
         """Wait for the end of a killed process, and return its status."""
         return self._process.wait()
 
+    def log_tail(self) -> str:
+        """Return the last lines that the server wrote."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
     def disown(self) -> None:
         """Let a forked child forget this process of its parent: close the inherited pipe, keep Popen quiet."""
         if self._process.stdin is not None:
@@ -294,9 +301,6 @@ class ServerProcess:
             raise PortTakenError(f"port {self.port} belongs to another server, process {found[1].decode()}")
         # A server that wants a password first says no more than that it runs.
         return reply.startswith(b"-NOAUTH")
-
-    def _log_tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
 
 def _version(info: bytes) -> str:

@@ -19,7 +19,7 @@ import redis
 
 from redsync.cli import main
 from redsync.exceptions import RedsyncError
-from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError, local_nodes, servers
+from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError, server_group, servers
 from redsync.testing.servers import ask, find_server, free_ports, pinned_server, runnable
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +120,7 @@ def test_start_shows_the_log_when_a_server_ends_early_and_leaves_nothing(tmp_pat
 
 
 def test_start_gives_up_when_a_server_stays_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_nodes, "_START_TIMEOUT", 0.1)
+    monkeypatch.setattr(server_group, "_START_TIMEOUT", 0.1)
     silent = write_server(tmp_path / "silent", "echo sleeping\nsleep 60")
     with pytest.raises(ServerStartError, match=r"did not answer in time; its log ends with\nsleeping"):
         LocalNodes(1, server=silent)
@@ -128,7 +128,7 @@ def test_start_gives_up_when_a_server_stays_silent(tmp_path, monkeypatch):
 
 def test_start_takes_another_port_when_one_is_taken(nodes, monkeypatch):
     taken = nodes.ports[0]  # by a server that answers, so that an answer proves nothing
-    monkeypatch.setattr(local_nodes, "free_ports", lambda: iter([taken, *next_ports]))
+    monkeypatch.setattr(server_group, "free_ports", lambda: iter([taken, *next_ports]))
     ports = free_ports()
     next_ports = [next(ports) for _ in range(3)]
     with LocalNodes(2) as others:
@@ -270,7 +270,7 @@ def test_find_server_knows_the_wheel(wheel, bare, monkeypatch):
 def test_server_runs_when_it_lacks_the_execute_permission(tmp_path, monkeypatch):
     plain = Path(shutil.copyfile(find_server(), tmp_path / "plain-server"))
     plain.chmod(0o600)
-    monkeypatch.setattr(local_nodes, "find_server", lambda server: plain)
+    monkeypatch.setattr(server_group, "find_server", lambda server: plain)
     with LocalNodes(1) as nodes:
         assert ping(nodes.ports[0])
     assert not os.access(plain, os.X_OK)
@@ -328,7 +328,7 @@ def test_restart_waits_for_its_port_when_another_process_has_it(nodes):
 
 
 def test_restart_raises_when_its_port_stays_taken(nodes, monkeypatch):
-    monkeypatch.setattr(local_nodes, "_START_TIMEOUT", 0.1)
+    monkeypatch.setattr(server_group, "_START_TIMEOUT", 0.1)
     nodes.kill(0)
     with socket.create_server(("127.0.0.1", nodes.ports[0])), pytest.raises(ServerStartError, match="in use"):
         nodes.restart(0)

@@ -1,0 +1,51 @@
+"""How groups of servers are told things, and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+__all__ = ["UNANSWERED", "Address", "command", "until"]
+
+_POLL_INTERVAL = 0.02
+_SETTLE_TIMEOUT = 20.0
+
+UNANSWERED = (redis.ConnectionError, redis.TimeoutError)
+"""The errors of a server that is not there, or not ready."""
+
+Address = tuple[str, int]
+
+
+def command(address: Address, *words: str | int) -> Any:
+    """Return the reply of the server there to one command, on a connection of its own, without a second try.
+
+    Raises:
+        redis.RedisError: It refused, or did not answer within 2 seconds.
+    """
+    host, port = address
+    retry = Retry(NoBackoff(), 0)
+    # RESP2, whatever the default is: the shapes of replies depend on it.
+    with redis.Redis(host, port, protocol=2, decode_responses=True, socket_timeout=2.0, retry=retry) as connection:
+        return connection.execute_command(*words)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Return when the condition holds.
+
+    Args:
+        condition: What must hold.
+        what: It, in words.
+
+    Raises:
+        RuntimeError: It did not hold within 20 seconds.
+    """
+    deadline = time.monotonic() + _SETTLE_TIMEOUT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"waited {_SETTLE_TIMEOUT:g} s in vain until {what}")
+        time.sleep(_POLL_INTERVAL)
