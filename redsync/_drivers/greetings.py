@@ -44,7 +44,7 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
         text, fields = _fields(replies[0])
         _require_master(_fields(replies[1])[1])
-        if fields.get("redis_mode") == "cluster" and not node.is_lent:
+        if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")) and not node.is_lent:
             raise ConfigurationError(
                 f"{node.address} is part of a cluster, which has most keys elsewhere: name the cluster as a whole, "
                 f"redis+cluster://host:6379,host:6379?nodes=3"

@@ -97,7 +97,7 @@ class Request(Sleeper):
         if command.__class__ is Command:
             self.command = command
             packing = self.packing
-            self.data = _pack(command) if packing is None else packing.data(command, _pack)
+            self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they are made; return False if there is nothing to send.

@@ -2,6 +2,7 @@
 
 - `LocalNodes`: n independent servers on this machine, to be killed, restarted and paused.
 - `LocalSentinel`: a Sentinel group, whose master fails over, is killed, or is isolated.
+- `LocalCluster`: a cluster, whose masters fail over or are killed, and whose slots move.
 - `FaultProxy`: a proxy before one of them that delays, loses, cuts and garbles.
 - `Simulation`: virtual machines, nodes, network and time, with all faults, by a seed; needs the extra `simulator`.
 - The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from redsync.testing.local_cluster import LocalCluster
     from redsync.testing.local_nodes import LocalNodes
     from redsync.testing.local_sentinel import LocalSentinel
     from redsync.testing.proxy import FaultProxy
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FaultProxy",
+    "LocalCluster",
     "LocalNodes",
     "LocalSentinel",
     "ServerNotFoundError",
@@ -31,6 +34,7 @@ __all__ = [
 
 _MODULES = {
     "FaultProxy": "redsync.testing.proxy",
+    "LocalCluster": "redsync.testing.local_cluster",
     "LocalNodes": "redsync.testing.local_nodes",
     "LocalSentinel": "redsync.testing.local_sentinel",
     "ServerNotFoundError": "redsync.testing.servers",

@@ -13,7 +13,7 @@ from redis.retry import Retry
 __all__ = ["UNANSWERED", "Address", "command", "until"]
 
 _POLL_INTERVAL = 0.02
-_SETTLE_TIMEOUT = 20.0
+_SETTLE_TIMEOUT = 40.0
 
 UNANSWERED = (redis.ConnectionError, redis.TimeoutError)
 """The errors of a server that is not there, or not ready."""
@@ -42,7 +42,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
         what: It, in words.
 
     Raises:
-        RuntimeError: It did not hold within 20 seconds.
+        RuntimeError: It did not hold within 40 seconds.
     """
     deadline = time.monotonic() + _SETTLE_TIMEOUT
     while not condition():

@@ -57,7 +57,7 @@ class LocalSentinel(ServerGroup):
     Raises:
         ValueError: There would be no replica, or no Sentinel.
         ServerNotFoundError: There is no server to run.
-        ServerStartError: A server did not answer within 10 seconds, or the group was not complete within 20.
+        ServerStartError: A server did not answer within 10 seconds, or the group was not complete within 40.
 
     Example:
         ```python
@@ -129,7 +129,7 @@ class LocalSentinel(ServerGroup):
         """Let the Sentinels promote a replica; return its address when all agree and all others follow it.
 
         Raises:
-            RuntimeError: The group did not agree within 20 seconds, or is closed, or belongs to the parent process.
+            RuntimeError: The group did not agree within 40 seconds, or is closed, or belongs to the parent process.
         """
         with self._control():
             epoch = self.epoch

@@ -1,0 +1,293 @@
+"""A cluster on this machine: masters that share the slots, and replicas that take their place."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import redis
+
+from redsync.testing.asking import UNANSWERED, Address, command, until
+from redsync.testing.server_group import ServerGroup
+from redsync.testing.servers import ServerStartError, free_ports
+
+__all__ = ["LocalCluster"]
+
+_HOST = "127.0.0.1"
+_SLOTS = 16384
+_KEYS_AT_A_TIME = 100
+_MIGRATE_TIMEOUT_MS = 2000
+
+_log = logging.getLogger("redsync")
+
+
+class _Member(NamedTuple):
+    """What one server says of another, or of itself."""
+
+    id: str
+    address: Address
+    is_master: bool
+    master: str
+    slots: tuple[range, ...]
+
+    def owns(self, slot: int) -> bool:
+        return any(slot in slots for slots in self.slots)
+
+
+class LocalCluster(ServerGroup):
+    """One real cluster on free loopback ports, with the slots spread evenly over its masters.
+
+    When the constructor returns, all servers agree and all slots are served. The cluster lives until `close()`, and
+    never longer than the process that made it. It needs Redis 7.0 or Valkey.
+
+    Args:
+        masters: The number of masters, at least 3, so that a majority of them can promote a replica.
+        replicas: The number of replicas of each.
+        node_timeout_ms: `cluster-node-timeout`: after so long without an answer a server counts as failed.
+        server: Path or command of the server to run, see `LocalNodes`.
+        config: Further settings, such as `{"cluster-require-full-coverage": "no"}`.
+
+    Raises:
+        ValueError: There are fewer than 3 masters, or a negative number of replicas.
+        ServerNotFoundError: There is no server to run.
+        ServerStartError: A server did not answer within 10 seconds, or the cluster was not complete within 40.
+
+    Example:
+        ```python
+        with LocalCluster(replicas=2) as cluster:
+            cluster.kill_master(0)  # one of its replicas has its slots when this returns
+        ```
+    """
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas: int = 1,
+        *,
+        node_timeout_ms: int = 1000,
+        server: str | os.PathLike[str] | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        if masters < 3 or replicas < 0:
+            raise ValueError(f"a cluster has three masters or more, and replicas or none: not {masters}, {replicas}")
+        self._masters, self._replicas = masters, replicas
+        self._bus_ports: Iterator[int] = free_ports()
+        self._config = {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": str(node_timeout_ms),
+            "cluster-replica-validity-factor": "0",
+            "repl-diskless-sync-delay": "0",
+            **(config or {}),
+        }
+        super().__init__([masters * (1 + replicas)], server)
+        _log.info("started a cluster: %s, %s", self.version, self.url)
+
+    @property
+    def url(self) -> str:
+        """The URL of the cluster, with the servers that were its masters at first; nothing changes it."""
+        seeds = ",".join(f"{host}:{port}" for host, port in self.servers[: self._masters])
+        return f"redis+cluster://{seeds}?nodes={self._masters}&replicas={self._replicas}"
+
+    @property
+    def servers(self) -> list[Address]:
+        """The addresses of all servers, in the order of their index; no change of roles alters it."""
+        return [(_HOST, port) for port in self._ports]
+
+    @property
+    def masters(self) -> list[Address]:
+        """The addresses of those who own the beginnings of equal parts of the slots, in the order of the slots."""
+        return [self.slot_owner(first) for first, _ in self._parts()]
+
+    def slot_owner(self, slot: int) -> Address:
+        """Return the address of the master that owns a slot, by the word of most servers.
+
+        Raises:
+            RuntimeError: No server knows an owner.
+        """
+        owners = [owner for view in self._views() if (owner := _owner(view, slot)) is not None]
+        if not owners:
+            raise RuntimeError(f"no server of this cluster knows an owner of the slot {slot}")
+        return max(set(owners), key=owners.count)
+
+    def failover(self, i: int, how: str = "") -> Address:
+        """Let a replica of the i-th of `masters` take its place; return its address when all servers agree.
+
+        Args:
+            i: Which of `masters`.
+            how: `FORCE` does without the master's consent, `TAKEOVER` without that of the others as well.
+
+        Raises:
+            RuntimeError: It has no replica, or the servers did not agree within 40 seconds.
+        """
+        with self._control():
+            old, slot = self.masters[i], self._parts()[i][0]
+            view = self._views()[0]
+            replicas = [each.address for each in view if each.master == _of(view, old).id]
+            running = [address for address in replicas if self._runs(address)]
+            if not running:
+                raise RuntimeError(f"master {i} has no replica that runs")
+            command(running[0], "CLUSTER", "FAILOVER", *([how] if how else []))
+            until(lambda: self._all_name(slot, running[0]), "all servers know the promoted replica")
+            return running[0]
+
+    def kill_master(self, i: int) -> Address:
+        """End the i-th of `masters` with SIGKILL; return its address when a replica has its slots.
+
+        Raises:
+            RuntimeError: No replica took its place within 40 seconds.
+        """
+        with self._control():
+            old, slot = self.masters[i], self._parts()[i][0]
+            self._end(self.servers.index(old))
+            until(lambda: self.slot_owner(slot) != old and self._is_settled(), "a replica has its slots")
+            return old
+
+    def restart(self, i: int) -> None:
+        """Replace server `i` by an empty one on the same port; return when it is a replica where one is missing.
+
+        Raises:
+            RuntimeError: The cluster was not complete within 40 seconds.
+            ServerStartError: The server did not start within 10 seconds.
+        """
+        with self._control():
+            address = self.servers[i]
+            gone = _of(self._views()[0], address).id
+            self._relaunch(i)
+            for server in self._running_servers():
+                if server != address:
+                    _try(server, "CLUSTER", "FORGET", gone)
+            other = next(server for server in self._running_servers() if server != address)
+            self._meet(other, address)
+            view = self._views()[self._running_servers().index(other)]
+            masters = [each for each in view if each.slots]
+            short = min(masters, key=lambda master: sum(each.master == master.id for each in view))
+            until(partial(_try, address, "CLUSTER", "REPLICATE", short.id), "it becomes a replica")
+            until(self._is_settled, "the cluster is complete again")
+
+    def move_slot(self, slot: int, to: int) -> None:
+        """Move a slot with all its keys to server `to` of `servers`, which is a master.
+
+        Raises:
+            RuntimeError: The servers did not agree within 40 seconds.
+        """
+        self.begin_move_slot(slot, to)
+        self.end_move_slot(slot, to)
+
+    def begin_move_slot(self, slot: int, to: int) -> None:
+        """Begin to move a slot: until `end_move_slot`, its owner answers by ASK about keys that it does not have."""
+        with self._control():
+            source, target, view = self.slot_owner(slot), self.servers[to], self._views()[0]
+            command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).id)
+            command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).id)
+
+    def end_move_slot(self, slot: int, to: int) -> None:
+        """Move the keys of a slot, and then the slot itself, as `begin_move_slot` announced.
+
+        Raises:
+            RuntimeError: The servers did not agree within 40 seconds.
+        """
+        with self._control():
+            source, target = self.slot_owner(slot), self.servers[to]
+            while keys := command(source, "CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_A_TIME):
+                command(source, "MIGRATE", *target, "", 0, _MIGRATE_TIMEOUT_MS, "KEYS", *keys)
+            name = _of(self._views()[0], target).id
+            for server in (target, source):
+                command(server, "CLUSTER", "SETSLOT", slot, "NODE", name)
+            until(lambda: self._all_name(slot, target), "all servers know the slot's new owner")
+
+    def _launch_options(self, i: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:  # noqa: ARG002
+        return (), self._config | {"cluster-port": str(next(self._bus_ports))}
+
+    def _settle(self) -> None:
+        first, *others = self.servers
+        try:
+            for (begin, end), master in zip(self._parts(), self.servers, strict=False):
+                command(master, "CLUSTER", "ADDSLOTSRANGE", begin, end)
+            for other in others:
+                self._meet(first, other)
+            until(lambda: all(len(view) == len(self.servers) for view in self._views()), "all servers know each other")
+            view = self._views()[0]
+            for number, replica in enumerate(self.servers[self._masters :]):
+                name = _of(view, self.servers[number % self._masters]).id
+                until(partial(_try, replica, "CLUSTER", "REPLICATE", name), "it becomes a replica")
+            until(self._is_settled, "all slots are served and all replicas follow")
+        except RuntimeError as error:
+            logs = "\n".join(server.log_tail() for server in self._servers)
+            raise ServerStartError(f"{error}; the logs end with\n{logs}") from None
+
+    def _meet(self, one: Address, other: Address) -> None:
+        bus = command(other, "CONFIG", "GET", "cluster-port")[1]
+        command(one, "CLUSTER", "MEET", *other, bus)
+
+    def _parts(self) -> list[tuple[int, int]]:
+        ends = [_SLOTS * number // self._masters for number in range(self._masters + 1)]
+        return [(begin, end - 1) for begin, end in pairwise(ends)]
+
+    def _runs(self, address: Address) -> bool:
+        server = self._servers[self.servers.index(address)]
+        return server.is_alive() and not server.is_paused
+
+    def _running_servers(self) -> list[Address]:
+        return [address for address in self.servers if self._runs(address)]
+
+    def _views(self) -> list[list[_Member]]:
+        """Return what each server that answers says of all."""
+        views = []
+        for server in self._running_servers():
+            try:
+                views.append([_read(line) for line in str(command(server, "CLUSTER", "NODES")).splitlines() if line])
+            except UNANSWERED:
+                continue
+        return views
+
+    def _all_name(self, slot: int, owner: Address) -> bool:
+        return all(_owner(view, slot) == owner for view in self._views())
+
+    def _is_settled(self) -> bool:
+        """Tell whether all servers that run agree on the owners, serve all slots, and follow who they should."""
+        views = self._views()
+        owners = [{(each.address, each.slots) for each in view if each.slots} for view in views]
+        if any(each != owners[0] for each in owners):
+            return False
+        return all(_is_well(server) for server in self._running_servers())
+
+
+def _read(line: str) -> _Member:
+    name, address, flags, master, *_rest = line.split()
+    host, _, port = address.partition("@")[0].rpartition(":")
+    slots = []
+    for each in line.split()[8:]:
+        if not each.startswith("["):
+            begin, _, end = each.partition("-")
+            slots.append(range(int(begin), int(end or begin) + 1))
+    return _Member(name, (host or _HOST, int(port)), "master" in flags.split(","), master, tuple(slots))
+
+
+def _owner(view: Sequence[_Member], slot: int) -> Address | None:
+    return next((each.address for each in view if each.owns(slot)), None)
+
+
+def _of(view: Sequence[_Member], address: Address) -> _Member:
+    return next(each for each in view if each.address == address)
+
+
+def _is_well(server: Address) -> bool:
+    try:
+        info = command(server, "CLUSTER", "INFO")
+        replication = command(server, "INFO", "replication")
+    except UNANSWERED:
+        return False
+    return "cluster_state:ok" in str(info) and replication.get("master_link_status", "up") == "up"
+
+
+def _try(server: Address, *words: str) -> bool:
+    try:
+        command(server, *words)
+    except redis.ResponseError:  # it does not know that server yet, or any more
+        return False
+    return True

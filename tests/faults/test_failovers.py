@@ -1,0 +1,170 @@
+"""Processes fight over what Sentinel groups keep, while masters are killed, replaced, and cut off with some clients."""
+
+import contextlib
+import os
+import random
+import time
+
+import pytest
+
+from redsync import Client, QuorumError
+from redsync.testing import FaultProxy, LocalSentinel
+from redsync.testing.harness.crew import Crew
+from redsync.testing.harness.exclusion import disorder, lost_updates, most_at_once, overlaps
+from redsync.testing.harness.holds import holds_of
+from redsync.testing.harness.journal import read
+from redsync.testing.harness.ledger import read_ledgers
+from redsync.testing.harness.orders import Order
+
+LEASE = 1.0
+PERMITS = 3
+NAMES = ["lock:0", "fenced_lock:1", "semaphore:2"]
+FAILOVERS = int(os.environ.get("REDSYNC_FAILOVERS") or 6)
+
+
+class Deployment:
+    """Some Sentinel groups, and the far side: clients there lose the Sentinels when a master is cut off.
+
+    Attributes:
+        groups: The groups.
+        near: The URLs for clients on the side of the Sentinels.
+        far: The URLs for clients on the other side.
+    """
+
+    def __init__(self, stack, count=1):
+        self.groups = [stack.enter_context(LocalSentinel(replicas=2)) for _ in range(count)]
+        self._proxies = [
+            [stack.enter_context(FaultProxy(port)) for _, port in group.sentinels] for group in self.groups
+        ]
+        self.near = [group.url for group in self.groups]
+        self.far = [
+            group.url.replace(
+                ",".join(f"{host}:{port}" for host, port in group.sentinels),
+                ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies),
+            )
+            for group, proxies in zip(self.groups, self._proxies, strict=True)
+        ]
+
+    def strike(self, rng):
+        """Let another server take the place of a master; return when that is done, and the group is whole again."""
+        index = rng.randrange(len(self.groups))
+        group = self.groups[index]
+        match how := rng.choice(["failover", "kill", "isolate", "isolate"]):
+            case "failover":
+                group.failover()
+            case "kill":
+                old = group.kill_master()
+                time.sleep(rng.uniform(0.0, LEASE))
+                group.restart(group.servers.index(old))
+            case "isolate":
+                for proxy in self._proxies[index]:
+                    proxy.blackhole = True
+                group.isolate_master()
+                time.sleep(rng.uniform(0.0, 2 * LEASE))
+                # The old master may be back before the clients on its side hear of it, or the other way round.
+                for part in rng.sample([group.heal, lambda: self._reconnect(index)], 2):
+                    part()
+        time.sleep(rng.uniform(0.0, 2 * LEASE))
+        return how
+
+    def _reconnect(self, index):
+        for proxy in self._proxies[index]:
+            proxy.blackhole = False
+
+
+def fight(deployment, directory, seed, failovers):
+    """Let eight processes work while masters are replaced; return the holds of each thing."""
+    flavours = ["threads", "asyncio"] * 4
+
+    def make_order(client, first, journal):
+        return Order(
+            urls=deployment.far if client % 4 > 1 else deployment.near,
+            names=NAMES,
+            directory=str(directory),
+            journal=str(journal),
+            first=first,
+            owners=2,
+            flavour=flavours[client],
+            seed=str(seed),
+            work="mixed",
+            look=0.005,
+            limit=PERMITS,
+            lease=LEASE,
+            warm=20.0,
+        )
+
+    rng = random.Random(seed)
+    with Crew(directory, make_order) as crew:
+        for client in range(len(flavours)):
+            crew.start(client)
+        crew.await_all("ready")
+        crew.go()
+        done = []
+        for _ in range(failovers):
+            crew.check()
+            done.append(deployment.strike(rng))
+        time.sleep(2 * LEASE)
+        crew.finish()
+    each = [holds_of(read(life.journal), journal=life.journal.name) for life in crew.lives]
+    print(f"{[len(mine) for mine in each]} holds; {done}, epochs {[group.epoch for group in deployment.groups]}")
+    assert all(each), "one of them got nothing"
+    return {name: [hold for mine in each for hold in mine if hold.name == name] for name in NAMES}
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(90 + 15 * FAILOVERS)
+@pytest.mark.parametrize(("groups", "failovers"), [(1, FAILOVERS), (3, (FAILOVERS + 1) // 2)])
+def test_promises_outlive_masters(tmp_path, seed, groups, failovers):
+    with contextlib.ExitStack() as stack:
+        deployment = Deployment(stack, groups)
+        holds = fight(deployment, tmp_path, seed, failovers)
+        assert sum(group.epoch for group in deployment.groups) >= failovers
+    _, counters = read_ledgers(tmp_path, NAMES)
+    lock, fenced, semaphore = (holds[name] for name in NAMES)
+    assert not overlaps(lock)
+    assert not overlaps(fenced)
+    assert not disorder(fenced)
+    assert most_at_once(semaphore)[0] <= PERMITS
+    for name in NAMES[:2]:
+        assert lost_updates(holds[name], counters[name]) == 0
+    assert min(map(len, holds.values())) > 2 * failovers, "so little was done that nothing is proven"
+
+
+# What the number of replicas and the guard are for.
+
+
+@pytest.fixture
+def deployment():
+    with contextlib.ExitStack() as stack:
+        yield Deployment(stack)
+
+
+def cut_off(deployment):
+    for proxy in deployment._proxies[0]:
+        proxy.blackhole = True
+    deployment.groups[0].isolate_master()
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("safe", [True, False])
+def test_two_masters_at_once_grant_once_if_votes_wait_for_replicas(deployment, safe):
+    """With `replicas=0` and no guard both sides hold the lock, as the docs warn."""
+    options = {"lease": LEASE, "node_timeout": 1.0}
+    urls = [*deployment.far, *deployment.near]
+    if not safe:
+        urls = [url.replace("replicas=2", "replicas=0") for url in urls]
+        options["restart_guard"] = 0.0
+    with Client(urls[0], **options) as far, Client(urls[1], **options) as near:
+        assert far.get_lock("warm").acquire(timeout=20)
+        far.get_lock("warm").release()
+        cut_off(deployment)
+        here = near.get_lock("x").acquire(timeout=20)
+        assert here
+        there = far.get_lock("x")
+        if safe:
+            with pytest.raises(QuorumError, match=r"UNACKNOWLEDGED|have not said lately"):
+                there.acquire(timeout=0.5)
+        else:
+            assert there.acquire(timeout=20), "the test can fail"
+        assert near.get_lock("x").owned()
+        near.get_lock("x").release()
