@@ -21,12 +21,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="how many processes share them (default: one per core)")
     parser.add_argument("--kind", choices=SIMULATED, default="lock", help="what is contended for (default: lock)")
     parser.add_argument("--long", action="store_true", help="make long runs only, with faults that outlast connections")
+    parser.add_argument("--nodes", type=int, help="how many nodes there are (default: the seed decides)")
+    parser.add_argument(
+        "--replicas", type=int, help="let Sentinels stand for each node, with so many replicas that acknowledge votes"
+    )
     options = parser.parse_args(arguments)
+    how = {"long": options.long, "nodes": options.nodes, "replicas": options.replicas}
     if options.seeds is not None:
         seeds = range(options.first, options.first + options.seeds)
-        return not Campaign(seeds, options.jobs, options.kind, long=options.long).run()
+        return not Campaign(seeds, options.jobs, options.kind, **how).run()
     try:
-        sys.stdout.write(simulate(options.seed, kind=options.kind, traced=True, long=options.long).trace)
+        sys.stdout.write(simulate(options.seed, kind=options.kind, traced=True, **how).trace)
     except SimulationError as error:
         sys.stdout.write(f"{error.trace}\n{chr(10).join(error.complaints)}\n")
         return 1

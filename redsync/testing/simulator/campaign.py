@@ -46,22 +46,22 @@ class _Chunk:
     failures: list[Failure] = field(default_factory=list)
 
 
-def _run_chunk(seeds: range, kind: str = "lock", *, long: bool = False) -> _Chunk:
+def _run_chunk(seeds: range, kind: str = "lock", **how: Any) -> _Chunk:
     chunk = _Chunk()
     # A run leaves little but reference cycles; collecting those of all runs at once costs less.
     gc.disable()
     try:
-        _run_each(seeds, kind, chunk, long=long)
+        _run_each(seeds, kind, chunk, **how)
     finally:
         gc.enable()
         gc.collect()
     return chunk
 
 
-def _run_each(seeds: range, kind: str, chunk: _Chunk, *, long: bool) -> None:
+def _run_each(seeds: range, kind: str, chunk: _Chunk, **how: Any) -> None:
     for seed in seeds:
         try:
-            chunk.outcome.add(simulate(seed, kind=kind, long=long))
+            chunk.outcome.add(simulate(seed, kind=kind, **how))
         except SimulationError as error:
             chunk.failures.append(Failure(seed, "\n".join(error.complaints)))
         except Exception:
@@ -75,18 +75,18 @@ class Campaign:
         seeds: The seeds.
         jobs: How many processes share them; None for one per core.
         kind: The kind of synchronizer that the runs contend for.
-        long: Whether all runs are long; else some are.
+        **how: The same for all runs, as for `simulate`: `long`, `nodes`, `replicas`.
 
     Attributes:
         outcome: The sum of all runs that went well.
         failures: The runs that went wrong, sorted by seed once the campaign is over.
     """
 
-    def __init__(self, seeds: range, jobs: int | None = None, kind: str = "lock", *, long: bool = False) -> None:
+    def __init__(self, seeds: range, jobs: int | None = None, kind: str = "lock", **how: Any) -> None:
         self._seeds = seeds
         self._jobs = jobs or os.cpu_count() or 1
         self._kind = kind
-        self._long = long
+        self._how = how
         self._begun = time.monotonic()
         self.outcome = Outcome()
         self.failures: list[Failure] = []
@@ -96,7 +96,7 @@ class Campaign:
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
-            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind, long=self._long), chunks):
+            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind, **self._how), chunks):
                 self._take(chunk)
                 advance(chunk.outcome.runs + len(chunk.failures))
         self.failures.sort(key=lambda failure: failure.seed)
@@ -131,7 +131,7 @@ class Campaign:
         return "\n".join(lines)
 
     def _replay(self, failure: Failure) -> str:
-        return f"replay with: {how_to_replay(failure.seed, self._kind, long=self._long)}"
+        return f"replay with: {how_to_replay(failure.seed, self._kind, **self._how)}"
 
 
 def _print(text: str) -> None:

@@ -38,7 +38,9 @@ class SimulatedClient(AsyncClient):
 
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
-        super().__init__([f"redis://{node.name}" for node in machine.sim.nodes], **options)
+        sim = machine.sim
+        urls = [group.url for group in sim.groups] or [f"redis://{node.name}" for node in sim.nodes]
+        super().__init__(urls, **options)
         # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
         self._finalizer.detach()
 

@@ -117,7 +117,7 @@ class Nemesis:
     def _end(self) -> None:
         """End all faults; crashed machines stay crashed."""
         self._sim.heal()
-        for node in self._sim.nodes:
+        for node in self._sim.servers:
             node.resume()
             node.restart()
             node.recover()
@@ -260,7 +260,7 @@ class Nemesis:
 
     def _drift(self) -> None:
         """Let one clock or all run at a wrong rate, within what clients allow for."""
-        hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.nodes]
+        hosts: list[Machine | VirtualNode] = [*self._sim.machines, *self._sim.servers]
         for host in hosts if self._rng.random() < 0.5 else [self._rng.choice(hosts)]:
             host.drift(1.0 + _WITHIN * self._rng.choice([-1.0, 1.0, self._rng.uniform(-1.0, 1.0)]))
 

@@ -77,6 +77,7 @@ class Executed(NamedTuple):
         stray: It came over a connection that the client had given up, so perhaps after later commands.
         number: The command's number among those of the client; 0 if no redsync client sent it.
         request: The command as the client's transport has it; None if no redsync client sent it.
+        server: The server of a group that executed it; empty for a node by itself.
     """
 
     at: float
@@ -89,11 +90,12 @@ class Executed(NamedTuple):
     stray: bool = False
     number: int = 0
     request: Request | None = None
+    server: str = ""
 
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)
         stray = " (a stray)" if self.stray else ""
-        return f"{_nodes(1 << self.node)} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
+        return f"{self.server or _nodes(1 << self.node)} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
 
 
 class Refused(NamedTuple):

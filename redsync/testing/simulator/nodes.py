@@ -15,7 +15,7 @@ import hashlib
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import hiredis
 
@@ -49,7 +49,7 @@ class VirtualNode:
 
     Attributes:
         index: Its place among the nodes.
-        name: What the trace and URLs call it: `node-1` is the one with index 0.
+        name: What the trace and URLs call it: `node-1` is the one with index 0; a server of a group has a letter, too.
         clock: Its clock, in seconds since 1970.
         store: What it remembers.
         state: "up", "hung", "down" or "dark".
@@ -60,14 +60,18 @@ class VirtualNode:
         run_id: The identity of its present process.
     """
 
+    _SESSION: ClassVar = Session
+    _server = ""
+
     def __init__(
         self,
         sim: Simulation,
         index: int,
         scripts: Mapping[str, Script],
+        letter: str = "",
     ) -> None:
         self.index: Final = index
-        self.name: Final = f"node-{index + 1}"
+        self.name: Final = f"node-{index + 1}{letter}"
         self._sim: Final = sim
         self._rng: Final = sim.random_for(self.name)
         self._wire: Final = sim.random_for(f"{self.name} wire")
@@ -120,7 +124,7 @@ class VirtualNode:
             self._drop(connection)
 
     def _accept(self, connection: Connection) -> None:
-        self._sessions[connection] = Session(self, connection, next(self._numbers), ignored=self.ignores)
+        self._sessions[connection] = self._SESSION(self, connection, next(self._numbers), ignored=self.ignores)
         connection.back.send(ACCEPTED)
 
     def _drop(self, connection: Connection) -> None:
@@ -155,7 +159,7 @@ class VirtualNode:
             self._sim.saw(Refused(*done))
         else:
             request = None if sent is None else sent.request
-            self._sim.saw(Executed(*done, session.connection.given_up, number, request))
+            self._sim.saw(Executed(*done, session.connection.given_up, number, request, self._server))
         return reply
 
     def note_refused(self, session: Session, sent: Letter | None, reply: Any) -> None:
@@ -178,6 +182,11 @@ class VirtualNode:
         """End a connection; everything under way on it is lost."""
         self._drop(connection)
         connection.reset()
+
+    def has_answered(self, connection: Connection) -> bool:
+        """Whether it has answered all that has come over a connection, as far as it is there."""
+        session = self._sessions.get(connection)
+        return self.state == "up" and (session is None or not session.blocked)
 
     def describe(self) -> bytes:
         """Return the server's description of itself, as INFO does."""

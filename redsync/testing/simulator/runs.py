@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redsync.testing.simulator.checks import OF_KIND, Checker
+from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Checker
+from redsync.testing.simulator.failovers import Failovers
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
@@ -148,8 +149,10 @@ def simulate(
     checkers: Iterable[type[Checker]] | None = None,
     traced: bool = False,
     long: bool = False,
+    nodes: int | None = None,
+    replicas: int | None = None,
 ) -> Outcome:
-    """Make one run; the seed also decides the number of nodes and machines, and how long leases last.
+    """Make one run; the seed also decides the number of machines, and how long leases last.
 
     Args:
         seed: The seed.
@@ -159,13 +162,18 @@ def simulate(
         traced: Whether to return the trace as text.
         long: Whether the run is one of the long ones, whatever the seed says: some minutes, with faults that outlast
             connections.
+        nodes: How many nodes there are; None if the seed decides that.
+        replicas: How many replicas each of them has, for nodes that Sentinels stand for; None for servers by
+            themselves.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    looking = OF_KIND[kind] if checkers is None else checkers
-    replay = how_to_replay(seed, kind, long=long)
-    sim = Simulation(seed, nodes=_nodes(seed), scripts=scripts, checkers=looking, replay=replay)
+    usual = OF_KIND if replicas is None else OF_GROUPS
+    looking = usual[kind] if checkers is None else checkers
+    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas)
+    count = _nodes(seed) if nodes is None else nodes
+    sim = Simulation(seed, nodes=count, replicas=replicas, scripts=scripts, checkers=looking, replay=replay)
     shape = _Shape.of(sim, kind, long=long)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
@@ -173,7 +181,7 @@ def simulate(
     remains = sim.random_for("remains")
     sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
     ends_former = remains.random() < 0.6
-    for node in sim.nodes:
+    for node in sim.servers:
         node.ends_former = ends_former
     shape_wire(sim)
     workload = Workload(
@@ -192,6 +200,8 @@ def simulate(
     with _no_logs(), sim:
         workload.start()
         nemesis.start()
+        if sim.groups:
+            Failovers(sim, until=shape.until, every=shape.every, lasting=shape.lasting).start()
         sim.run()
         # Claims that nobody gives back expire now.
         sim.run(until=sim.now + 2 * shape.lease)
@@ -200,9 +210,13 @@ def simulate(
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
 
 
-def how_to_replay(seed: int, kind: str, *, long: bool = False) -> str:
+def how_to_replay(
+    seed: int, kind: str, *, long: bool = False, nodes: int | None = None, replicas: int | None = None
+) -> str:
     """Return the command that repeats a run and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
+    for name, number in ("nodes", nodes), ("replicas", replicas):
+        options += "" if number is None else f" --{name} {number}"
     return f"python -m redsync.testing.simulator --seed {seed}{options}"
 
 

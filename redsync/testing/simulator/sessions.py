@@ -18,9 +18,9 @@ from redsync.testing.simulator.values import CommandError, Status
 if TYPE_CHECKING:
     from redsync.testing.simulator.nodes import VirtualNode
 
-__all__ = ["Session", "encode"]
+__all__ = ["NOTHING", "Session", "encode"]
 
-_NOTHING: Final = object()
+NOTHING: Final = object()
 
 _DURING: Final = {
     "BUSY": frozenset({b"AUTH", b"HELLO", b"RESET"}),
@@ -44,9 +44,13 @@ class Session:
         number: Its number on this node.
         channels: The channels that it subscribes to.
         executed: How many commands it has executed since the client took the connection into use.
+        blocked: The latest command has yet to be answered, and no other one is executed before.
     """
 
-    __slots__ = ("_feed", "_gets", "_ignored", "_node", "_out", "_resp", "channels", "connection", "executed", "number")
+    __slots__ = (
+        *("_feed", "_gets", "_ignored", "_node", "_out", "_resp"),
+        *("blocked", "channels", "connection", "executed", "number"),
+    )
 
     def __init__(self, node: VirtualNode, connection: Connection, number: int, *, ignored: bool = False) -> None:
         self._node: Final = node
@@ -55,7 +59,8 @@ class Session:
         self.number: Final = number
         self.channels: Final[dict[bytes, None]] = {}
         self.executed = 0
-        reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self.blocked = False
+        reader = hiredis.Reader(notEnoughData=NOTHING)
         self._feed: Final = reader.feed
         self._gets: Final = reader.gets
         self._resp = 2
@@ -69,14 +74,16 @@ class Session:
         gets, connection = self._gets, self.connection
         self._out = out = []
         try:
-            while (words := gets()) is not _NOTHING:
+            while (words := gets()) is not NOTHING:
                 if words.__class__ is not list:
                     raise hiredis.ProtocolError("commands are arrays")
-                reply = self._execute(words) if words else _NOTHING
-                if reply is not _NOTHING:
+                reply = self._execute(words) if words else NOTHING
+                if reply is not NOTHING:
                     out.append(encode(reply, self._resp))
                     if connection.requests is not None:
                         connection.served.append((words, reply))
+                elif self.blocked:
+                    break
         except hiredis.ProtocolError:
             self._node.end(self.connection)
             return
@@ -95,15 +102,14 @@ class Session:
 
     def _execute(self, words: list[bytes]) -> Any:
         name = words[0].upper()
-        node, trouble = self._node, self._node.trouble
+        node = self._node
         log = self.connection.requests
         sent = None
         if log is not None:
             # The handshake is over: the client recorded each command before it sent it.
             self.executed += 1
             sent = log[self.executed - 1] if self.executed <= len(log) else None
-        if trouble is not None and name not in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
-            refusal = hiredis.ReplyError(trouble)
+        if node.trouble is not None and (refusal := self._refusal(name)) is not None:
             if name == b"EVALSHA":
                 node.note_refused(self, sent, refusal)
             return refusal
@@ -113,6 +119,13 @@ class Session:
         if name == b"EVAL":
             return node.execute(self, node.load(words[1]), words, sent)
         return self._answer(name, words)
+
+    def _refusal(self, name: bytes) -> hiredis.ReplyError | None:
+        """Return the error of a node in trouble; None if it executes the command."""
+        trouble = self._node.trouble
+        if trouble is None or name in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
+            return None
+        return hiredis.ReplyError(trouble)
 
     def _answer(self, name: bytes, words: list[bytes]) -> Any:
         handler = _HANDLERS.get(name)
@@ -165,14 +178,14 @@ class Session:
             self.channels[channel] = None
             self._node.listen(channel, self)
             self.push(b"subscribe", channel, len(self.channels))
-        return _NOTHING
+        return NOTHING
 
     def _unsubscribe(self, *channels: bytes) -> Any:
         for channel in channels or tuple(self.channels):
             self.channels.pop(channel, None)
             self._node.unlisten(channel, self)
             self.push(b"unsubscribe", channel, len(self.channels))
-        return _NOTHING
+        return NOTHING
 
     def _info(self, *_sections: bytes) -> Any:
         return self._node.describe()

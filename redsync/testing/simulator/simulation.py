@@ -35,6 +35,7 @@ from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator.checks import ALL, Checker
 from redsync.testing.simulator.checks.calm import Calm
+from redsync.testing.simulator.groups import Group
 from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped
 from redsync.testing.simulator.letters import MAKER
 from redsync.testing.simulator.loop import Host, VirtualLoop
@@ -80,6 +81,7 @@ class Simulation(Troubles):
     Args:
         seed: Decides everything that is left to chance.
         nodes: How many nodes there are.
+        replicas: How many replicas each node has, for nodes that Sentinels stand for; None for servers by themselves.
         scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
         checkers: The checkers to use.
         timeout: After how many virtual seconds `run` gives up programs that do not end.
@@ -90,7 +92,9 @@ class Simulation(Troubles):
         seed: As given.
         machines: The machines, in the order in which they were made.
         runners: The drivers of all clients, by the clients' names.
-        nodes: The nodes.
+        nodes: The nodes; of a group its present master.
+        groups: What the nodes are, if Sentinels stand for them.
+        servers: All servers: the nodes, or all that groups have.
         addresses: Which node can be reached at which address.
         network: The network between machines and nodes.
         trace: Everything that has happened.
@@ -103,6 +107,7 @@ class Simulation(Troubles):
         seed: int,
         *,
         nodes: int = 3,
+        replicas: int | None = None,
         scripts: Mapping[str, str] | None = None,
         checkers: Iterable[type[Checker]] = ALL,
         timeout: float = 3600.0,
@@ -124,8 +129,16 @@ class Simulation(Troubles):
         self.network = Network(self.timeline, self.random_for("network").random, self.random_for("wire").random)
         self.loop.on_connect = self._connect
         broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
-        self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
-        self.addresses = {node.name: node for node in self.nodes}
+        self.groups: list[Group] = []
+        if replicas is None:
+            self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
+            self.servers = self.nodes
+        else:
+            self.groups += [Group(self, i, replicas, broken) for i in range(nodes)]
+            self.nodes = [group.master for group in self.groups]
+            self.servers = [server for group in self.groups for server in group.servers]
+        self.sentinels = [sentinel for group in self.groups for sentinel in group.sentinels]
+        self.addresses = {each.name: each for each in (*self.servers, *self.sentinels)}
         self._replay: Final = replay or f"Simulation(seed={seed})"
         self._timeout: Final = timeout
         self._complaints: list[str] = []
@@ -310,7 +323,7 @@ class Simulation(Troubles):
 
     def look_at_rates(self) -> None:
         """Waive exclusion if clocks run at rates further apart than clients allow for."""
-        clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.nodes]
+        clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.servers]
         rates = [clock.rate for clock in clocks]
         allowed = self.client_options.get("drift_factor", 0.01)
         if max(rates) / min(rates) - 1 > allowed:

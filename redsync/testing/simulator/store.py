@@ -6,7 +6,9 @@ milliseconds, lazily: a key that is due is removed when a command looks for it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Final
 
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator import commands, sorted_sets
@@ -93,6 +95,10 @@ class Refusal:
             self._written = True
 
 
+_eras: Final = itertools.count()
+"""Numbers that no two stores share, so that one may load the state of another."""
+
+
 class Store:
     """The keyspace of one node.
 
@@ -116,7 +122,7 @@ class Store:
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = nobody_listens) -> None:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
-        self._era = 0
+        self._era = next(_eras)
         self.publish = publish
         self.refusal: Refusal | None = None
         self.run_id = b""
@@ -171,12 +177,24 @@ class Store:
 
     def copy(self) -> dict[bytes, Entry]:
         """Return the present state for `load`. An entry is copied only when it is looked up again."""
-        self._era += 1
+        self._era = next(_eras)
         return dict(self._entries)
 
+    def differs(self, entries: dict[bytes, Entry]) -> bool:
+        """Whether the present state is another one than that of a copy."""
+        if len(entries) != len(self._entries):
+            return True
+        for key, entry in self._entries.items():
+            before = entries.get(key)
+            if before is not entry and (
+                before is None or before.expires != entry.expires or before.value != entry.value
+            ):
+                return True
+        return False
+
     def load(self, entries: dict[bytes, Entry]) -> None:
-        """Restore the state of a copy; keys that were due meanwhile expire."""
-        self._era += 1
+        """Restore the state of a copy, of this store or another; keys that were due meanwhile expire."""
+        self._era = next(_eras)
         self._entries = dict(entries)
 
     # For the commands.

@@ -10,8 +10,10 @@ from redsync.testing.simulator.happenings import Faulted, Happening
 from redsync.testing.simulator.network import Network, Route
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.groups import Group
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
+    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Troubles"]
 
@@ -21,14 +23,20 @@ class Troubles:
 
     Attributes:
         machines: The machines.
-        nodes: The nodes.
+        nodes: The nodes; of a group its present master.
+        groups: What the nodes are, if Sentinels stand for them.
+        servers: All servers.
+        sentinels: All Sentinels.
         addresses: Which node can be reached at which address.
         network: The network between machines and nodes.
     """
 
     machines: list[Machine]
     nodes: list[VirtualNode]
-    addresses: dict[str, VirtualNode]
+    groups: list[Group]
+    servers: Sequence[VirtualNode]
+    sentinels: list[VirtualSentinel]
+    addresses: dict[str, VirtualNode | VirtualSentinel]
     network: Network
 
     @property
@@ -51,6 +59,14 @@ class Troubles:
             self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
             route.there.blocked |= there
             route.back.blocked |= back
+
+    def cut_off(self, machine: Machine, ends: Sequence[VirtualNode | VirtualSentinel]) -> None:
+        """Let nothing through between a machine and some servers and Sentinels."""
+        names = ", ".join(end.name for end in ends)
+        self._note("partition", f"nothing gets through {machine.name} <-> {names}")
+        for end in ends:
+            route = self.network.route(machine, end)
+            route.there.blocked = route.back.blocked = True
 
     def heal(self, machine: Machine | None = None, *nodes: int) -> None:
         """End partitions, slowness and loss between a machine (all if none is given) and nodes."""
@@ -98,8 +114,11 @@ class Troubles:
             self._note("room", f"machines keep {room} bytes of a connection")
             self.network.room = room
 
-    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[VirtualNode, Route]]:
-        chosen = [self.nodes[i] for i in nodes] or self.nodes
+    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[VirtualNode | VirtualSentinel, Route]]:
+        """Return the routes between a machine and all servers of nodes; without nodes, to Sentinels as well."""
+        chosen: Sequence[VirtualNode | VirtualSentinel] = [*self.servers, *self.sentinels]
+        if nodes:
+            chosen = [server for i in nodes for server in (self.groups[i].servers if self.groups else [self.nodes[i]])]
         return [(node, self.network.route(machine, node)) for node in chosen]
 
     def _note(self, kind: str, text: str) -> None:

@@ -41,6 +41,7 @@ from redsync.testing.simulator.checks.zombies import Zombies
 
 __all__ = [
     "ALL",
+    "OF_GROUPS",
     "OF_KIND",
     "Admission",
     "Checker",
@@ -88,6 +89,14 @@ OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: (*_LIKE[kind.like], *_MORE.get(word, ())) for word, kind in KINDS.items() if kind.like in _LIKE
 }
 """The checkers that have something to see when programs contend for one kind of thing only."""
+
+_OF_SERVERS: Final = (Admission, Slots, Zombies, Expiry, Fairness, Turns)
+"""The checkers that judge what one server keeps by what it was told itself; a server of a group is told by others."""
+
+OF_GROUPS: Final[dict[str, tuple[type[Checker], ...]]] = {
+    word: tuple(checker for checker in checkers if checker not in _OF_SERVERS) for word, checkers in OF_KIND.items()
+}
+"""The checkers for nodes that Sentinels stand for."""
 
 ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys(chain.from_iterable(OF_KIND.values())))
 """The checkers of a simulation by default."""

@@ -22,7 +22,7 @@ class Calm:
 
     def stir(self) -> None:
         """Record that a fault begins or ends; called before a clock jumps."""
-        clocks = [node.clock for node in self._sim.nodes] + [machine.clock for machine in self._sim.machines]
+        clocks = [node.clock for node in self._sim.servers] + [machine.clock for machine in self._sim.machines]
         for clock in clocks:
             self._latest[clock] = max(self._latest.get(clock, 0.0), clock.now())
         self._stirred = max([self._sim.now, *self._caught_up()])
@@ -35,7 +35,7 @@ class Calm:
     def lasted(self) -> float:
         """Return for how many seconds all has been well; 0.0 while it is not.
 
-        All is well while every node is up, nothing is wrong with the network, no machine stands still, and each clock
+        All is well while every server is up, each group has done what follows from its latest failover, nothing is wrong with the network, no machine stands still, and each clock
         shows later times than ever before; crashed machines do not matter.
         """
         sim = self._sim
@@ -44,7 +44,8 @@ class Calm:
         machines = [machine for machine in sim.machines if not machine.crashed]
         if (
             sim.network.troubled
-            or any(node.state != "up" or self.lag(node.clock) for node in sim.nodes)
+            or any(node.state != "up" or self.lag(node.clock) for node in sim.servers)
+            or not all(group.is_settled for group in sim.groups)
             or any(machine.paused or self.lag(machine.clock) for machine in machines)
         ):
             self._stirred = max(self._stirred, sim.now)

@@ -20,7 +20,7 @@ Not seen: what is left on a crashed or paused machine, and connections that prog
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from redsync._drivers.links import Link
@@ -31,6 +31,7 @@ from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
 
 if TYPE_CHECKING:
     from redsync._drivers.aio_transport import AioTransport
+    from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
@@ -88,7 +89,8 @@ class Leftovers(Checker):
         for node in self.sim.nodes:
             open_ones = [
                 connection
-                for connection in self.sim.network.route(runner.machine, node).connections
+                for server in self._servers(node.index)
+                for connection in self.sim.network.route(runner.machine, server).connections
                 if connection.maker is runner and not connection.given_up and connection not in used
             ]
             if len(open_ones) > (node.index in maintenance._connecting):
@@ -96,10 +98,13 @@ class Leftovers(Checker):
 
     def _replies(self, link: Link) -> Iterator[str]:
         """Look for replies that the client waits for in vain, because nothing is under way."""
-        connection, node = connection_of(link), self.sim.nodes[link.index]
+        connection, servers = connection_of(link), self._servers(link.index)
         under_way = connection.there.size or connection.back.size or connection.waits_for_room
-        if link.pending and connection.open and node.state == "up" and not under_way:
-            yield f"{len(link.pending)} requests waiting for replies of {node.name}, which has replied to all"
+        if link.pending and connection.open and not under_way and all(server.has_answered(connection) for server in servers):
+            yield f"{len(link.pending)} requests waiting for replies of {servers[0].name}, which has replied to all"
+
+    def _servers(self, index: int) -> Sequence[VirtualNode]:
+        return self.sim.groups[index].servers if self.sim.groups else [self.sim.nodes[index]]
 
     def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
         most = 0 if _is_closed(runner) else 1

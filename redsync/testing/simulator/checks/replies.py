@@ -4,7 +4,7 @@ Requests and replies of a connection are paired by counting alone. Once the coun
 to the wrong request: a refusal counts as a grant. So each time a client hands out a reply,
 
 * the request that gets it is, byte for byte, the next one that the node has replied to over that connection;
-* the reply is what the node replied to that request.
+* the reply is what the node replied to that request, or says that too few of the node's replicas have it.
 
 It holds at every instant, whatever faults there are: a connection breaks, but never loses or repeats part of a stream.
 
@@ -18,6 +18,7 @@ from typing import Any
 
 import hiredis
 
+from redsync._drivers.acknowledgements import UNACKNOWLEDGED
 from redsync._drivers.channels import pack
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Handed
@@ -37,7 +38,9 @@ class Replies(Checker):
     def see(self, happening: Handed) -> str | None:
         """Compare the request with the one that the reply answers."""
         asked, words = happening.request.data, happening.words
-        if words and words == _words_in(asked) and _same(happening.said, happening.heard):
+        if words and words == _words_in(asked) and (
+            _same(happening.said, happening.heard) or _is_unacknowledged(happening.heard)
+        ):
             return None
         node = self.sim.nodes[happening.node].name
         heard = f"{happening.client} took {_quote(happening.heard)} of {node} for the reply to {_quote(asked)}"
@@ -63,6 +66,10 @@ def _same(said: Any, heard: Any) -> bool:
     if isinstance(said, hiredis.ReplyError):
         return isinstance(heard, hiredis.ReplyError) and str(heard) == str(said).replace("\n", " ")
     return bool(said == heard)
+
+
+def _is_unacknowledged(heard: Any) -> bool:
+    return isinstance(heard, hiredis.ReplyError) and str(heard).startswith(UNACKNOWLEDGED)
 
 
 def _quote(what: Any) -> str:

@@ -1,0 +1,156 @@
+"""Faults of groups at random: failovers, isolated masters, Sentinels and replicas in trouble.
+
+They come besides the faults of `faults`, which hit the present masters. Who is promoted is any replica that answers the
+Sentinels, however little it has. An isolated master keeps the clients on its side, and those that nobody cut off from
+it. When it can be reached again, it may be named once more before it was ever told that it had been replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.groups import Group
+    from redsync.testing.simulator.replication import GroupServer
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Failovers"]
+
+_LAGS: Final = (0.02, 0.1, 0.5, 2.0)
+"""Seconds that changes may take longer."""
+
+_NOTICED: Final = 0.5
+"""Seconds after which the Sentinels promote another server in place of one that does not answer, at most."""
+
+
+class Failovers:
+    """Causes faults of groups until an instant.
+
+    Args:
+        sim: The simulation.
+        until: The instant of true time at which all of these faults end.
+        every: The mean pause in seconds between two faults.
+        lasting: How long a fault lasts at most, in seconds.
+    """
+
+    def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
+        self._sim: Final = sim
+        self._until: Final = until
+        self._every: Final = every
+        self._lasting: Final = lasting
+        self._rng: Final = sim.random_for("failovers")
+        kinds: list[tuple[int, Callable[[Group], object]]] = [
+            (3, self._promote),
+            (5, self._isolate),
+            (3, self._crash_master),
+            (2, self._trouble_server),
+            (2, self._lag),
+            (1, self._trouble_sentinel),
+            (1, self._reset),
+        ]
+        self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
+
+    def start(self) -> None:
+        """Begin to cause faults."""
+        for group in self._sim.groups:
+            group.slowness = self._rng.choice([0.1, 1.0, self._lasting])
+        self._sim.timeline.schedule(self._until, None, self._end)
+        self._wait()
+
+    def _wait(self) -> None:
+        pause = self._rng.expovariate(1 / self._every)
+        if self._sim.now + pause < self._until:
+            self._sim.timeline.after(pause, self._strike)
+
+    def _strike(self) -> None:
+        self._rng.choice(self._kinds)(self._rng.choice(self._sim.groups))
+        self._wait()
+
+    def _end(self) -> None:
+        for group in self._sim.groups:
+            group.heal()
+        for sentinel in self._sim.sentinels:
+            sentinel.restart()
+
+    def _soon(self, action: Callable[..., object], *args: object) -> None:
+        self._sim.timeline.after(_NOTICED * self._rng.random(), action, *args)
+
+    def _later(self, action: Callable[..., object], *args: object) -> None:
+        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
+
+    def _promote(self, group: Group) -> None:
+        """Promote any replica that answers, or an old master that was not told."""
+        candidates = group.candidates()
+        if candidates and self._sim.now < self._until:
+            group.fail_over(self._rng.choice(candidates))
+
+    def _promote_other(self, group: Group, than: GroupServer) -> None:
+        if group.master is than:
+            self._promote(group)
+
+    def _isolate(self, group: Group) -> None:
+        """Cut the master off, with some replicas, a Sentinel and clients; soon another server is promoted."""
+        if group.apart:
+            return
+        rng, master = self._rng, group.master
+        replicas = [server for server in group.servers if server is not master]
+        along = rng.sample(replicas, rng.choice([0, 0, 1, len(replicas) - 1]) if len(replicas) > 1 else 0)
+        apart = [master, *along]
+        group.isolate(apart)
+        side = list(apart)
+        if rng.random() < 0.5:
+            group.deafen(group.sentinels[0])
+        far = [*(server for server in group.servers if server not in side), *group.sentinels[len(group.deaf) :]]
+        for machine in self._sim.machines:
+            where = rng.random()
+            if where < 0.3:
+                self._sim.cut_off(machine, far)
+            elif where < 0.7:
+                self._sim.cut_off(machine, [*side, *group.sentinels[: len(group.deaf)]])
+        self._soon(self._promote_other, group, master)
+        self._later(self._rejoin, group, master)
+
+    def _rejoin(self, group: Group, old: GroupServer) -> None:
+        """End the isolation; perhaps the present master dies, and the old one is named again as it is."""
+        present = group.master
+        group.heal()
+        if self._rng.random() < 0.7:
+            self._sim.heal()
+        if self._rng.random() < 0.5 and present is not old and old.follows is None and self._sim.now < self._until:
+            present.crash()
+            self._later(present.restart)
+            if old.state == "up":
+                group.fail_over(old)
+
+    def _crash_master(self, group: Group) -> None:
+        master = group.master
+        master.crash(dark=self._rng.random() < 0.3)
+        self._soon(self._promote_other, group, master)
+        self._later(partial(master.restart, forget=self._rng.random() < 0.3))
+
+    def _trouble_server(self, group: Group) -> None:
+        server = self._rng.choice(group.servers)
+        if self._rng.random() < 0.5:
+            server.hang()
+            self._later(server.resume)
+        else:
+            server.crash()
+            self._later(partial(server.restart, forget=self._rng.random() < 0.3))
+
+    def _lag(self, group: Group) -> None:
+        group.delay(self._rng.choice(_LAGS))
+        self._later(group.delay, 0.0)
+
+    def _trouble_sentinel(self, group: Group) -> None:
+        sentinel = self._rng.choice(group.sentinels)
+        if self._rng.random() < 0.5:
+            sentinel.crash()
+            self._later(sentinel.restart)
+        else:
+            group.deafen(sentinel)
+            self._later(group.heal)
+
+    def _reset(self, group: Group) -> None:
+        group.reset()

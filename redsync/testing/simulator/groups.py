@@ -1,0 +1,186 @@
+"""Groups: logical nodes that a master, its replicas and three Sentinels stand for.
+
+A group decides who is the master, under a number that grows. What follows from a decision happens at instants of its
+own, by the seed: each Sentinel learns of it, each replica is moved, and the old master is told, if they can be reached.
+Until then the old master serves the clients that are connected to it, and a replica acknowledges the votes of whom it
+still follows. Who was never told may be named again, as the process that it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from redsync._core.scripts import Script
+from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.replication import GroupServer
+from redsync.testing.simulator.virtual_sentinels import Knowledge, VirtualSentinel
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Group"]
+
+_SENTINELS: Final = 3
+
+_LOOKS: Final = (0.02, 0.12)
+"""Seconds between two looks at who has to be told something."""
+
+_LAG: Final = 0.01
+"""Seconds that a change, or its acknowledgement, takes at most while all is well; most take much less."""
+
+_SLOWNESS: Final = 1.0
+"""Seconds until everybody has been told of a decision, at most, if they can be reached."""
+
+
+class Group:
+    """One logical node.
+
+    Attributes:
+        sim: The simulation.
+        index: Its place among the nodes.
+        name: What stands for it in a trace, and the Sentinels' name for its master.
+        servers: The servers; the first one is the master at first.
+        sentinels: The Sentinels.
+        master: Who is the master by the latest decision.
+        epoch: The number of that.
+        apart: The servers that only reach each other, and are reached by none of the Sentinels.
+        deaf: The Sentinels that learn nothing.
+        lagging: Seconds that a change may take in addition.
+        slowness: Seconds until everybody has been told of a decision, at most.
+    """
+
+    def __init__(self, sim: Simulation, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
+        self.sim: Final = sim
+        self.index: Final = index
+        self.name: Final = f"group-{index + 1}"
+        self.lagging = 0.0
+        self.slowness = _SLOWNESS
+        self.apart: set[GroupServer] = set()
+        self.deaf: set[VirtualSentinel] = set()
+        self._rng: Final = sim.random_for(self.name)
+        self.servers: Final = [GroupServer(self, "abcdefghijklmnopqrstuvwxyz"[i], scripts) for i in range(replicas + 1)]
+        self.master = self.servers[0]
+        self.epoch = 0
+        knows = Knowledge(0, self.master, self.master, replicas)
+        self.sentinels: Final = [
+            VirtualSentinel(f"{self.name}-sentinel-{i + 1}", self.name, knows) for i in range(_SENTINELS)
+        ]
+        self._before = self.master
+        self._told_at: Final[dict[GroupServer | VirtualSentinel, float]] = {}
+        for server in self.servers[1:]:
+            server.follows = self.master
+            server.attach()
+        self._look()
+
+    @property
+    def url(self) -> str:
+        """A URL that names it, with the number of its replicas."""
+        hosts = ",".join(sentinel.name for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{self.name}?replicas={len(self.servers) - 1}"
+
+    def are_connected(self, one: GroupServer, other: GroupServer) -> bool:
+        """Whether two servers reach each other."""
+        return (one in self.apart) == (other in self.apart)
+
+    def lag(self) -> float:
+        """Return how long a change takes to another server."""
+        return self._rng.random() ** 4 * _LAG + self._rng.random() * self.lagging
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all servers are up and follow the master, and all Sentinels know that."""
+        return (
+            not (self.apart or self.deaf or self.lagging)
+            and all(sentinel.up and self._is_informed(sentinel) for sentinel in self.sentinels)
+            and all(server is self.master or self._is_moved(server) for server in self.servers)
+        )
+
+    def _is_informed(self, sentinel: VirtualSentinel) -> bool:
+        return sentinel.knows.epoch == self.epoch and sentinel.knows.replicas == len(self.servers) - 1
+
+    def _is_moved(self, server: GroupServer) -> bool:
+        stream = server.stream
+        return server.follows is self.master and stream is not None and stream.open and stream.acked >= 0
+
+    # Decisions.
+
+    def fail_over(self, server: GroupServer) -> None:
+        """Make a server the master, be it a replica or a master that was never told that it is one no longer."""
+        assert server.state == "up", "a server that is promoted answers"
+        self.epoch += 1
+        self._note("failover", f"{server.name} becomes the master, epoch {self.epoch}")
+        self._before, self.master = self.master, server
+        self.sim.nodes[self.index] = server
+        server.promote()
+        for each in (*self.servers, *self.sentinels):
+            self._delay_news(each)
+
+    def _delay_news(self, each: GroupServer | VirtualSentinel) -> None:
+        self._told_at[each] = self.sim.now + self._rng.random() * self.slowness
+
+    def candidates(self) -> list[GroupServer]:
+        """Return who may be promoted: all that answer the Sentinels, but the master."""
+        return [
+            server
+            for server in self.servers
+            if server is not self.master and server.state == "up" and server not in self.apart
+        ]
+
+    def isolate(self, servers: Collection[GroupServer]) -> None:
+        """Let servers reach only each other, and not be reached by the Sentinels."""
+        self._note("isolation", f"only reach each other: {', '.join(server.name for server in servers) or 'all'}")
+        self.apart = set(servers)
+
+    def deafen(self, sentinel: VirtualSentinel) -> None:
+        """Let a Sentinel learn nothing, as if it were cut off from the servers and from the others."""
+        self._note("deafness", f"{sentinel.name} learns nothing")
+        self.deaf.add(sentinel)
+
+    def delay(self, seconds: float) -> None:
+        """Let each change take up to that much longer."""
+        self._note("lag", f"changes take up to {seconds:.3f} s longer")
+        self.lagging = seconds
+
+    def reset(self) -> None:
+        """Let the Sentinels list the replicas anew, as SENTINEL RESET does."""
+        listed = sum(stream.open for stream in self.master.streams)
+        self._note("reset", f"the Sentinels list {listed} replicas")
+        for sentinel in self.sentinels:
+            sentinel.knows = sentinel.knows._replace(replicas=listed)
+
+    def heal(self) -> None:
+        """End all troubles between servers and Sentinels."""
+        if self.apart or self.deaf or self.lagging:
+            self._note("heal", "all reach each other again")
+            for each in (*self.servers, *self.sentinels):
+                if each in self.apart or each in self.deaf:
+                    self._delay_news(each)
+            self.apart, self.deaf, self.lagging = set(), set(), 0.0
+
+    # What follows from them.
+
+    def _look(self) -> None:
+        """Tell whoever has to be told something and can be reached."""
+        now = self.sim.now
+        for server in self.servers:
+            if server is not self.master and server.state == "up" and server not in self.apart:
+                if server.follows is not self.master and now >= self._told_at.get(server, 0.0):
+                    server.follow(self.master)
+            server.attach()
+        for sentinel in self.sentinels:
+            if sentinel.up and sentinel not in self.deaf and now >= self._told_at.get(sentinel, 0.0):
+                self._inform(sentinel)
+        self.sim.timeline.after(self._rng.uniform(*_LOOKS), self._look)
+
+    def _inform(self, sentinel: VirtualSentinel) -> None:
+        listed = sentinel.knows.replicas
+        if sentinel.knows.epoch != self.epoch:
+            # The list of replicas is kept; the new master leaves it, the old one joins it.
+            sentinel.knows = Knowledge(self.epoch, self.master, self._before, listed)
+        found = sum(stream.open for stream in self.master.streams)
+        if found > listed:
+            sentinel.knows = sentinel.knows._replace(replicas=found)
+
+    def _note(self, kind: str, text: str) -> None:
+        self.sim.saw(Faulted(self.sim.now, f"group {kind}", f"{self.name}: {text}"))

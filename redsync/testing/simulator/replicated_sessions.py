@@ -1,0 +1,79 @@
+"""Sessions of servers with replicas: they know `PUBLISH` and `WAIT` as clients call them.
+
+Both follow the votes of a client, and are no commands of its own: neither is among those that the connection records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+
+from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.sessions import NOTHING, Session, encode
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.replication import GroupServer
+
+__all__ = ["ReplicatedSession"]
+
+_FOLLOWING: Final = frozenset({b"PUBLISH", b"WAIT"})
+
+
+class ReplicatedSession(Session):
+    """One connection to a server of a group.
+
+    Attributes:
+        wrote: The number of the latest change that came over this connection; 0 if none did.
+    """
+
+    __slots__ = ("_server", "wrote")
+
+    def __init__(self, node: GroupServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
+        super().__init__(node, connection, number, ignored=ignored)
+        self._server: Final = node
+        self.wrote = 0
+
+    def take(self, data: bytes) -> None:
+        """Execute what has come, if nothing is waited for."""
+        if self.blocked:
+            self._feed(data)
+        else:
+            super().take(data)
+
+    def unblock(self, count: int) -> None:
+        """Answer `WAIT` by the number of replicas, and go on."""
+        self.blocked = False
+        self.connection.back.send(encode(count, self._resp))
+        self.take(b"")
+
+    def _execute(self, words: list[bytes]) -> Any:
+        name = words[0].upper()
+        if name not in _FOLLOWING:
+            reply = super()._execute(words)
+            self._note_change()
+            return reply
+        reply = self._refusal(name)
+        if reply is None:
+            reply = self._wait(words) if name == b"WAIT" else self._answer(name, words)
+            self._note_change()
+        if reply is not NOTHING:
+            assert self._out is not None, "it takes commands"
+            self._out.append(encode(reply, self._resp))
+        return NOTHING
+
+    def _note_change(self) -> None:
+        if self._server.follows is None and self._server.propagate():
+            self.wrote = self._server.offset
+
+    def _wait(self, words: list[bytes]) -> Any:
+        server = self._server
+        if server.follows is not None:
+            return hiredis.ReplyError("ERR WAIT cannot be used with replica instances.")
+        needed, timeout_ms = map(int, words[1:])
+        count = server.acknowledged(self.wrote)
+        if count >= needed:
+            return count
+        self.blocked = True
+        server.block(self, needed, timeout_ms / 1000)
+        return NOTHING
