@@ -23,7 +23,9 @@ local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local kind, since, rest = string.match(record or '', '^(%l+) (%d+)(.*)$')
 local gets
 if not record then
-  gets = ARGV[1] == 'newborn' and 'newborn' or 'blank'
+  -- After a decision another server had the place: a replica that had nothing yet is not new.
+  local new = epoch and epoch ~= '@0' and 'joining' or 'blank'
+  gets = ARGV[1] == 'newborn' and 'newborn' or new
 elseif kind and rest ~= ' ' .. process then
   gets = epoch and 'joining' or 'newborn'
 elseif kind == 'joining' and ARGV[1] == 'newborn' then

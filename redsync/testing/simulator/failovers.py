@@ -55,7 +55,7 @@ class Failovers:
     def start(self) -> None:
         """Begin to cause faults."""
         for group in self._sim.groups:
-            group.slowness = self._rng.choice([0.1, 1.0, self._lasting])
+            group.slowness = self._rng.choice([0.1, 1.0, self._lasting, 2 * self._lasting])
         self._sim.timeline.schedule(self._until, None, self._end)
         self._wait()
 
@@ -110,7 +110,9 @@ class Failovers:
             elif where < 0.7:
                 self._sim.cut_off(machine, [*side, *group.sentinels[: len(group.deaf)]])
         self._soon(self._promote_other, group, master)
-        self._later(self._rejoin, group, master)
+        # Some last until the quarantine of the new master is over.
+        lasting = rng.choice([rng.random() ** 2, rng.uniform(1.0, 2.0)]) * self._lasting
+        self._sim.timeline.after(lasting, self._rejoin, group, master)
 
     def _rejoin(self, group: Group, old: GroupServer) -> None:
         """End the isolation; perhaps the present master dies, and the old one is named again as it is."""
@@ -153,4 +155,4 @@ class Failovers:
             self._later(group.heal)
 
     def _reset(self, group: Group) -> None:
-        group.reset()
+        group.reset(self._lasting * self._rng.random() ** 2)

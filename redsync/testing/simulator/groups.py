@@ -67,6 +67,7 @@ class Group:
             VirtualSentinel(f"{self.name}-sentinel-{i + 1}", self.name, knows) for i in range(_SENTINELS)
         ]
         self._before = self.master
+        self._lists_at = 0.0
         self._told_at: Final[dict[GroupServer | VirtualSentinel, float]] = {}
         for server in self.servers[1:]:
             server.follows = self.master
@@ -142,12 +143,12 @@ class Group:
         self._note("lag", f"changes take up to {seconds:.3f} s longer")
         self.lagging = seconds
 
-    def reset(self) -> None:
-        """Let the Sentinels list the replicas anew, as SENTINEL RESET does."""
-        listed = sum(stream.open for stream in self.master.streams)
-        self._note("reset", f"the Sentinels list {listed} replicas")
+    def reset(self, seconds: float) -> None:
+        """Let the Sentinels forget the replicas, as SENTINEL RESET does, and find those of the master after a while."""
+        self._note("reset", f"the Sentinels list no replicas for {seconds:.3f} s")
+        self._lists_at = self.sim.now + seconds
         for sentinel in self.sentinels:
-            sentinel.knows = sentinel.knows._replace(replicas=listed)
+            sentinel.knows = sentinel.knows._replace(replicas=0)
 
     def heal(self) -> None:
         """End all troubles between servers and Sentinels."""
@@ -179,7 +180,7 @@ class Group:
             # The list of replicas is kept; the new master leaves it, the old one joins it.
             sentinel.knows = Knowledge(self.epoch, self.master, self._before, listed)
         found = sum(stream.open for stream in self.master.streams)
-        if found > listed:
+        if found > listed and self.sim.now >= self._lists_at:
             sentinel.knows = sentinel.knows._replace(replicas=found)
 
     def _note(self, kind: str, text: str) -> None:

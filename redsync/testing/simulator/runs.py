@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Checker
 from redsync.testing.simulator.failovers import Failovers
@@ -124,6 +124,12 @@ class _Shape(NamedTuple):
         rewinding = lease if sim.random_for("rewinding").random() < _REWINDING else None
         return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses, rewinding=rewinding)
 
+    def for_groups(self, sim: Simulation) -> Self:
+        """Return the shape of a run in which failovers take the time, and in some runs hardly anything else happens."""
+        until = max(self.until, _FAULTS_UNTIL)
+        every = self.every * sim.random_for("besides failovers").choice([1.0, 4.0, 20.0])
+        return self._replace(until=until, every=every)
+
     @classmethod
     def _long(cls, sim: Simulation) -> _Shape:
         rng = sim.random_for("long")
@@ -175,6 +181,9 @@ def simulate(
     count = _nodes(seed) if nodes is None else nodes
     sim = Simulation(seed, nodes=count, replicas=replicas, scripts=scripts, checkers=looking, replay=replay)
     shape = _Shape.of(sim, kind, long=long)
+    failing_over = shape.every
+    if sim.groups:
+        shape = shape.for_groups(sim)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
     # A connection that was given up must do no harm even where it is neither reset nor ended.
@@ -201,7 +210,7 @@ def simulate(
         workload.start()
         nemesis.start()
         if sim.groups:
-            Failovers(sim, until=shape.until, every=shape.every, lasting=shape.lasting).start()
+            Failovers(sim, until=shape.until, every=failing_over, lasting=shape.lasting).start()
         sim.run()
         # Claims that nobody gives back expire now.
         sim.run(until=sim.now + 2 * shape.lease)
