@@ -8,6 +8,7 @@ still follows. Who was never told may be named again, as the process that it was
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -119,6 +120,10 @@ class Group:
 
     def _delay_news(self, each: GroupServer | VirtualSentinel) -> None:
         self._told_at[each] = self.sim.now + self._rng.random() * self.slowness
+
+    def withhold(self, server: GroupServer) -> None:
+        """Let a server not be told of the latest decision."""
+        self._told_at[server] = math.inf
 
     def candidates(self) -> list[GroupServer]:
         """Return who may be promoted: all that answer the Sentinels, but the master."""

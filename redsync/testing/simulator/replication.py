@@ -104,7 +104,12 @@ class Stream:
         """End it from the replica's side; the server learns of that after all that was acknowledged."""
         if self.open:
             self.open = False
-            self._later(self._tells, self._master.streams.pop, self, None)
+            self._later(self._tells, self._end)
+
+    def _end(self) -> None:
+        # A server that was cut off goes on to believe in its replicas.
+        if self._master.group.are_connected(self._master, self._replica):
+            self._master.streams.pop(self, None)
 
 
 class GroupServer(VirtualNode):

@@ -12,8 +12,8 @@ clients a b
 4.0   expect b holds x
 ```
 
-One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `lease`, `guard` (the restart
-guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
+One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `replicas` (of each node: Sentinels
+stand for it then, and its servers are called `1a`, `1b` ...), `lease`, `guard` (the restart guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
 `kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
 clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
 that bytes arrive in two pieces) and `clients`, each of them one task on a machine of its own.
@@ -31,6 +31,10 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), for all keys (`MOVED`), or for writing |
 | `node 1 forgets its scripts`, `ends a connection`, `ignores new connections` | the last one until it recovers |
 | `nodes 1 2 change places` | each can be reached where the other was; all connections to them end |
+| `Sentinels promote 1b`, `1c is not told` | a decision, of which a server does not hear |
+| `server 1b crashes`, `hangs`, `resumes`, `restarts` | one server of a group |
+| `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |
+| `a is cut off from servers 1b 1c Sentinels` | the network to some of them, and to all Sentinels |
 | `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
 | `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break without a word |
 | `a loses ends of requests to 1 2`, `a loses ends of replies from 1 2` | connections that end in the middle of one |
@@ -51,6 +55,7 @@ from typing import Any, Final, NamedTuple
 
 from redsync._kinds import KINDS
 from redsync.exceptions import RedsyncError
+from redsync.testing.simulator import group_stage
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
@@ -72,6 +77,7 @@ def _yes_or_no(word: str) -> bool:
 _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "seed": int,
     "nodes": int,
+    "replicas": int,
     "lease": float,
     "guard": float,
     "kind": _kind,
@@ -92,6 +98,8 @@ def _form(pattern: str) -> re.Pattern[str]:
     for word, expression in {
         "NODES": r"(?P<nodes>\d+( \d+)*)",
         "NODE": r"node (?P<nodes>\d+)",
+        "SERVERS": r"(?P<servers>\d+[a-z]( \d+[a-z])*)",
+        "SERVER": r"(?P<servers>\d+[a-z])",
         "WHO": r"(?P<who>\w+)",
         "LOCK": r"(?P<lock>\w+)",
         "SECONDS": r"(?P<seconds>[-+]?[\d.]+)",
@@ -105,6 +113,12 @@ _FORMS: Final = [
     (_form(r"NODE (?P<verb>hangs|resumes|crashes|goes dark|restarts|restarts empty|forgets)"), Stage.do_node),
     (_form(r"NODE (?P<verb>recovers|forgets its scripts|ends a connection|ignores new connections)"), Stage.do_node),
     (_form(r"nodes (?P<nodes>\d+ \d+) change places"), Stage.swap),
+    (_form(r"Sentinels promote SERVER"), group_stage.promote),
+    (_form(r"SERVER is not told"), group_stage.withhold),
+    (_form(r"server SERVER (?P<verb>crashes|hangs|resumes|restarts)"), group_stage.do_server),
+    (_form(r"SERVERS reach only each other"), group_stage.isolate),
+    (_form(r"servers of NODES reach each other"), group_stage.heal),
+    (_form(r"WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?"), group_stage.cut_off),
     (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
     (_form(r"NODE jumps SECONDS"), Stage.jump_node),
     (_form(r"NODE restarts without the last SECONDS seconds"), Stage.restart_node_older),
@@ -177,7 +191,8 @@ class Scenario:
                 if who not in (*self._clients, "nobody"):
                     raise self._error(number, f"{who!r} is none of the clients: {' '.join(self._clients)}")
                 nodes = self._settings["nodes"]
-                if not all(1 <= int(node) <= nodes for node in words.get("nodes", "").split()):
+                numbers = [*words.get("nodes", "").split(), *(name[:-1] for name in words.get("servers", "").split())]
+                if not all(1 <= int(node) <= nodes for node in numbers):
                     raise self._error(number, f"nodes are counted from 1 to {nodes}: {text}")
                 return lambda stage: function(stage, **words)  # type: ignore[operator]
         raise self._error(number, f"no statement looks like this: {text}")
@@ -195,10 +210,13 @@ class Scenario:
         settings = self._settings
         guard = settings.get("guard", settings["lease"])
         options = {"lease": settings["lease"], "restart_guard": guard}
+        number = {"nodes": settings["nodes"], "replicas": settings.get("replicas")}
         replay = f"Scenario.read({self.name!r}).run()"
-        with Simulation(settings["seed"], nodes=settings["nodes"], replay=replay, **options) as sim:
-            for node in sim.nodes:
+        with Simulation(settings["seed"], replay=replay, **number, **options) as sim:
+            for node in sim.servers:
                 node.ends_former = settings.get("kill", True)
+            for group in sim.groups:
+                group.slowness = 0.0
             sim.network.retransmits = settings.get("retransmits", False)
             sim.network.kept = float(settings.get("kept", False))
             sim.network.split = settings.get("split", 0.0)

@@ -13,6 +13,7 @@ from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]
@@ -199,6 +200,10 @@ class Stage:
     def swap(self, nodes: str) -> None:
         """Let two nodes change places."""
         self.sim.swap(*_indices(nodes))
+
+    def machine(self, who: str) -> Machine:
+        """Return the machine of a client."""
+        return self._actors[who].machine
 
     def cut_off(self, who: str, nodes: str) -> None:
         """Let nothing through between a machine and nodes."""
