@@ -64,7 +64,7 @@ class AioMaintenance:
         self.transport: Final[AioTransport] = self._TRANSPORT(
             nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
         )
-        self._watches: Final = AioWatches(nodes, self._connect_timeout, self._on_moved)
+        self._watches: Final = AioWatches(nodes, self._connect_timeout, clock, self._on_moved)
         self._registry: Final = NodeRegistry(
             nodes,
             self.transport,

@@ -19,10 +19,14 @@ __all__ = ["AioWatches"]
 class AioWatches:
     """Follows where the servers of a client's nodes are."""
 
-    def __init__(self, nodes: Sequence[Node], timeout: float, on_moved: Callable[[Node], None]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
+    ) -> None:
         """Make them; arguments as for `Watches`."""
         self._of_node: Final = {
-            node.index: _Watch(node, node.locator, timeout, on_moved) for node in nodes if node.locator is not None
+            node.index: _Watch(node, node.locator, timeout, clock, on_moved)
+            for node in nodes
+            if node.locator is not None
         }
 
     def start(self) -> None:
@@ -48,10 +52,18 @@ class AioWatches:
 class _Watch:
     """Follows one node."""
 
-    def __init__(self, node: Node, locator: Locator, timeout: float, on_moved: Callable[[Node], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        locator: Locator,
+        timeout: float,
+        clock: Callable[[], float],
+        on_moved: Callable[[Node], None],
+    ) -> None:
         self._node: Final = node
         self._locator: Final = locator
         self._timeout: Final = timeout
+        self._clock: Final = clock
         self._on_moved: Final = on_moved
         self._news = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -94,7 +106,7 @@ class _Watch:
                 await connection.connect()
             while True:
                 async with asyncio.timeout(self._timeout):
-                    replies = await self._question(connection)
+                    replies = await self._question(index, connection)
                 before = self._locator.present
                 self._locator.note(index, replies)
                 self._news.set()
@@ -104,10 +116,11 @@ class _Watch:
         finally:
             await connection.disconnect(nowait=True)
 
-    async def _question(self, connection: Any) -> list[Any]:
-        await connection.send_packed_command(self._locator.questions, check_health=False)
+    async def _question(self, index: int, connection: Any) -> list[Any]:
+        questions = self._locator.ask(index, self._clock())
+        await connection.send_packed_command(questions, check_health=False)
         replies = []
-        for _ in self._locator.questions:
+        for _ in questions:
             try:
                 replies.append(await connection.read_response(disable_decoding=True))
             except ResponseError as error:

@@ -7,10 +7,17 @@ no input or output. `watches` and `aio_watches` ask the witnesses, again and aga
 **A majority of the listed Sentinels must answer**, and the word with the highest epoch counts. One Sentinel alone may
 have been cut off together with a master that was replaced long ago: a client that believes it would vote with a server
 that has missed everything since.
+
+**What they said must be recent.** A master that was replaced without being told may be named again, and get its
+replicas back, while a client is still connected to it under the old decision: then its votes are acknowledged again,
+and until somebody comes under the new decision nothing on the server tells. But by then the server between has had its
+quarantine, and the Sentinels knew of its decision before that. Hence a node with replicas takes part in new grants only
+if a majority of the Sentinels was asked within the quarantine, and says that nothing has been decided since.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -80,6 +87,8 @@ class Locator:
         present: Where the master is; None if that is not known now.
         excuse: Why it is not known.
         conflict: Why it can't be known, whatever comes: a mistake in the configuration; None if there is none.
+        confirmed_at: When the Sentinels were asked that said so last, seconds on the client's clock: the earliest
+            question of the latest majority.
     """
 
     def __init__(self, service: str, witnesses: Sequence[Witness], replicas: int) -> None:
@@ -94,6 +103,9 @@ class Locator:
         self.present: Location | None = None
         self.excuse = f"none of the {len(self.witnesses)} Sentinels has answered yet"
         self.conflict: str | None = None
+        self.confirmed_at = -math.inf
+        self._asked_at: Final = [-math.inf] * len(self.witnesses)
+        self._heard_at: Final = [-math.inf] * len(self.witnesses)
         self._words: Final[list[_Word | str]] = ["no answer yet"] * len(self.witnesses)
 
     @property
@@ -106,6 +118,11 @@ class Locator:
         """What stands for the group, however its Sentinels are listed."""
         return f"{self.service}@{','.join(sorted(witness.address for witness in self.witnesses))}"
 
+    def ask(self, witness: int, now: float) -> tuple[bytes, bytes]:
+        """Record when a Sentinel is asked, seconds on the client's clock; return the questions."""
+        self._asked_at[witness] = now
+        return self.questions
+
     def note(self, witness: int, replies: Sequence[Any]) -> None:
         """Record what a Sentinel replied to the questions.
 
@@ -117,6 +134,7 @@ class Locator:
             self._words[witness] = printable(str(decision))
         else:
             self._words[witness] = _read(decision, address)
+            self._heard_at[witness] = self._asked_at[witness]
         self._conclude()
 
     def note_failure(self, witness: int, reason: str) -> None:
@@ -151,6 +169,9 @@ class Locator:
         # The excuse first: whoever finds no location then finds the reason for that.
         self.excuse = reason or ""
         self.present = next(iter(places)) if reason is None else None
+        if reason is None:
+            times = [at for word, at in zip(self._words, self._heard_at, strict=True) if isinstance(word, _Word)]
+            self.confirmed_at = sorted(times, reverse=True)[quorum - 1]
 
     def _silence(self) -> str:
         words = zip(self.witnesses, self._words, strict=True)

@@ -85,7 +85,7 @@ class Maintenance:
         self._connect_timeout: Final = max(4 * node_timeout, 1.0)
         self._doing: Final = doing
         self.transport: Final = Transport(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
-        self._watches: Final = Watches(nodes, self._connect_timeout, self._on_moved)
+        self._watches: Final = Watches(nodes, self._connect_timeout, clock, self._on_moved)
         self._waker: Final = Waker()
         self._poller: Final = make_poller()
         self._poller.register(self._waker.fileno, READ)

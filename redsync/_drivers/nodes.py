@@ -42,6 +42,9 @@ log = logging.getLogger("redsync.node")
 _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 """A node's answer if it remembers for less time than a claim needs: for how many ms, or -1 if it can't tell."""
 
+_CONFIRMED: Final = 2 / 3
+"""Within which part of the quarantine Sentinels must have been asked; the rest is for drift, and for the vote."""
+
 _DROPPED = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
     *("driver_info", "lib_name", "lib_version"),
@@ -249,11 +252,21 @@ class Node:
         """Return why the node takes no part in new grants with that guard at that instant; None if it does."""
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
-            return None
+            return self._unconfirmed(now, guard)
         when = "as soon as it and its peers were asked" if left == math.inf else f"in {left:.1f} s"
         return (
             f"restarted or emptied, may have forgotten claims that are still believed: takes part in new grants again "
             f"{when} (Client(restart_guard=...) sets for how long)"
+        )
+
+    def _unconfirmed(self, now: float, guard: float) -> str | None:
+        """Return why its server may be its no longer, as far as the client knows; see `locators`."""
+        if not (guard and self.needed) or self.locator is None or now - self.locator.confirmed_at <= guard * _CONFIRMED:
+            return None
+        why = f": {self.locator.excuse}" if self.locator.excuse else ""
+        return (
+            f"its Sentinels have not said lately that {self.location} is still the master{why}: takes part in new "
+            f"grants again as soon as a majority of them does"
         )
 
     def status(self, now: float, suspect: bool, guard: float) -> NodeStatus:
@@ -288,7 +301,7 @@ class Node:
             return "down"
         if suspect:
             return "suspect"
-        return "quarantined" if guard and self.remembers_since + guard > now else "up"
+        return "quarantined" if self.unfit(now, guard) is not None else "up"
 
 
 def _no_maintenance() -> Any:

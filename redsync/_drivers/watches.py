@@ -26,7 +26,9 @@ ASK_EVERY: Final = 0.5
 class Watches:
     """Follows where the servers of a client's nodes are."""
 
-    def __init__(self, nodes: Sequence[Node], timeout: float, on_moved: Callable[[Node], None]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
+    ) -> None:
         """Make them.
 
         Args:
@@ -35,7 +37,9 @@ class Watches:
             on_moved: Called with a node whose server is another one now.
         """
         self._of_node: Final = {
-            node.index: _Watch(node, node.locator, timeout, on_moved) for node in nodes if node.locator is not None
+            node.index: _Watch(node, node.locator, timeout, clock, on_moved)
+            for node in nodes
+            if node.locator is not None
         }
 
     def start(self) -> None:
@@ -68,10 +72,18 @@ class Watches:
 class _Watch:
     """Follows one node."""
 
-    def __init__(self, node: Node, locator: Locator, timeout: float, on_moved: Callable[[Node], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        locator: Locator,
+        timeout: float,
+        clock: Callable[[], float],
+        on_moved: Callable[[Node], None],
+    ) -> None:
         self._node: Final = node
         self._locator: Final = locator
         self._timeout: Final = timeout
+        self._clock: Final = clock
         self._on_moved: Final = on_moved
         # Guards the locator and the attributes below.
         self._news: Final = threading.Condition()
@@ -132,7 +144,7 @@ class _Watch:
             with self._news:
                 self._channels[index] = channel
             while not self._stopping:
-                self._note(index, channel.ask(*self._locator.questions))
+                self._note(index, channel.ask(*self._locator.ask(index, self._clock())))
         finally:
             with self._news:
                 self._channels.pop(index, None)
