@@ -100,7 +100,12 @@ class Leftovers(Checker):
         """Look for replies that the client waits for in vain, because nothing is under way."""
         connection, servers = connection_of(link), self._servers(link.index)
         under_way = connection.there.size or connection.back.size or connection.waits_for_room
-        if link.pending and connection.open and not under_way and all(server.has_answered(connection) for server in servers):
+        if (
+            link.pending
+            and connection.open
+            and not under_way
+            and all(server.has_answered(connection) for server in servers)
+        ):
             yield f"{len(link.pending)} requests waiting for replies of {servers[0].name}, which has replied to all"
 
     def _servers(self, index: int) -> Sequence[VirtualNode]:

@@ -38,8 +38,10 @@ class Replies(Checker):
     def see(self, happening: Handed) -> str | None:
         """Compare the request with the one that the reply answers."""
         asked, words = happening.request.data, happening.words
-        if words and words == _words_in(asked) and (
-            _same(happening.said, happening.heard) or _is_unacknowledged(happening.heard)
+        if (
+            words
+            and words == _words_in(asked)
+            and (_same(happening.said, happening.heard) or _is_unacknowledged(happening.heard))
         ):
             return None
         node = self.sim.nodes[happening.node].name
