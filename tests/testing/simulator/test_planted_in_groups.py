@@ -79,7 +79,7 @@ def test_sentinels_must_have_confirmed_the_master_lately(monkeypatch):
 
 
 def test_replica_without_a_record_must_not_be_new():
-    new = break_script("node_initialize", ("epoch and epoch ~= '@0' and 'joining' or 'blank'", "'blank'"))
+    new = break_script("node_initialize", ("epoch and epoch ~= '@0' and 'joining' or new", "new"))
     story = Scenario.read(STORIES / "promoted_empty.txt")
     with pytest.raises(SimulationError, match=r"is held by a:1 on a .* and b:1 on b"):
         story.run(scripts=new)
