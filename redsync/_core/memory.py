@@ -30,9 +30,10 @@ nodes before know better, and the server's uptime tells too.
 **A node that Sentinels stand for** changes its server without a restart, and the same process may come back after
 another one had its place. So there the process has an epoch as well, the number of the Sentinels' decision, `run@7`:
 another number is another process. The record that follows is *joining*, and under it nothing is granted. It follows
-even where there is none, unless the number is 0, because no decision has been made yet: a replica that is promoted
-before it has got anything looks like a new node. Once the group's replicas have it (`acknowledgements`), none of them can acknowledge any more what the server before grants. Only
-then a client makes it newborn, and the guard counts from there.
+even where there is no record, for a replica that is promoted before it has got anything looks like a new node; only the
+number 0 says that nothing was decided yet. Once the group's replicas have the record (`acknowledgements`), none of them
+can acknowledge any more what the server before grants, unless it comes back there (`locators`). Only then a client
+makes it newborn, and the guard counts from there.
 
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
 client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all

@@ -35,6 +35,7 @@ class Watches:
         Args:
             nodes: The client's nodes; those with an address of their own need no watch.
             timeout: For how many seconds a witness may be silent; `locate` waits for half of that.
+            clock: The client's clock, in seconds.
             on_moved: Called with a node whose server is another one now.
         """
         self._of_node: Final = {

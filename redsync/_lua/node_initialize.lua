@@ -24,8 +24,8 @@ local kind, since, rest = string.match(record or '', '^(%l+) (%d+)(.*)$')
 local gets
 if not record then
   -- After a decision another server had the place: a replica that had nothing yet is not new.
-  local new = epoch and epoch ~= '@0' and 'joining' or 'blank'
-  gets = ARGV[1] == 'newborn' and 'newborn' or new
+  local new = ARGV[1] == 'newborn' and 'newborn' or 'blank'
+  gets = epoch and epoch ~= '@0' and 'joining' or new
 elseif kind and rest ~= ' ' .. process then
   gets = epoch and 'joining' or 'newborn'
 elseif kind == 'joining' and ARGV[1] == 'newborn' then

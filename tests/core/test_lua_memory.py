@@ -289,13 +289,21 @@ def kind_of(record):
     return record.decode().split(" ")[0]
 
 
-def test_first_record_of_an_elected_server_names_the_decision(locks):
-    found, _, process = initialize_elected(locks, "look", 7)
+def test_first_record_names_that_nothing_was_decided_yet(locks):
+    found, _, process = initialize_elected(locks, "look", 0)
     assert kind_of(found) == "blank"
     assert found.endswith(b" " + process)
     seen = b",".join(found.split(b" ")[1:]).decode()
-    found, *_ = initialize_elected(locks, "original", 7, f" {seen} ")
+    found, *_ = initialize_elected(locks, "original", 0, f" {seen} ")
     assert kind_of(found) == "original"
+    assert found.endswith(b" " + process)
+
+
+@pytest.mark.parametrize("step", ["look", "newborn", "original"])
+def test_server_without_a_record_is_not_new_if_something_was_decided(locks, step):
+    """It may be a replica that was promoted before it had got anything."""
+    found, _, process = initialize_elected(locks, step, 7)
+    assert kind_of(found) == "joining"
     assert found.endswith(b" " + process)
 
 

@@ -1,5 +1,7 @@
 """Where the server of a node is: what follows from what the Sentinels say."""
 
+import math
+
 import hiredis
 import pytest
 
@@ -47,6 +49,26 @@ def test_majority_of_the_sentinels_must_answer():
     assert locator.present == Location(*HERE, 7)
     assert locator.excuse == ""
     assert str(locator.present) == "127.0.0.1:6379"
+
+
+def test_master_is_confirmed_as_of_when_a_majority_was_asked():
+    locator = make()
+    assert locator.confirmed_at == -math.inf
+    for index, asked_at in enumerate((10.0, 11.0, 12.0)):
+        assert locator.ask(index, asked_at) is locator.questions
+        locator.note(index, said())
+    assert locator.confirmed_at == 11.0
+    locator.ask(0, 13.0)
+    assert locator.confirmed_at == 11.0, "it has not answered yet"
+    locator.note(0, said())
+    assert locator.confirmed_at == 12.0
+    locator.note_failure(2, "closed the connection")
+    assert locator.confirmed_at == 11.0
+    for index in (0, 1):
+        locator.ask(index, 14.0)
+        locator.note(index, said(replicas=4))
+    assert locator.present is None
+    assert locator.confirmed_at == 11.0, "nothing is confirmed while the master can't be told"
 
 
 def test_latest_decision_counts_also_while_only_one_sentinel_knows_it():

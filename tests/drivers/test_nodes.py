@@ -10,6 +10,7 @@ from redsync._core.memory import BIRTH_KEY, BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import greet
+from redsync._drivers.locators import Location
 from redsync._drivers.nodes import NodeInfo
 
 GUARD = 30.0
@@ -141,6 +142,35 @@ def test_reason_says_what_users_can_do(meet):
 
 
 # What people are told.
+
+
+@pytest.fixture
+def group():
+    """A node that Sentinels stand for, whose server remembers everything."""
+    (node,) = make_nodes(["redis+sentinel://s1,s2,s3/mymaster?replicas=2"], redis.Redis)
+    node.location = Location("a", 1, 7)
+    node.meet(info(), 1000.0)
+    node.connected = node.tried = True
+    return node
+
+
+def test_node_with_replicas_is_unfit_unless_its_sentinels_have_confirmed_its_server_lately(group):
+    assert "that a:1 is still the master: none of the 3 Sentinels has answered yet" in group.unfit(1000.0, GUARD)
+    group.locator.confirmed_at, group.locator.excuse = 1000.0, ""
+    assert group.unfit(1020.0, GUARD) is None
+    assert group.unfit(1020.1, GUARD) == (
+        "its Sentinels have not said lately that a:1 is still the master: takes part in new grants again as soon as a "
+        "majority of them does"
+    )
+    assert group.status(1020.1, False, GUARD).state == "quarantined"
+    assert group.unfit(1020.1, 0.0) is None, "renewals need no guard"
+    assert group.unfit(1020.1, 2 * GUARD) is None
+
+
+def test_node_without_replicas_does_without_its_sentinels():
+    (node,) = make_nodes(["redis+sentinel://s1,s2,s3/mymaster"], redis.Redis)
+    node.meet(info(), 1000.0)
+    assert node.unfit(1000.0, GUARD) is None
 
 
 def test_node_is_quarantined_while_it_is_unfit(meet):

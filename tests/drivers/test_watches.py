@@ -45,11 +45,11 @@ def kinds(servers):
     return found
 
 
-def test_client_connects_to_the_server_that_the_sentinels_name(client, servers):
+def test_client_connects_to_the_server_that_the_sentinels_name(client, servers, eventually):
     (status,) = client.nodes()
     assert status.server == f"127.0.0.1:{servers.ports[0]}"
     assert status.epoch == 1
-    assert kinds(servers) == ["original 1", "none -"]
+    eventually(lambda: kinds(servers) == ["newborn 1", "none -"])
 
 
 def test_client_follows_to_another_server_which_grants_after_the_guard(client, sentinels, servers, eventually):

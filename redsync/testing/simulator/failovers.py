@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.groups import Group
+    from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.replication import GroupServer
     from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Failovers"]
 
@@ -99,16 +101,16 @@ class Failovers:
         along = rng.sample(replicas, rng.choice([0, 0, 1, len(replicas) - 1]) if len(replicas) > 1 else 0)
         apart = [master, *along]
         group.isolate(apart)
-        side = list(apart)
         if rng.random() < 0.5:
             group.deafen(group.sentinels[0])
-        far = [*(server for server in group.servers if server not in side), *group.sentinels[len(group.deaf) :]]
+        near: list[VirtualNode | VirtualSentinel] = [*apart, *(each for each in group.sentinels if each in group.deaf)]
+        far = [each for each in group.members() if each not in near]
         for machine in self._sim.machines:
             where = rng.random()
             if where < 0.3:
                 self._sim.cut_off(machine, far)
             elif where < 0.7:
-                self._sim.cut_off(machine, [*side, *group.sentinels[: len(group.deaf)]])
+                self._sim.cut_off(machine, near)
         self._soon(self._promote_other, group, master)
         # Some last until the quarantine of the new master is over.
         lasting = rng.choice([rng.random() ** 2, rng.uniform(1.0, 2.0)]) * self._lasting

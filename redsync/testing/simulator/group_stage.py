@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.replication import GroupServer
     from redsync.testing.simulator.stage import Stage
 
-__all__ = ["cut_off", "do_server", "heal", "isolate", "promote", "withhold"]
+__all__ = ["cut_off", "do_server", "heal", "isolate", "promote", "reset", "tell"]
 
 
 def promote(stage: Stage, servers: str) -> None:
@@ -18,10 +19,16 @@ def promote(stage: Stage, servers: str) -> None:
     group.fail_over(server)
 
 
-def withhold(stage: Stage, servers: str) -> None:
-    """Let a server not hear of the latest decision."""
+def tell(stage: Stage, servers: str, verb: str) -> None:
+    """Let a server hear of the latest decision or not."""
     group, (server,) = _find(stage, servers)
-    group.withhold(server)
+    group.tell(server, math.inf if verb == "not told" else stage.sim.now)
+
+
+def reset(stage: Stage, nodes: str, seconds: str) -> None:
+    """Let the Sentinels of groups forget the replicas for a while."""
+    for node in nodes.split():
+        stage.sim.groups[int(node) - 1].reset(float(seconds))
 
 
 def do_server(stage: Stage, servers: str, verb: str) -> None:
@@ -51,5 +58,5 @@ def cut_off(stage: Stage, who: str, servers: str, sentinels: str | None) -> None
 
 def _find(stage: Stage, names: str) -> tuple[Group, list[GroupServer]]:
     """Return the group of servers, and these."""
-    group = stage.sim.groups[int(names.split(maxsplit=1)[0][:-1]) - 1]
+    group = stage.sim.groups[int(names.partition(" ")[0][:-1]) - 1]
     return group, [server for server in group.servers if server.name.removeprefix("node-") in names.split()]

@@ -115,15 +115,19 @@ class Group:
         self._before, self.master = self.master, server
         self.sim.nodes[self.index] = server
         server.promote()
-        for each in (*self.servers, *self.sentinels):
+        for each in self.members():
             self._delay_news(each)
+
+    def members(self) -> list[GroupServer | VirtualSentinel]:
+        """Return all servers and Sentinels."""
+        return [*self.servers, *self.sentinels]
 
     def _delay_news(self, each: GroupServer | VirtualSentinel) -> None:
         self._told_at[each] = self.sim.now + self._rng.random() * self.slowness
 
-    def withhold(self, server: GroupServer) -> None:
-        """Let a server not be told of the latest decision."""
-        self._told_at[server] = math.inf
+    def tell(self, server: GroupServer, when: float) -> None:
+        """Let a server be told of the latest decision at that instant of true time; infinity: not at all."""
+        self._told_at[server] = when
 
     def candidates(self) -> list[GroupServer]:
         """Return who may be promoted: all that answer the Sentinels, but the master."""
@@ -159,8 +163,8 @@ class Group:
         """End all troubles between servers and Sentinels."""
         if self.apart or self.deaf or self.lagging:
             self._note("heal", "all reach each other again")
-            for each in (*self.servers, *self.sentinels):
-                if each in self.apart or each in self.deaf:
+            for each in self.members():
+                if (each in self.apart or each in self.deaf) and self._told_at.get(each) != math.inf:
                     self._delay_news(each)
             self.apart, self.deaf, self.lagging = set(), set(), 0.0
 
@@ -170,9 +174,9 @@ class Group:
         """Tell whoever has to be told something and can be reached."""
         now = self.sim.now
         for server in self.servers:
-            if server is not self.master and server.state == "up" and server not in self.apart:
-                if server.follows is not self.master and now >= self._told_at.get(server, 0.0):
-                    server.follow(self.master)
+            is_told = server.state == "up" and server not in self.apart and now >= self._told_at.get(server, 0.0)
+            if is_told and server is not self.master and server.follows is not self.master:
+                server.follow(self.master)
             server.attach()
         for sentinel in self.sentinels:
             if sentinel.up and sentinel not in self.deaf and now >= self._told_at.get(sentinel, 0.0):

@@ -95,9 +95,8 @@ class Executed(NamedTuple):
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)
         stray = " (a stray)" if self.stray else ""
-        return (
-            f"{self.server or _nodes(1 << self.node)} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
-        )
+        who = self.server or _nodes(1 << self.node)
+        return f"{who} executes for {self.client}{stray}: {call} -> {_reply(self.reply)}"
 
 
 class Refused(NamedTuple):

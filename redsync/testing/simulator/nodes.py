@@ -10,8 +10,6 @@ clock, even while it is down.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ from redsync._core.scripts import Script
 from redsync._drivers.greetings import INITIALIZE
 from redsync.testing.simulator.connections import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.happenings import Executed, Faulted, Refused
-from redsync.testing.simulator.scripting import run_script
+from redsync.testing.simulator.scripting import run_script, script_of
 from redsync.testing.simulator.sessions import Session
 from redsync.testing.simulator.store import Refusal, Store
 from redsync.testing.simulator.timeline import Clock
@@ -60,7 +58,7 @@ class VirtualNode:
         run_id: The identity of its present process.
     """
 
-    _SESSION: ClassVar = Session
+    _SESSION: ClassVar[Any] = Session
     _server = ""
 
     def __init__(
@@ -137,7 +135,7 @@ class VirtualNode:
 
     def load(self, source: bytes) -> Script:
         """Store a script, or the one that replaces it; return that script."""
-        script = _script_of(source)
+        script = script_of(source)
         self.scripts[script.sha] = self._replaced.get(script.name, script)
         return script
 
@@ -349,10 +347,3 @@ class VirtualNode:
 
     def _note(self, kind: str, text: str) -> None:
         self._sim.saw(Faulted(self._sim.now, f"node {kind}", f"{self.name} {text}"))
-
-
-@functools.cache
-def _script_of(source: bytes) -> Script:
-    """Return the script with that source, shipped or not."""
-    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return next((script for script in Script.shipped() if script.sha == sha), Script("script", source, sha))

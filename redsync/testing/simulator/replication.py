@@ -123,7 +123,7 @@ class GroupServer(VirtualNode):
         stream: What it gets of the server that it follows; None if there is none.
     """
 
-    _SESSION: ClassVar = ReplicatedSession
+    _SESSION: ClassVar[Any] = ReplicatedSession
 
     def __init__(self, group: Group, letter: str, scripts: Mapping[str, Script]) -> None:
         super().__init__(group.sim, group.index, scripts, letter)

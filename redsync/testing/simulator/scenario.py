@@ -12,8 +12,9 @@ clients a b
 4.0   expect b holds x
 ```
 
-One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `replicas` (of each node: Sentinels
-stand for it then, and its servers are called `1a`, `1b` ...), `lease`, `guard` (the restart guard), `kind` (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
+One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `replicas` (of each node:
+Sentinels stand for it then, and its servers are called `1a`, `1b` ...), `lease`, `guard` (the restart guard), `kind`
+(of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
 `kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
 clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
 that bytes arrive in two pieces) and `clients`, each of them one task on a machine of its own.
@@ -31,7 +32,8 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), for all keys (`MOVED`), or for writing |
 | `node 1 forgets its scripts`, `ends a connection`, `ignores new connections` | the last one until it recovers |
 | `nodes 1 2 change places` | each can be reached where the other was; all connections to them end |
-| `Sentinels promote 1b`, `1c is not told` | a decision, of which a server does not hear |
+| `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
+| `Sentinels of 1 list no replicas for S seconds` | they were reset |
 | `server 1b crashes`, `hangs`, `resumes`, `restarts` | one server of a group |
 | `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |
 | `a is cut off from servers 1b 1c Sentinels` | the network to some of them, and to all Sentinels |
@@ -49,7 +51,7 @@ A client says `acquired`, `busy`, `no quorum for`, `released`, `extended`, `lost
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -114,9 +116,10 @@ _FORMS: Final = [
     (_form(r"NODE (?P<verb>recovers|forgets its scripts|ends a connection|ignores new connections)"), Stage.do_node),
     (_form(r"nodes (?P<nodes>\d+ \d+) change places"), Stage.swap),
     (_form(r"Sentinels promote SERVER"), group_stage.promote),
-    (_form(r"SERVER is not told"), group_stage.withhold),
+    (_form(r"SERVER is (?P<verb>told|not told)"), group_stage.tell),
     (_form(r"server SERVER (?P<verb>crashes|hangs|resumes|restarts)"), group_stage.do_server),
     (_form(r"SERVERS reach only each other"), group_stage.isolate),
+    (_form(r"Sentinels of NODES list no replicas for SECONDS seconds"), group_stage.reset),
     (_form(r"servers of NODES reach each other"), group_stage.heal),
     (_form(r"WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?"), group_stage.cut_off),
     (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
@@ -200,8 +203,11 @@ class Scenario:
     def _error(self, number: int, problem: str) -> ScenarioError:
         return ScenarioError(f"{self.name}:{number}: {problem}")
 
-    def run(self) -> Simulation:
+    def run(self, scripts: Mapping[str, str] | None = None) -> Simulation:
         """Run the story; return the finished simulation, with its trace.
+
+        Args:
+            scripts: As for `Simulation`.
 
         Raises:
             ScenarioError: An expectation was not met.
@@ -212,7 +218,7 @@ class Scenario:
         options = {"lease": settings["lease"], "restart_guard": guard}
         number = {"nodes": settings["nodes"], "replicas": settings.get("replicas")}
         replay = f"Scenario.read({self.name!r}).run()"
-        with Simulation(settings["seed"], replay=replay, **number, **options) as sim:
+        with Simulation(settings["seed"], replay=replay, scripts=scripts, **number, **options) as sim:
             for node in sim.servers:
                 node.ends_former = settings.get("kill", True)
             for group in sim.groups:

@@ -9,6 +9,7 @@ Lua and Python: whole replies, no tables. For the same reason only one thread ma
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
@@ -20,7 +21,7 @@ from redsync._core.scripts import Script
 from redsync.testing.simulator.store import COMMANDS, Store, find_command
 from redsync.testing.simulator.values import CommandError, Status, format_score
 
-__all__ = ["run_script"]
+__all__ = ["run_script", "script_of"]
 
 
 def run_script(script: Script, store: Store, keys: Sequence[bytes], args: Sequence[Arg]) -> Any:
@@ -33,6 +34,13 @@ def run_script(script: Script, store: Store, keys: Sequence[bytes], args: Sequen
         UnknownCommandError: The script used a command that virtual nodes do not have.
     """
     return _interpreter().run(script, store, keys, args)
+
+
+@functools.cache
+def script_of(source: bytes) -> Script:
+    """Return the script with that source, shipped or not."""
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return next((script for script in Script.shipped() if script.sha == sha), Script("script", source, sha))
 
 
 class _Interpreter:

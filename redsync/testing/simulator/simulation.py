@@ -138,7 +138,8 @@ class Simulation(Troubles):
             self.nodes = [group.master for group in self.groups]
             self.servers = [server for group in self.groups for server in group.servers]
         self.sentinels = [sentinel for group in self.groups for sentinel in group.sentinels]
-        self.addresses = {each.name: each for each in (*self.servers, *self.sentinels)}
+        self.addresses = {server.name: server for server in self.servers}
+        self.addresses |= {sentinel.name: sentinel for sentinel in self.sentinels}
         self._replay: Final = replay or f"Simulation(seed={seed})"
         self._timeout: Final = timeout
         self._complaints: list[str] = []

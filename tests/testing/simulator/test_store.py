@@ -92,3 +92,20 @@ def test_snapshot_stays_when_the_store_changes(do, store):
     before = store.snapshot()
     do("hset", "h", "f", "w")
     assert before == {b"h": ({b"f": b"v"}, None)}
+
+
+def test_store_differs_from_a_copy_once_something_has_changed(store, do):
+    do("set", "x", 1)
+    before = store.copy()
+    assert not store.differs(before)
+    do("get", "x")
+    do("set", "x", 1)
+    assert not store.differs(before), "it is the same again"
+    do("pexpire", "x", 1000)
+    assert store.differs(before)
+    store.load(before)
+    assert not store.differs(before)
+    do("set", "y", 1)
+    assert store.differs(before)
+    do("del", "x")
+    assert store.differs(before)

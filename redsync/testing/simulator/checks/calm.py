@@ -35,8 +35,9 @@ class Calm:
     def lasted(self) -> float:
         """Return for how many seconds all has been well; 0.0 while it is not.
 
-        All is well while every server is up, each group has done what follows from its latest failover, nothing is wrong with the network, no machine stands still, and each clock
-        shows later times than ever before; crashed machines do not matter.
+        All is well while every server is up, each group has done what follows from its latest failover, nothing is
+        wrong with the network, no machine stands still, and each clock shows later times than ever before; crashed
+        machines do not matter.
         """
         sim = self._sim
         if self._looked is not None and self._looked[0] == sim.now:

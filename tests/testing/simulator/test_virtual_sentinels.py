@@ -1,0 +1,77 @@
+"""Virtual Sentinels: what each of them knows, and what a client's locator makes of that."""
+
+import pytest
+
+from redsync._drivers.channels import pack
+from redsync._drivers.locators import Witness
+from redsync._drivers.sentinels import SentinelLocator
+from redsync.testing.simulator import Simulation
+from redsync.testing.simulator.connections import CLOSED, CONNECT
+from tests.testing.simulator.test_sessions import Caller
+
+
+class Asker(Caller):
+    """A connection to a Sentinel."""
+
+    def __init__(self, sim, machine, sentinel):
+        self.sim = sim
+        self.messages = []
+        self.connection = sim.network.dial(machine, self, sentinel)
+        self.connection.there.send(CONNECT)
+        self.ask()
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=3, nodes=1, replicas=2, checkers=()) as sim:
+        sim.groups[0].slowness = 0.0
+        yield sim
+
+
+@pytest.fixture
+def sentinel(sim):
+    return sim.sentinels[0]
+
+
+@pytest.fixture
+def call(sim, sentinel):
+    return Asker(sim, sim.machine("a"), sentinel)
+
+
+def test_sentinel_tells_the_master_its_number_and_how_many_replicas_there_are(call):
+    told = call("SENTINEL", "MASTER", "group-1")
+    assert b"$12\r\nconfig-epoch\r\n$1\r\n0\r\n" in told
+    assert b"$10\r\nnum-slaves\r\n$1\r\n2\r\n" in told
+    assert call("sentinel", "get-master-addr-by-name", "group-1") == b"*2\r\n$7\r\nnode-1a\r\n$4\r\n6379\r\n"
+    assert call("SENTINEL", "MASTER", "another") == b"-ERR No such master with that name\r\n"
+    assert call("AUTH", "x") == b"+OK\r\n"
+
+
+def test_number_of_a_decision_comes_with_the_address_of_who_was_the_master(sim, call):
+    sim.groups[0].fail_over(sim.servers[2])
+    sim.run(until=sim.now + 1.0)
+    told = call("SENTINEL", "MASTER", "group-1")
+    assert b"$2\r\nip\r\n$7\r\nnode-1a\r\n" in told
+    assert b"$12\r\nconfig-epoch\r\n$1\r\n1\r\n" in told
+    assert call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "group-1").startswith(b"*2\r\n$7\r\nnode-1c\r\n")
+
+
+def test_locator_understands_both(sim, sentinel):
+    locator = SentinelLocator("group-1", [Witness("s:1", None)], 2)
+    locator.note(0, [sentinel._describe(), sentinel._address()])
+    assert str(locator.present) == "node-1a:6379"
+
+
+def test_sentinel_that_is_down_ends_its_connections_and_comes_back_with_what_it_knew(sim, sentinel, call):
+    assert call.ask(pack("PING")[:5]) == []
+    sentinel.crash()
+    assert call.ask() == [CLOSED]
+    again = Asker(sim, sim.machine("b"), sentinel)
+    assert again.messages[-1] is CLOSED
+    sentinel.restart()
+    again = Asker(sim, sim.machine("c"), sentinel)
+    assert again("PING") == b"+OK\r\n"
+    assert again.ask(pack("SENTINEL", "MASTER", "group-1"))
+    again.connection.hang_up()
+    again.ask()
+    assert sentinel.knows.epoch == 0
