@@ -25,8 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--replicas", type=int, help="let Sentinels stand for each node, with so many replicas that acknowledge votes"
     )
+    parser.add_argument(
+        "--unlisted", type=int, default=0, help="let every other machine leave so many nodes off its list (default: 0)"
+    )
     options = parser.parse_args(arguments)
-    how = {"long": options.long, "nodes": options.nodes, "replicas": options.replicas}
+    how = {"long": options.long, "nodes": options.nodes, "replicas": options.replicas, "unlisted": options.unlisted}
     if options.seeds is not None:
         seeds = range(options.first, options.first + options.seeds)
         return not Campaign(seeds, options.jobs, options.kind, **how).run()

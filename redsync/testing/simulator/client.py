@@ -40,6 +40,8 @@ class SimulatedClient(AsyncClient):
         self._machine = machine
         sim = machine.sim
         urls = [group.url for group in sim.groups] or [f"redis://{node.name}" for node in sim.nodes]
+        if sim.machines.index(machine) % 2:
+            urls = urls[: len(urls) - sim.unlisted]
         super().__init__(urls, **options)
         # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
         self._finalizer.detach()

@@ -157,6 +157,7 @@ def simulate(
     long: bool = False,
     nodes: int | None = None,
     replicas: int | None = None,
+    unlisted: int = 0,
 ) -> Outcome:
     """Make one run; the seed also decides the number of machines, and how long leases last.
 
@@ -171,15 +172,18 @@ def simulate(
         nodes: How many nodes there are; None if the seed decides that.
         replicas: How many replicas each of them has, for nodes that Sentinels stand for; None for servers by
             themselves.
+        unlisted: How many of the last nodes every other machine leaves off its list.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    usual = OF_KIND if replicas is None else OF_GROUPS
+    usual = OF_KIND if replicas is None and not unlisted else OF_GROUPS
     looking = usual[kind] if checkers is None else checkers
-    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas)
+    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas, unlisted=unlisted)
     count = _nodes(seed) if nodes is None else nodes
-    sim = Simulation(seed, nodes=count, replicas=replicas, scripts=scripts, checkers=looking, replay=replay)
+    sim = Simulation(
+        seed, nodes=count, replicas=replicas, unlisted=unlisted, scripts=scripts, checkers=looking, replay=replay
+    )
     shape = _Shape.of(sim, kind, long=long)
     failing_over = shape.every
     if sim.groups:
@@ -220,11 +224,17 @@ def simulate(
 
 
 def how_to_replay(
-    seed: int, kind: str, *, long: bool = False, nodes: int | None = None, replicas: int | None = None
+    seed: int,
+    kind: str,
+    *,
+    long: bool = False,
+    nodes: int | None = None,
+    replicas: int | None = None,
+    unlisted: int = 0,
 ) -> str:
     """Return the command that repeats a run and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
-    for name, number in ("nodes", nodes), ("replicas", replicas):
+    for name, number in ("nodes", nodes), ("replicas", replicas), ("unlisted", unlisted or None):
         options += "" if number is None else f" --{name} {number}"
     return f"python -m redsync.testing.simulator --seed {seed}{options}"
 

@@ -82,6 +82,7 @@ class Simulation(Troubles):
         seed: Decides everything that is left to chance.
         nodes: How many nodes there are.
         replicas: How many replicas each node has, for nodes that Sentinels stand for; None for servers by themselves.
+        unlisted: How many of the last nodes the clients of every other machine leave off their lists.
         scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
         checkers: The checkers to use.
         timeout: After how many virtual seconds `run` gives up programs that do not end.
@@ -108,6 +109,7 @@ class Simulation(Troubles):
         *,
         nodes: int = 3,
         replicas: int | None = None,
+        unlisted: int = 0,
         scripts: Mapping[str, str] | None = None,
         checkers: Iterable[type[Checker]] = ALL,
         timeout: float = 3600.0,
@@ -118,6 +120,7 @@ class Simulation(Troubles):
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
         self.client_options: Final = client_options
+        self.unlisted: Final = unlisted
         self.machines: list[Machine] = []
         self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}
