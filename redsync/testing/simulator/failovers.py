@@ -125,7 +125,7 @@ class Failovers:
         if self._rng.random() < 0.5 and present is not old and old.follows is None and self._sim.now < self._until:
             present.crash()
             self._later(present.restart)
-            if old.state == "up":
+            if old in group.candidates():
                 group.fail_over(old)
 
     def _crash_master(self, group: Group) -> None:

@@ -130,7 +130,12 @@ class Group:
         self._told_at[server] = when
 
     def candidates(self) -> list[GroupServer]:
-        """Return who may be promoted: all that answer the Sentinels, but the master."""
+        """Return who may be promoted: all that answer the Sentinels, but the master.
+
+        Nobody while only a minority knows the latest decision: Sentinels vote about the master that they know.
+        """
+        if sum(sentinel.knows.epoch == self.epoch for sentinel in self.sentinels) <= len(self.sentinels) // 2:
+            return []
         return [
             server
             for server in self.servers

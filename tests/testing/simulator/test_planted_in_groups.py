@@ -10,9 +10,10 @@ from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
 from redsync._drivers.locators import Locator, needed_of
 from redsync._drivers.nodes import Node
-from redsync.testing.simulator import SimulationError
+from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion
 from redsync.testing.simulator.scenario import Scenario
+from redsync.testing.simulator.stage import Stage
 from tests.support.hunting import break_script, hunt
 
 GROUP = {"nodes": 1, "replicas": 2}
@@ -85,3 +86,36 @@ def test_replica_without_a_record_must_not_be_new():
     story = Scenario.read(STORIES / "promoted_empty.txt")
     with pytest.raises(SimulationError, match=r"is held by a:1 on a .* and b:1 on b"):
         story.run(scripts=new)
+
+
+@pytest.mark.xfail(strict=True, reason="a record does not tell that its server took over another one's data meanwhile")
+def test_record_must_not_survive_in_the_server_between():
+    """Found by seed 40014 of read-write locks, when decisions came faster than the Sentinels told each other of them.
+
+    1a becomes a replica of 1b, which nobody has used: it takes over 1b's data, in which there is 1a's own record. Then
+    it is named again. Who has heard of neither decision takes it for the server that it was.
+    """
+    with Simulation(seed=1, nodes=1, replicas=2, lease=2.0) as sim:
+        stage = Stage(sim, ["a", "b"], "lock")
+        (group,) = sim.groups
+        a, b, _ = group.servers
+        group.slowness = 0.0
+        stage.do("b", "pauses")
+        stage.acquire("a", "y", None, None)
+        sim.run(until=0.5)
+        group.isolate([b])
+        sim.run(until=0.6)
+        stage.acquire("a", "x", None, None)
+        sim.run(until=1.0)
+        stage.expect_holds("a", "x")
+        stage.do("a", "pauses")
+        stage.do("b", "resumes")
+        for sentinel in group.sentinels:
+            group.deafen(sentinel)
+        group.apart = set()
+        group.fail_over(b)
+        sim.run(until=1.5)
+        group.fail_over(a)
+        stage.acquire("b", "x", "0.5", None)
+        sim.run(until=2.2)
+        stage.expect_said("b", "no quorum for x")

@@ -90,8 +90,8 @@ OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
 }
 """The checkers that have something to see when programs contend for one kind of thing only."""
 
-_OF_SERVERS: Final = (Admission, Slots, Zombies, Expiry, Fairness, Turns)
-"""The checkers that judge what one server keeps by what it was told itself; a server of a group is told by others."""
+_OF_SERVERS: Final = (Admission, Turns, Zombies)
+"""The checkers that judge what a server keeps by what it was told; a promoted one keeps what others were told."""
 
 OF_GROUPS: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: tuple(checker for checker in checkers if checker not in _OF_SERVERS) for word, checkers in OF_KIND.items()
