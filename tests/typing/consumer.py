@@ -542,7 +542,7 @@ def use_group(group: LocalSentinel) -> None:
     group.pause(0)
     group.resume(0)
     group.close()
-    with LocalSentinel(replicas=2, sentinels=3, name="m", down_after_ms=500, config={}) as same:
+    with group as same:
         assert_type(same, LocalSentinel)
 
 
@@ -556,7 +556,7 @@ def use_cluster(cluster: LocalCluster) -> None:
     cluster.end_move_slot(5, 1)
     cluster.move_slot(5, 0)
     cluster.close()
-    with LocalCluster(masters=3, replicas=1, node_timeout_ms=1000, config={}) as same:
+    with cluster as same:
         assert_type(same, LocalCluster)
 
 
@@ -577,6 +577,8 @@ def start_nodes(counts: Iterable[int]) -> Exception | None:
     try:
         for count in counts:
             LocalNodes(count, server="/opt/redis-server", config={"appendonly": "yes"})
+            LocalSentinel(count, sentinels=3, name="m", down_after_ms=500, config={})
+            LocalCluster(3, count, node_timeout_ms=1000, config={})
     except (ServerNotFoundError, ServerStartError) as error:
         return error
     return None
