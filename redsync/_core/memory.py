@@ -28,12 +28,14 @@ One thing nobody can know: whether all nodes were emptied together before the fi
 nodes before know better, and the server's uptime tells too.
 
 **A node that Sentinels stand for** changes its server without a restart, and the same process may come back after
-another one had its place. So there the process has an epoch as well, the number of the Sentinels' decision, `run@7`:
-another number is another process. The record that follows is *joining*, and under it nothing is granted. It follows
-even where there is no record, for a replica that is promoted before it has got anything looks like a new node; only the
-number 0 says that nothing was decided yet. Once the group's replicas have the record (`acknowledgements`), none of them
-can acknowledge any more what the server before grants, unless it comes back there (`locators`). Only then a client
-makes it newborn, and the guard counts from there.
+another one had its place. So there the process has an epoch as well, the number of the Sentinels' decision, and the
+history of its data (`master_replid`), which is another one after each promotion: `run@7.0a1b2c3d`. Whatever differs is
+another process. The history tells where numbers do not: a client that has not heard of two decisions would take a
+server that was a replica in between, and got its own old record back, for what it was. The record that follows is
+*joining*, and under it nothing is granted. It follows even where there is no record, for a replica that is promoted
+before it has got anything looks like a new node; only the number 0 says that nothing was decided yet. Once the group's
+replicas have the record (`acknowledgements`), none of them can acknowledge any more what the server before grants,
+unless it comes back there (`locators`). Only then a client makes it newborn, and the guard counts from there.
 
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
 client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all
@@ -129,13 +131,22 @@ class Birth(NamedTuple):
         return process, birth if birth is not None and birth.process == process else None
 
 
-def elected(run_id: str, epoch: int) -> bytes:
-    """Return the process of a node that was made the master by the decision with that number, as scripts get it."""
-    return b",%b@%d," % (run_id[:_PROCESS].encode(), epoch)
+def elected(run_id: str, epoch: int, history: str) -> bytes:
+    """Return the process of a node that was made the master by a decision, as scripts get it.
+
+    Args:
+        run_id: The server's own name.
+        epoch: The number of the decision.
+        history: Its `master_replid`: another one with each promotion.
+    """
+    return b",%b@%d.%b," % (run_id[:_PROCESS].encode(), epoch, history[:_HISTORY].encode())
 
 
 _PROCESS: Final = 16
 """How many characters of a `run_id` name the process."""
+
+_HISTORY: Final = 8
+"""How many characters of a `master_replid` are enough to tell two of a group apart."""
 
 
 class Processes:

@@ -39,11 +39,12 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         ConnectionError: It can't be used as it is now.
         ConfigurationError: It can't be used by its address alone.
     """
-    version, uptime, run_id = "fakeredis", None, None
+    version, uptime, run_id, history = "fakeredis", None, None, ""
     if raw:
         replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
         text, fields = _fields(replies[0])
-        _require_master(_fields(replies[1])[1])
+        replication = _fields(replies[1])[1]
+        _require_master(replication)
         if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")) and not node.is_lent:
             raise ConfigurationError(
                 f"{node.address} is part of a cluster, which has most keys elsewhere: name the cluster as a whole, "
@@ -55,10 +56,11 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
         version = printable(f"{server} {number:.60}")
         uptime, run_id = float(int(fields["uptime_in_seconds"])), fields.get("run_id")
+        history = replication.get("master_replid", "0")
     initialize = node.dialect.script(INITIALIZE)
     words: list[bytes | str] = [initialize.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
     if node.location is not None and run_id is not None:
-        words += [b"", elected(run_id, node.location.epoch)]
+        words += [b"", elected(run_id, node.location.epoch, history)]
     waiting = wait_commands(node.dialect, node.needed, timeout) if node.needed else []
     load, look = pack("SCRIPT", "LOAD", initialize.source), pack("EVALSHA", *words)
     _, reply, *following = yield from _ask("the birth record", load, look, *waiting)

@@ -7,14 +7,15 @@
 -- ARGV[1] which record to write if there is none, or a blank one: look: a blank one | newborn
 --         | original: replaces a blank one that ARGV[2] lists, else as look
 -- ARGV[2] only with original: the blank records that the client saw: " <ms>,<process> <ms>,<process> "
--- ARGV[3] only for nodes that Sentinels stand for: the processes that the client is connected to, with the epoch of the
---         decision that made each of them the master: ",<process>@<epoch>,<process>@<epoch>,"
+-- ARGV[3] only for nodes whose server changes: the processes that the client is connected to, with the epoch of the
+--         decision that made each of them the master, and the history of its data:
+--         ",<process>@<epoch>.<history>,<process>@<epoch>.<history>,"
 -- Reply: {the record now, or an empty text, this node's time, ms, its process: the first 16 characters of its run_id,
---        or -, and its epoch}
+--        or -, its epoch and history}
 --        | error WRONGTYPE
 -- include: process
-local epoch = string.match(ARGV[3] or '', ',' .. process .. '(@%d+),')
-process = process .. (epoch or '')
+local elected, epoch = string.match(ARGV[3] or '', ',(' .. process .. '@(%d+)%.%x+),')
+process = elected or process
 local record = redis.pcall('get', KEYS[1])
 if type(record) == 'table' then return record end
 local time = redis.call('time')
@@ -25,7 +26,7 @@ local gets
 if not record then
   -- After a decision another server had the place: a replica that had nothing yet is not new.
   local new = ARGV[1] == 'newborn' and 'newborn' or 'blank'
-  gets = epoch and epoch ~= '@0' and 'joining' or new
+  gets = epoch and epoch ~= '0' and 'joining' or new
 elseif kind and rest ~= ' ' .. process then
   gets = epoch and 'joining' or 'newborn'
 elseif kind == 'joining' and ARGV[1] == 'newborn' then

@@ -274,14 +274,17 @@ def test_withdrawal_forgets_that_client_only(node):
 # Nodes that Sentinels stand for: a server has its place by a decision, and each decision has a number.
 
 
+HISTORY = "0a1b2c3d"
+
+
 def elected(locks, epoch):
     """Return what a client names that was told of that decision: its server's process, among others."""
-    return f",0123456789abcdef@1,{process_of(locks.redis)}@{epoch},"
+    return f",0123456789abcdef@1.{HISTORY},{process_of(locks.redis)}@{epoch}.{HISTORY},"
 
 
 def initialize_elected(locks, step, epoch, marks=""):
     reply = locks.node.run("node_initialize", (BIRTH_KEY,), step, marks, elected(locks, epoch))
-    assert reply[2] == f"{process_of(locks.redis)}@{epoch}".encode()
+    assert reply[2] == f"{process_of(locks.redis)}@{epoch}.{HISTORY}".encode()
     return reply
 
 
@@ -308,7 +311,16 @@ def test_server_without_a_record_is_not_new_if_something_was_decided(locks, step
 
 
 @pytest.mark.parametrize("kind", ["original", "newborn", "blank", "joining"])
-@pytest.mark.parametrize("written", ["{process}@6", "{process}@8", "{process}", "fedcba9876543210@7"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{process}@6.0a1b2c3d",
+        "{process}@8.0a1b2c3d",
+        "{process}@7.ffffffff",
+        "{process}",
+        "fedcba9876543210@7.0a1b2c3d",
+    ],
+)
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
 def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothing(claims, kind, written, step):
     """Whatever the step: it must be acknowledged under this decision before anything can follow from it."""
@@ -323,8 +335,9 @@ def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothin
 
 @pytest.mark.parametrize(("step", "kind"), [("look", "joining"), ("original", "joining"), ("newborn", "newborn")])
 def test_joining_record_becomes_newborn_and_never_original(locks, step, kind):
-    record(locks, "joining", 60_000, f"{process_of(locks.redis)}@7")
-    found, *_ = initialize_elected(locks, step, 7, f" {locks.now() - 60_000},{process_of(locks.redis)}@7 ")
+    process = f"{process_of(locks.redis)}@7.{HISTORY}"
+    record(locks, "joining", 60_000, process)
+    found, *_ = initialize_elected(locks, step, 7, f" {locks.now() - 60_000},{process} ")
     assert kind_of(found) == kind
     if kind == "newborn":
         assert locks.now() - int(found.split(b" ")[1]) < SLACK, "the guard counts from now"
@@ -332,7 +345,7 @@ def test_joining_record_becomes_newborn_and_never_original(locks, step, kind):
 
 def test_who_names_another_decision_gets_no_grant(claims):
     """It has not noticed that another server had the place meanwhile."""
-    record(claims, "original", 60_000, f"{process_of(claims.redis)}@9")
+    record(claims, "original", 60_000, f"{process_of(claims.redis)}@9.{HISTORY}")
     ask = f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE
     for epoch in (7, 8, 10):
         with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
@@ -343,7 +356,7 @@ def test_who_names_another_decision_gets_no_grant(claims):
 def test_renewal_leaves_the_record_of_an_elected_server(claims):
     """It does not know the decision; clients compare that."""
     for kind in ("original", "newborn", "joining"):
-        record(claims, kind, 5_000, f"{process_of(claims.redis)}@7")
+        record(claims, kind, 5_000, f"{process_of(claims.redis)}@7.{HISTORY}")
         before = claims.redis.get(BIRTH_KEY)
         assert claims.renew((b"x", ME, 1, LEASE), guarded=True) in ([1], [2])
         assert claims.redis.get(BIRTH_KEY) == before

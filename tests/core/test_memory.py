@@ -179,7 +179,7 @@ def test_server_that_took_a_place_makes_nothing_original(n):
 
 
 def test_elected_process_has_the_number_of_the_decision():
-    assert elected("0123456789abcdef0123", 7) == b",0123456789abcdef@7,"
+    assert elected("0123456789abcdef0123", 7, "fedcba9876543210") == b",0123456789abcdef@7.fedcba98,"
 
 
 class Node:

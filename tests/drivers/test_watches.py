@@ -40,8 +40,8 @@ def kinds(servers):
     found = []
     for port in servers.ports:
         with redis.Redis(port=port) as server:
-            kind, _, process = (server.get(BIRTH_KEY) or b"none 0 -@-").decode().split(" ")
-            found.append(f"{kind} {process.partition('@')[2]}")
+            kind, _, process = (server.get(BIRTH_KEY) or b"none 0 -@-.").decode().split(" ")
+            found.append(f"{kind} {process.partition('@')[2].partition('.')[0]}")
     return found
 
 

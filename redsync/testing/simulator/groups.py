@@ -8,6 +8,7 @@ still follows. Who was never told may be named again, as the process that it was
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,7 @@ class Group:
         deaf: The Sentinels that learn nothing.
         lagging: Seconds that a change may take in addition.
         slowness: Seconds until everybody has been told of a decision, at most.
+        histories: A number for each history of data, as servers have one of their own from their promotion on.
     """
 
     def __init__(self, sim: Simulation, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
@@ -60,6 +62,7 @@ class Group:
         self.apart: set[GroupServer] = set()
         self.deaf: set[VirtualSentinel] = set()
         self._rng: Final = sim.random_for(self.name)
+        self.histories: Final = itertools.count(1)
         self.servers: Final = [GroupServer(self, "abcdefghijklmnopqrstuvwxyz"[i], scripts) for i in range(replicas + 1)]
         self.master = self.servers[0]
         self.epoch = 0

@@ -130,6 +130,7 @@ class GroupServer(VirtualNode):
         self.group: Final = group
         self._server = self.name
         self.follows: GroupServer | None = None
+        self._history = next(group.histories)
         self.offset = 0
         self.streams: Final[dict[Stream, None]] = {}
         self.stream: Stream | None = None
@@ -161,7 +162,7 @@ class GroupServer(VirtualNode):
         role = "role:master\r\n"
         if self.follows is not None:
             role = f"role:slave\r\nmaster_host:{self.follows.name}\r\nmaster_port:6379\r\n"
-        return super().describe() + f"# Replication\r\n{role}".encode()
+        return super().describe() + f"# Replication\r\n{role}master_replid:{self._history:08x}{0:032x}\r\n".encode()
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         self._published = True
@@ -228,8 +229,10 @@ class GroupServer(VirtualNode):
         self.attach()
 
     def promote(self) -> None:
-        """Become a master, with what it has."""
+        """Become a master, with what it has; that is a history of its own from now on, if it was a replica."""
         self._part()
+        if self.follows is not None:
+            self._history = next(self.group.histories)
         self.follows = None
         self._shipped = self.store.copy()
 
