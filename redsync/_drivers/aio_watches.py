@@ -11,8 +11,7 @@ from redis.exceptions import ResponseError
 from redsync._drivers.channels import reply_error
 from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
-from redsync._drivers.watches import ASK_EVERY
-from redsync.exceptions import ConfigurationError
+from redsync._drivers.watches import ASK_EVERY, Follower
 
 __all__ = ["AioWatches"]
 
@@ -51,22 +50,11 @@ class AioWatches:
         return [task for watch in self._of_node.values() for task in watch.tasks]
 
 
-class _Watch:
-    """Follows one node."""
+class _Watch(Follower):
+    """A task for each witness."""
 
-    def __init__(
-        self,
-        node: Node,
-        locator: Locator,
-        timeout: float,
-        clock: Callable[[], float],
-        on_moved: Callable[[Node], None],
-    ) -> None:
-        self._node: Final = node
-        self._locator: Final = locator
-        self._timeout: Final = timeout
-        self._clock: Final = clock
-        self._on_moved: Final = on_moved
+    def __init__(self, node: Node, locator: Locator, *settings: Any) -> None:
+        super().__init__(node, locator, *settings)
         self._news = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -87,11 +75,7 @@ class _Watch:
                 await asyncio.wait_for(self._news.wait(), left)
             except TimeoutError:
                 break
-        if locator.conflict is not None:
-            raise ConfigurationError(locator.conflict)
-        if locator.present is None:
-            raise ConnectionError(locator.excuse)
-        self._node.location = locator.present
+        self._take_place()
 
     async def _follow(self, index: int, witness: Witness) -> None:
         while True:
@@ -111,17 +95,16 @@ class _Watch:
             while True:
                 async with asyncio.timeout(self._timeout):
                     replies = await self._question(index, connection)
-                before = self._locator.present
-                self._locator.note(index, replies)
+                moved = self._hear(index, replies)
                 self._news.set()
-                if self._locator.present not in (None, before) or self._node.moved() is not None:
+                if moved:
                     self._on_moved(self._node)
                 await asyncio.sleep(ASK_EVERY)
         finally:
             await connection.disconnect(nowait=True)
 
     async def _question(self, index: int, connection: Any) -> list[Any]:
-        questions = self._locator.ask(index, self._clock())
+        questions = self._ask_now(index)
         await connection.send_packed_command(questions, check_health=False)
         replies = []
         for _ in questions:

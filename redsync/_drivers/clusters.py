@@ -24,6 +24,9 @@ __all__ = ["ClusterLocator", "lent", "slots_of"]
 _TOO_FEW: Final = "too few masters"
 _NO_CLUSTER: Final = "cluster support disabled"
 
+_SLOTS_FROM: Final = 8
+"""The first field of CLUSTER NODES that is a slot or a range of slots."""
+
 
 def slots_of(nodes: int) -> list[int]:
     """Return the slots of so many voters: the middle of equal parts."""
@@ -53,7 +56,7 @@ class ClusterLocator(Locator):
         (reply,) = replies
         if isinstance(reply, hiredis.ReplyError):
             return printable(str(reply))
-        known = [line.split() for line in printable_lines(reply)]
+        known = [printable(line).split() for line in reply.decode("utf-8", "replace").splitlines() if line]
         masters = [fields for fields in known if "master" in fields[2].split(",") and len(fields) > _SLOTS_FROM]
         if len(masters) < self._nodes:
             return f"{_TOO_FEW}: {len(masters)} have slots, nodes={self._nodes}"
@@ -81,15 +84,6 @@ class ClusterLocator(Locator):
         if len([word for word in wrong if _NO_CLUSTER in word]) > len(words) // 2:
             return "the servers are no cluster: name each of them as a node of its own, redis://host:6379/0"
         return None
-
-
-_SLOTS_FROM: Final = 8
-"""The first field of CLUSTER NODES that is a slot or a range of slots."""
-
-
-def printable_lines(reply: Any) -> list[str]:
-    """Return the lines of a text, safe to be shown."""
-    return [printable(line) for line in reply.decode("utf-8", "replace").splitlines() if line]
 
 
 def lent(url: str, client_class: type[Any]) -> list[tuple[str, Any, ClusterLocator]]:

@@ -59,7 +59,9 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         history = replication.get("master_replid", "0")
     initialize = node.dialect.script(INITIALIZE)
     words: list[bytes | str] = [initialize.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
-    if node.location is not None and run_id is not None:
+    if node.location is not None:
+        if run_id is None:
+            raise ConnectionError("hides its run_id: nobody could tell it from the server that had its place before")
         words += [b"", elected(run_id, node.location.epoch, history)]
     waiting = wait_commands(node.dialect, node.needed, timeout) if node.needed else []
     load, look = pack("SCRIPT", "LOAD", initialize.source), pack("EVALSHA", *words)

@@ -44,7 +44,7 @@ _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
 """A node's answer if it remembers for less time than a claim needs: for how many ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
-"""Within which part of the quarantine Sentinels must have been asked; the rest is for drift, and for the vote."""
+"""Within which part of the quarantine witnesses must have been asked; the rest is for drift, and for the vote."""
 
 _DROPPED = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -285,8 +285,8 @@ class Node:
             return None
         why = f": {self.locator.excuse}" if self.locator.excuse else ""
         return (
-            f"its Sentinels have not said lately that {self.location} is still the master{why}: takes part in new "
-            f"grants again as soon as a majority of them does"
+            f"its {self.locator.WITNESSES} have not said lately that {self.location} is still the master{why}: takes "
+            f"part in new grants again as soon as a majority of them does"
         )
 
     def status(self, now: float, suspect: bool, guard: float) -> NodeStatus:

@@ -18,7 +18,7 @@ from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["ASK_EVERY", "Watches"]
+__all__ = ["ASK_EVERY", "Follower", "Watches"]
 
 ASK_EVERY: Final = 0.5
 """Seconds between two questions to a Sentinel."""
@@ -72,8 +72,8 @@ class Watches:
             watch.forget()
 
 
-class _Watch:
-    """Follows one node."""
+class Follower:
+    """What both drivers do alike: follows one node."""
 
     def __init__(
         self,
@@ -88,6 +88,36 @@ class _Watch:
         self._timeout: Final = timeout
         self._clock: Final = clock
         self._on_moved: Final = on_moved
+
+    def _ask_now(self, witness: int) -> tuple[bytes, ...]:
+        """Return what to ask a witness now."""
+        return self._locator.ask(witness, self._clock())
+
+    def _hear(self, witness: int, replies: Sequence[Any]) -> bool:
+        """Take what a witness said; return whether the node is to be connected anew."""
+        before = self._locator.present
+        self._locator.note(witness, replies)
+        return self._locator.present not in (None, before) or self._node.moved() is not None
+
+    def _take_place(self) -> None:
+        """Let the node be connected where its server is.
+
+        Raises:
+            ConnectionError: The witnesses did not say so in time.
+            ConfigurationError: They never will.
+        """
+        if self._locator.conflict is not None:
+            raise ConfigurationError(self._locator.conflict)
+        if self._locator.present is None:
+            raise ConnectionError(self._locator.excuse)
+        self._node.location = self._locator.present
+
+
+class _Watch(Follower):
+    """A thread for each witness."""
+
+    def __init__(self, node: Node, locator: Locator, *settings: Any) -> None:
+        super().__init__(node, locator, *settings)
         # Guards the locator and the attributes below.
         self._news: Final = threading.Condition()
         self._stopping = False
@@ -107,11 +137,7 @@ class _Watch:
             self._news.wait_for(
                 lambda: locator.present is not None or locator.conflict is not None or self._stopping, self._timeout / 2
             )
-            if locator.conflict is not None:
-                raise ConfigurationError(locator.conflict)
-            if locator.present is None:
-                raise ConnectionError(locator.excuse)
-            self._node.location = locator.present
+            self._take_place()
 
     def stop(self) -> None:
         with self._news:
@@ -149,7 +175,7 @@ class _Watch:
             with self._news:
                 self._channels[index] = channel
             while not self._stopping:
-                self._note(index, channel.ask(*self._locator.ask(index, self._clock())))
+                self._note(index, channel.ask(*self._ask_now(index)))
         finally:
             with self._news:
                 self._channels.pop(index, None)
@@ -157,9 +183,7 @@ class _Watch:
 
     def _note(self, index: int, replies: Sequence[Any]) -> None:
         with self._news:
-            before = self._locator.present
-            self._locator.note(index, replies)
-            moved = self._locator.present not in (None, before) or self._node.moved() is not None
+            moved = self._hear(index, replies)
             self._news.notify_all()
         if moved:
             self._on_moved(self._node)

@@ -1,4 +1,4 @@
-"""Greetings: which scripts a client gives to a node that it connects."""
+"""Greetings: which scripts a client gives to a node that it connects, and whom it does not take."""
 
 from contextlib import closing
 
@@ -10,7 +10,8 @@ from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.greetings import load_scripts
+from redsync._drivers.greetings import greet, load_scripts
+from redsync._drivers.locators import Location
 
 SHIPPED = Script.shipped()
 QUESTION = pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))
@@ -53,3 +54,13 @@ def test_server_says_what_it_has(nodes):
         assert loaded(*channel.ask(QUESTION)) == LOADS[:1]
         channel.ask(LOADS[0])
         assert loaded(*channel.ask(QUESTION)) == []
+
+
+def test_server_that_hides_who_it_is_takes_nobodys_place():
+    """Without its run_id nothing would tell it from the one before."""
+    (node,) = make_nodes("redis+sentinel://s1/m", redis.Redis)
+    node.location = Location("a", 6379, 7)
+    talk = greet(node, 1.0, raw=True)
+    next(talk)
+    with pytest.raises(ConnectionError, match="hides its run_id"):
+        talk.send([b"redis_version:7.0.0\r\nuptime_in_seconds:5\r\n", b"role:master\r\n"])
