@@ -14,8 +14,10 @@ returns.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +36,7 @@ _SECRET = "group-secret"  # noqa: S105  keeps nobody out: it tells members from 
 # a Sentinel that has not heard of a promotion undoes it after four periods of publishing, and hearing may take 1 s.
 _PERIODS_MS = {"ping-period": 100, "info-period": 200, "ask-period": 100}
 _ACQUAINTING_MS = 100
+_ASK_AGAIN = 10.0
 _PUBLISH_PERIOD_MS = 750
 
 _log = logging.getLogger("redsync")
@@ -272,8 +275,26 @@ class LocalSentinel(ServerGroup):
                 command(sentinel, "SENTINEL", "DEBUG", period, milliseconds)
 
     def _await_promotion(self, epoch: int) -> Address:
-        until(lambda: self._is_settled(after=epoch), "the Sentinels agree on a new master and replicas follow it")
+        ask_again_at = time.monotonic() + _ASK_AGAIN
+
+        def is_promoted() -> bool:
+            nonlocal ask_again_at
+            if self._is_settled(after=epoch):
+                return True
+            if time.monotonic() > ask_again_at:
+                # A failover that took too long, as on a busy machine, is aborted, and then nobody may try again.
+                ask_again_at = time.monotonic() + _ASK_AGAIN
+                self._ask_again()
+            return False
+
+        until(is_promoted, "the Sentinels agree on a new master and replicas follow it")
         return self.master
+
+    def _ask_again(self) -> None:
+        for sentinel in self.sentinels:
+            with contextlib.suppress(redis.ResponseError, *UNANSWERED):  # it can't now, or one is under way
+                command(sentinel, "SENTINEL", "FAILOVER", self.name)
+                return
 
     def _is_settled(self, after: int = -1) -> bool:
         """Tell whether all Sentinels that run agree, and all members they can reach have the role they should have."""
