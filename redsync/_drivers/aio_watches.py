@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from redis.exceptions import ResponseError
@@ -71,10 +72,9 @@ class _Watch(Follower):
         deadline = loop.time() + self._timeout / 2
         while locator.present is None and locator.conflict is None and (left := deadline - loop.time()) > 0:
             self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), left)
-            except TimeoutError:
-                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._news.wait()
         self._take_place()
 
     async def _follow(self, index: int, witness: Witness) -> None:
@@ -85,7 +85,7 @@ class _Watch(Follower):
                 # Whatever listens at that address may answer anything.
                 self._locator.note_failure(index, describe_error(error))
                 self._news.set()
-            await asyncio.sleep(ASK_EVERY)
+            await _pause()
 
     async def _ask(self, index: int, witness: Witness) -> None:
         connection = new_connection(witness.pool, self._timeout, protocol=2)
@@ -99,7 +99,7 @@ class _Watch(Follower):
                 self._news.set()
                 if moved:
                     self._on_moved(self._node)
-                await asyncio.sleep(ASK_EVERY)
+                await _pause()
         finally:
             await connection.disconnect(nowait=True)
 
@@ -113,3 +113,16 @@ class _Watch(Follower):
             except ResponseError as error:
                 replies.append(reply_error(error))
         return replies
+
+
+async def _pause() -> None:
+    """Sleep until the next question is due.
+
+    Raises:
+        CancelledError: The task was cancelled, be it before: redis-py sends through `asyncio.wait_for`, which swallows
+            some cancellations on Python 3.11, and whoever closes the client waits for the end of this task.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(ASK_EVERY)

@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from redis.asyncio import Connection
 
 from redsync import AsyncClient, ConfigurationError, QuorumError
 from redsync.testing import LocalNodes
 from tests.aio_support import run, until
+from tests.support.locks import PATIENCE
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
@@ -66,5 +68,27 @@ def test_nobody_asks_once_the_client_is_closed(sentinels, servers):
             watching = [task for task in asyncio.all_tasks() if task.get_name().startswith("redsync-watch-")]
             assert len(watching) == 3
         assert all(task.done() for task in watching)
+
+    run(main)
+
+
+def test_close_ends_a_question_whose_sending_swallows_the_cancellation(sentinels, servers, monkeypatch):
+    async def main():
+        async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
+            await client.get_lock("x").acquire()
+            swallowed, asking = [], asyncio.Event()
+            send = Connection.send_packed_command
+
+            async def swallow(connection, command, check_health=True):
+                asking.set()
+                try:
+                    await asyncio.sleep(PATIENCE)
+                except asyncio.CancelledError as error:
+                    swallowed.append(error)
+                await send(connection, command, check_health)
+
+            monkeypatch.setattr(Connection, "send_packed_command", swallow)
+            await asking.wait()
+        assert swallowed
 
     run(main)
