@@ -127,7 +127,7 @@ class Broadcast(NamedTuple):
         late: Whether to record votes that come after the round was won, see `Tally`.
         lingers: Whether to wait for the other nodes after the round is won, until `lingers_until`: what they know
             counts too.
-        listen: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
+        subscribe: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
         packing: Knows the bytes of the command; None if nobody does.
     """
 
@@ -139,7 +139,7 @@ class Broadcast(NamedTuple):
     owed_to: int = 0
     owed_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
-    listen: bytes | None = None
+    subscribe: bytes | None = None
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False

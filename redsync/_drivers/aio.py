@@ -28,7 +28,7 @@ from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
 from redsync._core.runner import Session, drive
 from redsync._core.timing import Timing
-from redsync._drivers.aio_driver import AioDriver, Listening
+from redsync._drivers.aio_driver import AioDriver, Subscribed
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings
@@ -232,14 +232,14 @@ class AioRunner(AioDriver):
         """Perform the protocol's effects until it returns; its errors come out."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
             self._begin_opening()
-        listening: Listening = set()
+        subscribed: Subscribed = set()
         self._active += 1
         try:
-            return await drive(steps, partial(self._perform, listening))
+            return await drive(steps, partial(self._perform, subscribed))
         finally:
             self._active -= 1
-            if listening:
-                self._unsubscribe(listening)
+            if subscribed:
+                self._unsubscribe(subscribed)
             if self._idle is not None and not self._active and not self._idle.done():
                 self._idle.set_result(None)
 

@@ -19,11 +19,11 @@ from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.notifier import Notifier
 from redsync._drivers.requests import Request, Retry
 
-__all__ = ["AioDriver", "Listening"]
+__all__ = ["AioDriver", "Subscribed"]
 
 log = logging.getLogger("redsync")
 
-Listening: TypeAlias = set[bytes | Retry]
+Subscribed: TypeAlias = set[bytes | Retry]
 """What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 _LAST_CHANCE = 0.03
@@ -53,21 +53,21 @@ class AioDriver(ABC):
     async def _await_opening(self, timeout: float) -> None:
         """Wait until the client has connected, for at most `timeout` seconds."""
 
-    def _perform(self, listening: Listening, effect: Effect) -> Coroutine[Any, Any, Reply]:
+    def _perform(self, subscribed: Subscribed, effect: Effect) -> Coroutine[Any, Any, Reply]:
         # The hot path skips the match over all effects, and one coroutine.
         if effect.__class__ is Broadcast:
-            return self._broadcast(listening, effect)
-        return self._perform_any(listening, effect)
+            return self._broadcast(subscribed, effect)
+        return self._perform_any(subscribed, effect)
 
-    async def _perform_any(self, listening: Listening, effect: Effect) -> Reply:
+    async def _perform_any(self, subscribed: Subscribed, effect: Effect) -> Reply:
         match effect:
             case Broadcast():
-                return await self._broadcast(listening, effect)
+                return await self._broadcast(subscribed, effect)
             case Tell():
                 self._transport.send(Request(effect, None))
                 return None
             case Wait():
-                return await self._wait(effect, listening)
+                return await self._wait(effect, subscribed)
             case Signal(key):
                 self._transport.wakeups.ring(key)
                 return None
@@ -82,14 +82,14 @@ class AioDriver(ABC):
         assert self._maintenance is not None, "what runs has a loop"
         return self._maintenance.transport
 
-    async def _broadcast(self, listening: Listening, effect: Broadcast) -> Tally:
+    async def _broadcast(self, subscribed: Subscribed, effect: Broadcast) -> Tally:
         transport, asked_at = self._transport, self.now()
         if not self._ready:
             # The first use. Connecting is part of the round, so a caller's timeout is kept even if nodes hang.
             await self._await_opening(effect.timeout)
-        if effect.listen is not None:
-            transport.wakeups.subscribe(effect.listen, effect.guard)
-            listening.add(effect.listen)
+        if effect.subscribe is not None:
+            transport.wakeups.subscribe(effect.subscribe, effect.guard)
+            subscribed.add(effect.subscribe)
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
@@ -102,18 +102,18 @@ class AioDriver(ABC):
         tally.at = self.now()
         return tally
 
-    async def _wait(self, effect: Wait, listening: Listening) -> Wakeup:
+    async def _wait(self, effect: Wait, subscribed: Subscribed) -> Wakeup:
         transport = self._transport
-        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        retry = next((kept for kept in subscribed if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
-            listening.add(retry)
+            subscribed.add(retry)
         signals = await transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         self.require_open()
         return Wakeup(self.now(), *signals)
 
-    def _unsubscribe(self, listening: Listening) -> None:
-        for kept in listening:
+    def _unsubscribe(self, subscribed: Subscribed) -> None:
+        for kept in subscribed:
             self._transport.wakeups.unsubscribe(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:

@@ -24,13 +24,13 @@ from redsync._drivers.requests import Request, Retry
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError
 
-__all__ = ["Listening", "ThreadDriver"]
+__all__ = ["Subscribed", "ThreadDriver"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("redsync")
 
-Listening: TypeAlias = set[bytes | Retry]
+Subscribed: TypeAlias = set[bytes | Retry]
 """What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 
@@ -56,7 +56,7 @@ class ThreadDriver(ABC):
         self._addresses: Final = addresses
         self._notifier: Final = Notifier(listeners, self._contain)
 
-    def _drive(self, steps: Steps[T], listening: Listening, perform: Callable[[Effect, Listening], Reply]) -> T:
+    def _drive(self, steps: Steps[T], subscribed: Subscribed, perform: Callable[[Effect, Subscribed], Reply]) -> T:
         monitor = self._monitor
         reply: Reply = None
         interruption: BaseException | None = None
@@ -68,9 +68,9 @@ class ThreadDriver(ABC):
                     interruption = None
                     # The hot path skips the match over all effects.
                     if effect.__class__ is Broadcast:
-                        reply = self._broadcast(effect, listening)
+                        reply = self._broadcast(effect, subscribed)
                     else:
-                        reply = perform(effect, listening)
+                        reply = perform(effect, subscribed)
             except StopIteration as stop:
                 # No call here, see `Outcome`.
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
@@ -87,15 +87,15 @@ class ThreadDriver(ABC):
                 # The protocol cleans up, whether the error came from an effect or from the lines above.
                 interruption = error
 
-    def _perform(self, effect: Effect, listening: Listening) -> Reply:
+    def _perform(self, effect: Effect, subscribed: Subscribed) -> Reply:
         match effect:
             case Broadcast():
-                return self._broadcast(effect, listening)
+                return self._broadcast(effect, subscribed)
             case Tell():
                 self._transport.send(Request(effect, None))
                 return None
             case Wait():
-                return self._wait(effect, listening)
+                return self._wait(effect, subscribed)
             case Signal(key):
                 self._transport.wakeups.ring(key)
                 return None
@@ -109,11 +109,11 @@ class ThreadDriver(ABC):
             case _:
                 assert_never(effect)
 
-    def _broadcast(self, effect: Broadcast, listening: Listening) -> Tally:
+    def _broadcast(self, effect: Broadcast, subscribed: Subscribed) -> Tally:
         transport = self._transport
-        if effect.listen is not None:
-            transport.wakeups.subscribe(effect.listen, effect.guard)
-            listening.add(effect.listen)
+        if effect.subscribe is not None:
+            transport.wakeups.subscribe(effect.subscribe, effect.guard)
+            subscribed.add(effect.subscribe)
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
@@ -125,22 +125,22 @@ class ThreadDriver(ABC):
         tally.at = self.now()
         return tally
 
-    def _wait(self, effect: Wait, listening: Listening) -> Wakeup:
+    def _wait(self, effect: Wait, subscribed: Subscribed) -> Wakeup:
         transport = self._transport
-        retry = next((kept for kept in listening if isinstance(kept, Retry)), None)
+        retry = next((kept for kept in subscribed if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             # Before it takes a place in the queue of retries, so that the end of the run gives that place up.
-            listening.add(retry)
+            subscribed.add(retry)
         signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         if self.closed:
             raise ClientClosedError
         return Wakeup(self.now(), *signals)
 
-    def _perform_watchdog(self, effect: Effect, listening: Listening) -> Reply:
+    def _perform_watchdog(self, effect: Effect, subscribed: Subscribed) -> Reply:
         """Perform the watchdog's effects: the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
-            return self._perform(effect, listening)
+            return self._perform(effect, subscribed)
         while self._deferred:
             self._perform_deferred(self._deferred.popleft())
         self._maintenance.sleep(effect.until)

@@ -33,7 +33,7 @@ from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, Doing
-from redsync._drivers.thread_driver import Listening, ThreadDriver
+from redsync._drivers.thread_driver import Subscribed, ThreadDriver
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, ReentrantCallError
 
@@ -207,7 +207,7 @@ class ThreadRunner(ThreadDriver):
         doing = self._doing
         if doing.what is not None:
             return self._run_in_between(steps)
-        listening: Listening = set()
+        subscribed: Subscribed = set()
         try:
             doing.what = BUSY
             try:
@@ -218,10 +218,10 @@ class ThreadRunner(ThreadDriver):
                 if not self._ready:
                     # The first call in the child of a fork, or one after close().
                     self.connect()
-                return self._drive(steps, listening, self._perform)
+                return self._drive(steps, subscribed, self._perform)
             finally:
                 self._active.pop()
-                for kept in listening:
+                for kept in subscribed:
                     self._transport.wakeups.unsubscribe(kept)
         finally:
             doing.what = None

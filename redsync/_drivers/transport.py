@@ -3,10 +3,10 @@
 The rules for any number of threads:
 
 * **Sending**: one thread at a time, for all, see `outboxes`.
-* **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `turns`. Nobody reads when
-  nobody waits: replies that are owed (stragglers after an early verdict) stay in the sockets until the next leader, or
-  the maintenance, takes them.
-* `_mutex` guards what `dispatcher` lists, and turns. It is held for arithmetic only, never over a system call.
+* **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `leadership`. When nobody
+  waits, nobody reads: replies that are owed (stragglers after an early verdict) stay in the sockets until the next
+  leader, or the maintenance, takes them.
+* `_mutex` guards what `dispatcher` lists, and who leads. It is held for arithmetic only, never over a system call.
 
 A thread that is interrupted while it reads first breaks the link, by a mere assignment, because the pairing of commands
 and replies may have slipped. If another interruption cuts the rest short, the next thread that sees the link discards
@@ -24,12 +24,12 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.interruptions import HALF_SENT
+from redsync._drivers.leadership import Leadership
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
 from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.requests import Request, Sleeper
-from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
 from redsync._drivers.wakeups import Waits
 from redsync.exceptions import ClientClosedError
@@ -67,7 +67,7 @@ class Transport(Dispatcher):
         self._poller: Final = poller
         self._waker: Final = self.make_waker()
         self._poller.register(self._waker.fileno, READ)
-        self._turns: Final = Turns(mutex, clock, self._waker, self._lead, doing, make_lock=self.make_lock)
+        self._leadership: Final = Leadership(mutex, clock, self._waker, self._lead, doing, make_lock=self.make_lock)
         self._doing: Final = doing
         self._disposed = False
         super().__init__(
@@ -76,7 +76,7 @@ class Transport(Dispatcher):
             node_timeout,
             mutex=mutex,
             poller=poller,
-            awaken=self._turns.awaken,
+            awaken=self._leadership.awaken,
             receive_at_once=self._receive_at_once,
             on_broken=on_broken,
             on_change=on_change,
@@ -90,16 +90,16 @@ class Transport(Dispatcher):
 
         While no other thread sends or leads, one step takes both parts. Else it does what `send` and `wait` do.
         """
-        outbox, turns = self._outbox, self._turns
-        request.rest = turns.rest
+        outbox, leadership = self._outbox, self._leadership
+        request.rest = leadership.rest
         mine = False
         try:
             try:
                 outbox.items.append(request)
                 with self._mutex:
-                    if not (turns.leading or outbox.flushing):
+                    if not (leadership.leading or outbox.flushing):
                         # One assignment, which no interruption splits.
-                        turns.leading = request.leads = outbox.flushing = mine = True
+                        leadership.leading = request.leads = outbox.flushing = mine = True
                 if mine:
                     while outbox.items or outbox.batch:
                         outbox.dispatch()
@@ -119,18 +119,18 @@ class Transport(Dispatcher):
             if request.leads:
                 self._lead(request, deadline)
             if not request.done:
-                turns.wait(request, deadline)
+                leadership.wait(request, deadline)
         finally:
             if request.leads:
                 try:
-                    turns.leave(request)
+                    leadership.leave(request)
                 except BaseException:
-                    turns.leave(request)
+                    leadership.leave(request)
                     raise
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the transport is closed; read for all if needed."""
-        self._turns.wait(sleeper, deadline)
+        self._leadership.wait(sleeper, deadline)
 
     def linger(self, request: Request, tally: Tally, deadline: float) -> None:
         """Return when all nodes have voted in a round that was won, or at the deadline."""
@@ -147,11 +147,11 @@ class Transport(Dispatcher):
                 except StopIteration as stop:
                     signals: tuple[int, int] = stop.value
                     return signals
-                self._turns.wait(sleeper, until)
+                self._leadership.wait(sleeper, until)
 
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
         poll, clock, doing = self._poller.poll, self._clock, self._doing
-        while not sleeper.done and (sleeper.lasts or not self._turns.closed):
+        while not sleeper.done and (sleeper.lasts or not self._leadership.closed):
             now = clock()
             if now >= deadline:
                 return
@@ -224,16 +224,16 @@ class Transport(Dispatcher):
         """Read and write what is possible at once, unless a leader does so; return True while nodes owe replies."""
         keeper = Sleeper()
         try:
-            if self._turns.try_lead(keeper):
+            if self._leadership.try_lead(keeper):
                 self._serve(self._poller.poll(0))
                 self._look_for_suspects()
         finally:
             # Even after an error above: an interruption must not leave the lead taken by a thread that is gone.
             if keeper.leads:
                 try:
-                    self._turns.leave(keeper)
+                    self._leadership.leave(keeper)
                 except BaseException:
-                    self._turns.leave(keeper)
+                    self._leadership.leave(keeper)
                     raise
         # The outbox only keeps what an interrupted thread left there.
         self._send_due()
@@ -250,7 +250,7 @@ class Transport(Dispatcher):
 
     def close(self) -> None:
         """End all sleeps, except those of sleepers that last."""
-        self._turns.close()
+        self._leadership.close()
 
     def dispose(self) -> None:
         """End all connections. Only after all callers have left."""

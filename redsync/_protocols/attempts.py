@@ -89,12 +89,12 @@ class Attempt:
         self._repeats = False
         self._asked_at = now
         if place is None:
-            command, kept, listen, enough = claim.ask(self.id, ()), claim.lease, None, is_held
+            command, kept, subscribe, enough = claim.ask(self.id, ()), claim.lease, None, is_held
         else:
             command = claim.ask(self.id, place.ask(now))
             self._mark = place.mark
             kept = max(claim.lease, place.lasts) if place.taken else claim.lease
-            listen, enough = self._wake_key, place.enough
+            subscribe, enough = self._wake_key, place.enough
         if self._kept_until < (kept_until := now + timeout + kept):
             self._kept_until = kept_until
         return Broadcast(
@@ -104,7 +104,7 @@ class Attempt:
             timeout,
             claim.guard,
             decide=claim.decide,
-            listen=listen,
+            subscribe=subscribe,
             thorough=enough,
             late=True,
             packing=claim.packing,

@@ -20,7 +20,7 @@ from redsync._protocols.places import PLACE_KEPT, Arrival, Place, Waiting
 from redsync._protocols.rounds import most_refusals, type_error
 from redsync.exceptions import RedsyncError
 
-__all__ = ["Claim", "Settlement", "listen"]
+__all__ = ["Claim", "Settlement", "register_on_lost"]
 
 _SHORTEST_HANDED = 1.0
 """Seconds of the shortest lease that the watchdog lengthens after a hand-over: half of it must leave time for that."""
@@ -217,11 +217,11 @@ class Claim:
     def take_up(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be given back."""
         if self._request.on_lost is not None:
-            listen(state, self._request)
+            register_on_lost(state, self._request)
         self._session.holds.add(state)
 
 
-def listen(state: HoldState, request: AcquireRequest) -> None:
+def register_on_lost(state: HoldState, request: AcquireRequest) -> None:
     """Register the request's `on_lost` with a hold."""
     if request.on_lost is not None:
         state.on_lost.append(request.on_lost)

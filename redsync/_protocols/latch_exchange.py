@@ -159,7 +159,7 @@ class Caller:
                 _read,
                 min(self.session.timing.node_timeout, max(timeout, _LAST_TRY)),
                 decide=decide,
-                listen=self.wake_key if waits else None,
+                subscribe=self.wake_key if waits else None,
                 late=True,
             )
         )

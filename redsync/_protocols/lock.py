@@ -19,7 +19,7 @@ from redsync._core.timing import milliseconds, retry_delay
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import EXISTING, read_by_arrival
-from redsync._protocols.claims import Claim, listen
+from redsync._protocols.claims import Claim, register_on_lost
 from redsync._protocols.holding import check
 from redsync._protocols.lease import lose, rollback_of
 from redsync._protocols.rounds import no_quorum
@@ -80,7 +80,7 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
         yield from check(state, now)
         if tally.won:
             state.lengthen(session.timing.valid_until(tally.sent_at, lease))
-            listen(state, request)
+            register_on_lost(state, request)
             session.holds.watch(state)
             state.count += request.holds
             request.outcome.state = state

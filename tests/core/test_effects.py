@@ -97,7 +97,7 @@ def test_effects_are_values():
 
 
 def test_effects_ask_for_nothing_special_by_default():
-    assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.listen) == (0.0, 0, None, None)
+    assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
     assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
     assert Tell(COMMAND, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)

@@ -225,7 +225,7 @@ def stand_by(owner, script):
     """Ask again and again and listen all the while; return how much the functions that run this have at hand."""
     sizes = []
     for _ in range(50):
-        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, listen=b"wake"))
+        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, subscribe=b"wake"))
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))

@@ -93,7 +93,7 @@ def test_signal_at_any_point_of_a_thread_costs_the_others_nothing(strike):
 
 
 def test_two_threads_may_change_at_each_line_of_sending():
-    """What they share without the mutex; in `turns` that is only whether somebody is done, for sweeps."""
+    """What they share without the mutex; in `leadership` that is only whether somebody is done, for sweeps."""
     print(explore(rounds("a0", "b0"), 1, lines=("outboxes",)))
 
 

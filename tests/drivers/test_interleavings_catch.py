@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from redsync._drivers.connection_table import ConnectionTable
+from redsync._drivers.leadership import Leadership
 from redsync._drivers.outboxes import Outbox
 from redsync._drivers.pollers import READ
 from redsync._drivers.requests import Mailbox, Request
 from redsync._drivers.transport import Transport
-from redsync._drivers.turns import Turns
 from redsync._drivers.wakeups import Wakeups
 from tests.support.interleaving.explore import explore
 from tests.support.interleaving.scenarios import (
@@ -122,12 +122,12 @@ def empty_once(self):
 
 def carry_once(self, request, deadline):
     """A thread that was alone does not look at the outbox again after it has sent."""
-    outbox, turns = self._outbox, self._turns
+    outbox, leadership = self._outbox, self._leadership
     outbox.items.append(request)
     with self._mutex:
-        alone = not (turns.leading or outbox.flushing)
+        alone = not (leadership.leading or outbox.flushing)
         if alone:
-            turns.leading = request.leads = outbox.flushing = True
+            leadership.leading = request.leads = outbox.flushing = True
     if alone:
         while outbox.items:
             outbox.dispatch()
@@ -135,24 +135,24 @@ def carry_once(self, request, deadline):
         self._lead(request, deadline)
     else:
         outbox.flush()
-        turns.wait(request, deadline)
-    turns.leave(request)
+        leadership.wait(request, deadline)
+    leadership.leave(request)
 
 
 def carry_and_just_go(self, request, deadline):
     """An interrupted thread that was alone remains the one that sends."""
-    outbox, turns = self._outbox, self._turns
+    outbox, leadership = self._outbox, self._leadership
     outbox.items.append(request)
     with self._mutex:
-        alone = not (turns.leading or outbox.flushing)
+        alone = not (leadership.leading or outbox.flushing)
         if alone:
-            turns.leading = request.leads = outbox.flushing = True
+            leadership.leading = request.leads = outbox.flushing = True
     if alone:
         while outbox.items or outbox.batch:
             outbox.dispatch()
         outbox.flushing = False
     outbox.flush()
-    turns.wait(request, deadline)
+    leadership.wait(request, deadline)
 
 
 def empty_side_by_side(self):
@@ -207,12 +207,14 @@ def by_fault(*planted):
 
 
 @by_fault(
-    Planted(Turns, "leave", leave_without_an_heir, rounds("a0", "b0"), 1, "deadlock"),
-    Planted(Turns, "leave", leave_in_silence, rounds("a0", "b0"), 1, "deadlock"),
-    Planted(Turns, "leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "somebody leads, and nobody waits"),
-    Planted(Turns, "leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
-    Planted(Turns, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
-    Planted(Turns, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
+    Planted(Leadership, "leave", leave_without_an_heir, rounds("a0", "b0"), 1, "deadlock"),
+    Planted(Leadership, "leave", leave_in_silence, rounds("a0", "b0"), 1, "deadlock"),
+    Planted(
+        Leadership, "leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "somebody leads, and nobody waits"
+    ),
+    Planted(Leadership, "leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
+    Planted(Leadership, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
+    Planted(Leadership, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
     Planted(Outbox, "empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(ConnectionTable, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
@@ -269,10 +271,10 @@ def rest_with_the_lead(self, sleeper):
 
 
 @by_fault(
-    Planted(Turns, "wait", wait_and_just_go, Strikes.interrupting, 1, "deadlock|somebody leads, and nobody waits"),
+    Planted(Leadership, "wait", wait_and_just_go, Strikes.interrupting, 1, "deadlock|somebody leads, and nobody waits"),
     Planted(Outbox, "flush", flush_and_just_go, Strikes.interrupting_the_last, 1, "deadlock|was given up"),
     Planted(Transport, "carry", carry_and_just_go, Strikes.interrupting, 1, "deadlock|somebody"),
-    Planted(Turns, "rest", rest_with_the_lead, Strikes.handling, 1, "got|waited"),
+    Planted(Leadership, "rest", rest_with_the_lead, Strikes.handling, 1, "got|waited"),
 )
 def test_planted_fault_is_found_when_a_signal_comes(monkeypatch, planted):
     monkeypatch.setattr(planted.owner, planted.name, planted.fault)

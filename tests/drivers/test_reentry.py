@@ -207,7 +207,7 @@ def company(request, client):
 
     thread = threading.Thread(target=keep_company)
     thread.start()
-    while not client.runner._transport._turns.leading:
+    while not client.runner._transport._leadership.leading:
         time.sleep(0.001)
     yield
     with suppress(ClientClosedError):

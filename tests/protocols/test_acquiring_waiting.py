@@ -16,7 +16,7 @@ def test_held_lock_is_waited_for_in_the_queue(toy):
     assert queued.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 1, toy.owner.channel, b"1")
     assert queued.late
     wake_key = toy.owner.wire + b" " + toy.keys.lock
-    assert queued.listen == wake_key, "listens before it is queued, so that no wake-up is missed"
+    assert queued.subscribe == wake_key, "listens before it is queued, so that no wake-up is missed"
     (wait,) = toy.waits
     assert (wait.key, wait.enough, wait.mark) == (wake_key, 3, b"1")
     assert 0 < wait.grace < 0.05
@@ -36,7 +36,7 @@ def test_waiter_tells_how_long_it_has_waited(toy):
 
 def test_crowded_lock_is_not_queued_for_without_blocking(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
-    assert toy.asked[0].listen is None
+    assert toy.asked[0].subscribe is None
 
 
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):

@@ -38,7 +38,7 @@ def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
     (effect,) = toy.effects
     assert effect.command.keys == toy.keys.all, "who waits goes first, so the node looks at its queue"
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
-    assert effect.listen is None, "nobody wakes who has no place"
+    assert effect.subscribe is None, "nobody wakes who has no place"
     assert not toy.session.crowds.expected
 
 
@@ -51,7 +51,7 @@ def test_ticket_is_one_more_than_the_highest_of_a_quorum_and_is_written_back_at_
         (ASK, toy.all_say(NEW)),
     )
     assert tickets(toy) == [0, 8, 8], "one ticket for the whole wait"
-    assert toy.asked[1].listen == toy.owner.wire + b" " + toy.keys.lock
+    assert toy.asked[1].subscribe == toy.owner.wire + b" " + toy.keys.lock
     assert toy.waits[0].enough == 3
 
 
@@ -130,7 +130,7 @@ def test_ticket_that_a_quorum_drew_needs_no_further_ask(toy):
     assert tickets(toy) == [b"+", 8]
     first = toy.asked[0]
     assert first.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, b"+", toy.owner.channel, b"1")
-    assert first.listen == toy.owner.wire + b" " + toy.keys.lock
+    assert first.subscribe == toy.owner.wire + b" " + toy.keys.lock
     assert toy.waits[0].mark == b"1", "it may be handed over already"
 
 
@@ -219,7 +219,7 @@ def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
         crowded=True,
     )
     assert tickets(toy) == [b"+", 0, 9, 9]
-    assert (toy.told[0].owed_to, toy.asked[1].listen) == (0b11111, None)
+    assert (toy.told[0].owed_to, toy.asked[1].subscribe) == (0b11111, None)
     assert toy.waits[0].mark is None
 
 
@@ -389,7 +389,7 @@ def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
     state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), queue=partial(Nowhere, backoff))
     assert state.valid(toy.now)
     assert asked == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert all(effect.listen is None for effect in toy.asked)
+    assert all(effect.subscribe is None for effect in toy.asked)
     assert all(len(effect.command.keys) == 1 for effect in toy.asked)
 
 

@@ -121,16 +121,16 @@ class SimulatedRunner(AioRunner):
         finally:
             self.machine.stepped = True
 
-    async def _perform(self, listening: Any, effect: Effect) -> Reply:
+    async def _perform(self, subscribed: Any, effect: Effect) -> Reply:
         self.machine.stepped = True
-        return await super()._perform(listening, effect)
+        return await super()._perform(subscribed, effect)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         self.machine.stepped = True
         return await super()._perform_watchdog(effect)
 
-    async def _broadcast(self, listening: Any, effect: Broadcast) -> Tally:
-        tally = await super()._broadcast(listening, effect)
+    async def _broadcast(self, subscribed: Any, effect: Broadcast) -> Tally:
+        tally = await super()._broadcast(subscribed, effect)
         number = self.numbers.pop(tally, None)
         if number is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, number, tally))

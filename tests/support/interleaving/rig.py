@@ -138,20 +138,20 @@ class Rig:
 
     def _check_leaders(self):
         """At each point: one thread leads at most, and it waits."""
-        turns = self.transport._turns
+        leadership = self.transport._leadership
         if self.transport._mutex.locked():
             return
         leaders = [
             (thread, sleeper) for thread, sleepers in self._waiting.items() for sleeper in sleepers if sleeper.leads
         ]
         assert len(leaders) <= 1, f"{[thread.name for thread, _ in leaders]} lead"
-        assert turns.leading or not leaders, "somebody leads, and nobody knows"
+        assert leadership.leading or not leaders, "somebody leads, and nobody knows"
 
     def judge(self):
         """After a schedule: nothing is left behind, and whatever was answered got its own answer."""
         self.settle()
         transport, outbox = self.transport, self.transport._outbox
-        assert not transport._turns._followers, "somebody follows, and nobody waits"
+        assert not transport._leadership._followers, "somebody follows, and nobody waits"
         assert not transport._mutex.locked(), "the mutex is held"
         assert not [*outbox.items, *outbox.batch], "something was not sent"
         assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"
@@ -176,7 +176,7 @@ class Rig:
 
     def settle(self):
         """Let nodes answer what is under way."""
-        assert not self.transport._turns.leading, "somebody leads, and nobody waits"
+        assert not self.transport._leadership.leading, "somebody leads, and nobody waits"
         for _ in range(100):
             for event in self.world.events:
                 while event.name.startswith("node") and event.is_ready():

@@ -19,7 +19,9 @@ __all__ = ["SHARED", "Boom", "Fault", "World"]
 
 _DRIVERS = Path(redsync.__file__).parent / "_drivers"
 
-SHARED = frozenset({"connection_table", "dispatcher", "transport", "links", "outboxes", "reentry", "turns", "wakeups"})
+SHARED = frozenset(
+    {"connection_table", "dispatcher", "leadership", "transport", "links", "outboxes", "reentry", "wakeups"}
+)
 """The modules whose lines can be points: what they work on is shared by threads."""
 
 

@@ -1,4 +1,4 @@
-"""Turns: of many threads that wait one leads, and passes the lead on."""
+"""Leadership: of many threads that wait one leads, and passes the lead on."""
 
 import select
 import signal
@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from redsync._drivers.leadership import Leadership
 from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
 from redsync._drivers.requests import Sleeper
-from redsync._drivers.turns import Turns
 from redsync._drivers.wakers import Waker
 from tests.support.locks import PATIENCE
 
@@ -27,7 +27,7 @@ class Company:
 
     def __init__(self):
         self.mutex, self.waker = threading.Lock(), Waker()
-        self.turns = Turns(self.mutex, lambda: NOW, self.waker, self._lead, Doing(), make_lock=threading.Lock)
+        self.leadership = Leadership(self.mutex, lambda: NOW, self.waker, self._lead, Doing(), make_lock=threading.Lock)
         self.lead = lambda sleeper: None
         self.led = []
 
@@ -39,10 +39,10 @@ class Company:
 
     def follow(self, sleeper):
         """Let a thread wait; return it when it follows."""
-        followers = len(self.turns._followers)
-        thread = start(self.turns.wait, sleeper, NOW + 60)
+        followers = len(self.leadership._followers)
+        thread = start(self.leadership.wait, sleeper, NOW + 60)
         deadline = time.monotonic() + PATIENCE
-        while len(self.turns._followers) == followers:
+        while len(self.leadership._followers) == followers:
             assert time.monotonic() < deadline
         return thread
 
@@ -66,54 +66,54 @@ def test_lead_goes_to_whoever_waits_first_then_to_who_has_waited_longest_then_to
             threads.extend([company.follow(second), company.follow(third)])
 
     company.lead = wait_for_company
-    company.turns.wait(first, NOW + 60)
+    company.leadership.wait(first, NOW + 60)
     for thread in threads:
         thread.join(PATIENCE)
     assert company.led == [first, second, third]
-    assert company.turns.try_lead(Sleeper()), "nobody leads"
+    assert company.leadership.try_lead(Sleeper()), "nobody leads"
 
 
 def test_follower_whose_wish_has_come_true_is_passed_over(company):
     """It is about to go: a lead that it got would be nobody's until then."""
     leader, second, third = (Sleeper() for _ in range(3))
-    company.turns.try_lead(leader)
-    company.turns._followers.update({second: None, third: None})
+    company.leadership.try_lead(leader)
+    company.leadership._followers.update({second: None, third: None})
     second.done = True
-    company.turns.leave(leader)
+    company.leadership.leave(leader)
     assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]
 
 
 def test_nobody_waits_for_what_has_come_or_beyond_the_deadline(company):
     done = Sleeper()
     done.done = True
-    company.turns.wait(done, NOW + 60)
-    company.turns.wait(Sleeper(), NOW)
+    company.leadership.wait(done, NOW + 60)
+    company.leadership.wait(Sleeper(), NOW)
     assert company.led == []
 
 
 def test_closed_turns_let_only_those_wait_that_last(company):
     asleep, lasting = Sleeper(), Sleeper()
     lasting.lasts = True
-    company.turns.close()
-    company.turns.wait(asleep, NOW + 60)
-    company.turns.wait(lasting, NOW + 60)
+    company.leadership.close()
+    company.leadership.wait(asleep, NOW + 60)
+    company.leadership.wait(lasting, NOW + 60)
     assert company.led == [lasting]
 
 
 def test_lead_is_taken_once_and_given_back(company):
     keeper, other = Sleeper(), Sleeper()
-    assert company.turns.try_lead(keeper)
-    assert not company.turns.try_lead(other)
-    company.turns.leave(keeper)
-    assert company.turns.try_lead(other)
+    assert company.leadership.try_lead(keeper)
+    assert not company.leadership.try_lead(other)
+    company.leadership.leave(keeper)
+    assert company.leadership.try_lead(other)
 
 
 def test_awaken_interrupts_the_poll_of_the_leader_alone(company):
-    company.turns.awaken(Sleeper())
+    company.leadership.awaken(Sleeper())
     assert not company.is_woken()
     leader = Sleeper()
-    company.turns.try_lead(leader)
-    company.turns.awaken(leader)
+    company.leadership.try_lead(leader)
+    company.leadership.awaken(leader)
     assert company.is_woken()
 
 

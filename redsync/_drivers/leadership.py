@@ -1,4 +1,4 @@
-"""Turns: of many threads that wait for replies, one at a time leads: it reads for all.
+"""Leadership: of many threads that wait for replies, one at a time leads: it reads for all.
 
 The others follow: each sleeps on its own gate until what it waits for has come, or it gets the lead. A leader whose own
 wait is over passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
@@ -16,10 +16,10 @@ from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.requests import Gate, Sleeper
 from redsync._drivers.wakers import Waker
 
-__all__ = ["Turns"]
+__all__ = ["Leadership"]
 
 
-class Turns:
+class Leadership:
     """The waiting threads, and the one that leads.
 
     Attributes:
