@@ -10,6 +10,7 @@ from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Liveness
 from redsync.testing.simulator.checks.calm import Calm
 from redsync.testing.simulator.happenings import Did
+from redsync.testing.simulator.nodes import VirtualNode
 from tests.support.hunting import KEYS, break_script, hunt
 
 
@@ -66,6 +67,58 @@ def test_time_of_faults_does_not_count():
         sim.run(until=60.0)
         sim.heal()
         sim.run()
+
+
+IN_TROUBLE = [
+    *(
+        pytest.param(lambda node, code=code: node.refuse(code), id=code)
+        for code in ("LOADING", "MOVED", "READONLY", "OOM")
+    ),
+    pytest.param(VirtualNode.ignore, id="ignores"),
+]
+
+
+def let_wait_in_trouble(sim, trouble):
+    """Let a machine wait for a lock whose holder crashes, while two of three nodes are in trouble; return it."""
+    a, b = sim.machine("a"), sim.machine("b")
+    b.start(work(b.client()))
+    sim.run(until=1.0)
+    a.start(take(a.client()))
+    sim.run(until=1.5)
+    for node in sim.nodes[:2]:
+        trouble(node)
+        for connection in list(node._sessions):
+            node.end(connection)
+    b.crash()
+    sim.run(until=60.0)
+    return a
+
+
+async def work(client):
+    async with client.get_lock("x"):
+        await asyncio.sleep(30.0)
+
+
+@pytest.mark.parametrize("trouble", IN_TROUBLE)
+def test_time_in_which_nodes_are_in_trouble_does_not_count(trouble):
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0) as sim:
+        let_wait_in_trouble(sim, trouble)
+        for node in sim.nodes:
+            node.recover()
+        sim.run()
+
+
+@pytest.mark.parametrize("trouble", IN_TROUBLE)
+def test_lock_that_is_free_after_the_trouble_of_nodes_is_found_after_the_bound(trouble):
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0) as sim:
+        a = let_wait_in_trouble(sim, trouble)
+        for node in sim.nodes:
+            node.store.execute(b"hset", KEYS.lock, b"nobody", b"1")
+            node.recover()
+        # A lease, two guards no shorter than it, ten seconds of silence, five seconds.
+        with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 2[0-3]\.\d+ s"):
+            sim.run()
+        a.crash()
 
 
 def test_time_until_a_clock_has_caught_up_does_not_count_though_nobody_looked():

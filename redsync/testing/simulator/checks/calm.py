@@ -35,9 +35,9 @@ class Calm:
     def lasted(self) -> float:
         """Return for how many seconds all has been well; 0.0 while it is not.
 
-        All is well while every server is up, each group has done what follows from its latest failover, nothing is
-        wrong with the network, no machine stands still, and each clock shows later times than ever before; crashed
-        machines do not matter.
+        All is well while every server is up and does what it is told, each group has done what follows from its latest
+        failover, nothing is wrong with the network, no machine stands still, and each clock shows later times than
+        ever before; crashed machines do not matter.
         """
         sim = self._sim
         if self._looked is not None and self._looked[0] == sim.now:
@@ -45,7 +45,7 @@ class Calm:
         machines = [machine for machine in sim.machines if not machine.crashed]
         if (
             sim.network.troubled
-            or any(node.state != "up" or self.lag(node.clock) for node in sim.servers)
+            or any(not node.is_well or node.ignores or self.lag(node.clock) for node in sim.servers)
             or not all(group.is_settled for group in sim.groups)
             or any(machine.paused or self.lag(machine.clock) for machine in machines)
         ):
