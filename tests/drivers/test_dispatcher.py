@@ -9,8 +9,11 @@ from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.replies import MOST_BYTES
+from redsync._drivers.channels import pack
+from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.links import speak
 from redsync._drivers.requests import Request
 from tests.support.ours import of_ours
 from tests.support.rigs import Wire
@@ -230,6 +233,20 @@ def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
 
 
 # What a node must get.
+
+
+def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
+    """Found by the simulator: a voter of a cluster was sent EVALSHA of an empty script in place of SCRIPT LOAD."""
+    node = rig.nodes[0]
+    node.dialect = ClusterDialect(8192)
+    speak(rig.link)
+    request = rig.ask()
+    (asked,) = rig.link.sent
+    rig.hear(b"-NOSCRIPT forgotten\r\n")
+    load = pack("SCRIPT", "LOAD", node.dialect.script(rig.script).source)
+    assert rig.link.sent == [asked, load, asked]
+    rig.hear(b"$40\r\n" + b"0" * 40 + b"\r\n:1\r\n")
+    assert request.tally.verdict is Verdict.WON
 
 
 def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_that_was_healed(rig):
