@@ -21,7 +21,7 @@ from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync._drivers.requests import Request, pack_command
 
-__all__ = ["PLAIN", "ClusterDialect", "Dialect", "tag_of"]
+__all__ = ["PLAIN", "ClusterDialect", "Dialect", "dialect_of", "tag_of"]
 
 SLOTS: Final = 16384
 
@@ -116,6 +116,12 @@ class ClusterDialect(Dialect):
 
     def subscription(self, channel: bytes) -> bytes:
         return pack("SSUBSCRIBE", self.key(channel))
+
+
+@cache
+def dialect_of(slot: int) -> ClusterDialect:
+    """Return the dialect of a slot: one for all clients, because each has scripts of its own, 130 kB of them."""
+    return ClusterDialect(slot)
 
 
 @cache

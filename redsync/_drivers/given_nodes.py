@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
-from redsync._drivers.dialects import ClusterDialect
+from redsync._drivers.dialects import dialect_of
 from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
 from redsync.exceptions import ConfigurationError
@@ -96,7 +96,7 @@ def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
     from redsync._drivers.clusters import lent  # late: most programs have none
 
     return [
-        Node(index, pool, address, url, locator=locator, dialect=ClusterDialect(locator.slot))
+        Node(index, pool, address, url, locator=locator, dialect=dialect_of(locator.slot))
         for index, (address, pool, locator) in enumerate(lent(url, client_class), first)
     ]
 
