@@ -331,10 +331,8 @@ class Outbox:
         assert request.command is not None, "what was answered was sent"
         load = Request(_NOTHING_TOLD, None)
         # No command: a dialect sends these bytes as they are.
-        load.command, load.data = (
-            None,
-            pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source),
-        )
+        load.command = None
+        load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)
         now = self._clock()
         batch = [load]
         with self._mutex:
