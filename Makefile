@@ -42,6 +42,7 @@ check: .venv/.dev  ## style, types, architecture, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/twins.py --check
+	@$(BIN)/python tools/figures.py --check
 	@$(BIN)/mypy
 	@$(BIN)/mypy --strict tools
 	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache consumer.py
@@ -55,7 +56,8 @@ twins: .venv/.dev  ## make the facades for threads out of those for asyncio
 bench: .venv/.test  ## measure against bare sockets; ARGS go to the benchmark
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: .venv/.docs  ## build the documentation into site/
+docs: .venv/.docs  ## draw the figures, and build the documentation into site/
+	@$(BIN)/python tools/figures.py
 	@$(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
