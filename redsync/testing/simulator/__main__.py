@@ -26,10 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
         "--replicas", type=int, help="let Sentinels stand for each node, with so many replicas that acknowledge votes"
     )
     parser.add_argument(
+        "--cluster", action="store_true", help="let a cluster lend the nodes; each of its masters has --replicas (1)"
+    )
+    parser.add_argument(
         "--unlisted", type=int, default=0, help="let every other machine leave so many nodes off its list (default: 0)"
     )
     options = parser.parse_args(arguments)
-    how = {"long": options.long, "nodes": options.nodes, "replicas": options.replicas, "unlisted": options.unlisted}
+    if options.cluster and options.unlisted:
+        parser.error("--cluster and --unlisted exclude each other: a cluster lends all nodes or none")
+    how = {name: getattr(options, name) for name in ("long", "nodes", "replicas", "cluster", "unlisted")}
     if options.seeds is not None:
         seeds = range(options.first, options.first + options.seeds)
         return not Campaign(seeds, options.jobs, options.kind, **how).run()

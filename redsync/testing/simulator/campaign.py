@@ -75,7 +75,7 @@ class Campaign:
         seeds: The seeds.
         jobs: How many processes share them; None for one per core.
         kind: The kind of synchronizer that the runs contend for.
-        **how: The same for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `unlisted`.
+        **how: The same for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `cluster`, `unlisted`.
 
     Attributes:
         outcome: The sum of all runs that went well.

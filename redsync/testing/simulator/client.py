@@ -39,7 +39,7 @@ class SimulatedClient(AsyncClient):
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
         sim = machine.sim
-        urls = [group.url for group in sim.groups] or [f"redis://{node.name}" for node in sim.nodes]
+        urls = sim.world.urls
         if sim.machines.index(machine) % 2:
             urls = urls[: len(urls) - sim.unlisted]
         super().__init__(urls, **options)

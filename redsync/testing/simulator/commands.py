@@ -288,12 +288,16 @@ def publish(store: Store, channel: bytes, message: bytes) -> int:
     return store.publish(channel, message)
 
 
+def spublish(store: Store, channel: bytes, message: bytes) -> int:
+    return store.publish(channel, message)
+
+
 COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
         *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
-        *(info, time, publish),
+        *(info, time, publish, spublish),
     )
 }

@@ -7,7 +7,7 @@ it. When it can be reached again, it may be named once more before it was ever t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -43,16 +43,20 @@ class Failovers:
         self._every: Final = every
         self._lasting: Final = lasting
         self._rng: Final = sim.random_for("failovers")
-        kinds: list[tuple[int, Callable[[Group], object]]] = [
+        self._kinds: Final = [kind for weight, kind in self._weighted() for _ in range(weight)]
+
+    def _weighted(self) -> list[tuple[int, Callable[[Group], object]]]:
+        """Return the kinds of faults, each with how often it comes compared with the others."""
+        return [*self._of_servers(), (1, self._trouble_sentinel), (1, self._reset)]
+
+    def _of_servers(self) -> list[tuple[int, Callable[[Group], object]]]:
+        return [
             (3, self._promote),
             (5, self._isolate),
             (3, self._crash_master),
             (2, self._trouble_server),
             (2, self._lag),
-            (1, self._trouble_sentinel),
-            (1, self._reset),
         ]
-        self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
 
     def start(self) -> None:
         """Begin to cause faults."""
@@ -102,9 +106,10 @@ class Failovers:
         apart = [master, *along]
         group.isolate(apart)
         if rng.random() < 0.5:
-            group.deafen(group.sentinels[0])
+            for sentinel in group.sentinels[:1]:
+                group.deafen(sentinel)
         near: list[VirtualNode | VirtualSentinel] = [*apart, *(each for each in group.sentinels if each in group.deaf)]
-        far = [each for each in group.members() if each not in near]
+        far = [each for each in self._whole(group) if each not in near]
         for machine in self._sim.machines:
             where = rng.random()
             if where < 0.3:
@@ -115,6 +120,10 @@ class Failovers:
         # Some last until the quarantine of the new master is over.
         lasting = rng.choice([rng.random() ** 2, rng.uniform(1.0, 2.0)]) * self._lasting
         self._sim.timeline.after(lasting, self._rejoin, group, master)
+
+    def _whole(self, group: Group) -> Sequence[VirtualNode | VirtualSentinel]:
+        """Return whom a machine on one side of a group's partition may be cut off from."""
+        return group.members()
 
     def _rejoin(self, group: Group, old: GroupServer) -> None:
         """End the isolation; perhaps the present master dies, and the old one is named again as it is."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Group"]
 
 _SENTINELS: Final = 3
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 _LOOKS: Final = (0.02, 0.12)
 """Seconds between two looks at who has to be told something."""
@@ -39,6 +40,7 @@ class Group:
     """One logical node.
 
     Attributes:
+        WORD: What a group is called in a trace.
         sim: The simulation.
         index: Its place among the nodes.
         name: What stands for it in a trace, and the Sentinels' name for its master.
@@ -53,23 +55,22 @@ class Group:
         histories: A number for each history of data, as servers have one of their own from their promotion on.
     """
 
+    WORD = "group"
+
     def __init__(self, sim: Simulation, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
         self.sim: Final = sim
         self.index: Final = index
-        self.name: Final = f"group-{index + 1}"
+        self.name: Final = f"{self.WORD}-{index + 1}"
         self.lagging = 0.0
         self.slowness = _SLOWNESS
         self.apart: set[GroupServer] = set()
         self.deaf: set[VirtualSentinel] = set()
         self._rng: Final = sim.random_for(self.name)
         self.histories: Final = itertools.count(1)
-        self.servers: Final = [GroupServer(self, "abcdefghijklmnopqrstuvwxyz"[i], scripts) for i in range(replicas + 1)]
+        self.servers: Final = [self._make_server(_LETTERS[i], scripts) for i in range(replicas + 1)]
         self.master = self.servers[0]
         self.epoch = 0
-        knows = Knowledge(0, self.master, self.master, replicas)
-        self.sentinels: Final = [
-            VirtualSentinel(f"{self.name}-sentinel-{i + 1}", self.name, knows) for i in range(_SENTINELS)
-        ]
+        self.sentinels: Final = self._make_sentinels()
         self._before = self.master
         self._lists_at = 0.0
         self._told_at: Final[dict[GroupServer | VirtualSentinel, float]] = {}
@@ -77,6 +78,13 @@ class Group:
             server.follows = self.master
             server.attach()
         self._look()
+
+    def _make_server(self, letter: str, scripts: Mapping[str, Script]) -> GroupServer:
+        return GroupServer(self, letter, scripts)
+
+    def _make_sentinels(self) -> list[VirtualSentinel]:
+        knows = Knowledge(0, self.master, self.master, len(self.servers) - 1)
+        return [VirtualSentinel(f"{self.name}-sentinel-{i + 1}", self.name, knows) for i in range(_SENTINELS)]
 
     @property
     def url(self) -> str:
@@ -113,13 +121,20 @@ class Group:
     def fail_over(self, server: GroupServer) -> None:
         """Make a server the master, be it a replica or a master that was never told that it is one no longer."""
         assert server.state == "up", "a server that is promoted answers"
-        self.epoch += 1
+        self.epoch = self._next_epoch()
         self._note("failover", f"{server.name} becomes the master, epoch {self.epoch}")
         self._before, self.master = self.master, server
-        self.sim.nodes[self.index] = server
+        self._install()
         server.promote()
         for each in self.members():
             self._delay_news(each)
+
+    def _next_epoch(self) -> int:
+        return self.epoch + 1
+
+    def _install(self) -> None:
+        """Let the present master stand for the node."""
+        self.sim.nodes[self.index] = self.master
 
     def members(self) -> list[GroupServer | VirtualSentinel]:
         """Return all servers and Sentinels."""
@@ -137,13 +152,16 @@ class Group:
 
         Nobody while only a minority knows the latest decision: Sentinels vote about the master that they know.
         """
-        if sum(sentinel.knows.epoch == self.epoch for sentinel in self.sentinels) <= len(self.sentinels) // 2:
+        if not self._is_known():
             return []
         return [
             server
             for server in self.servers
             if server is not self.master and server.state == "up" and server not in self.apart
         ]
+
+    def _is_known(self) -> bool:
+        return sum(sentinel.knows.epoch == self.epoch for sentinel in self.sentinels) > len(self.sentinels) // 2
 
     def isolate(self, servers: Collection[GroupServer]) -> None:
         """Let servers reach only each other, and not be reached by the Sentinels."""

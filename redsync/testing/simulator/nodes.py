@@ -54,11 +54,13 @@ class VirtualNode:
         trouble: The error with which it answers everything; None if it does not.
         ends_former: Whether clients may end the connections that they gave up.
         ignores: It accepts new connections and never reads what comes over them.
+        replaced: What it executes in place of shipped scripts, by name.
         scripts: The scripts that its present process knows, by digest.
         run_id: The identity of its present process.
     """
 
     _SESSION: ClassVar[Any] = Session
+    _MESSAGE = b"message"
     _server = ""
 
     def __init__(
@@ -79,7 +81,7 @@ class VirtualNode:
         self.trouble: str | None = None
         self.ends_former = True
         self.ignores = False
-        self._replaced: Final = scripts
+        self.replaced: Final = scripts
         self.scripts: Final[dict[bytes, Script]] = {}
         self._channels: Final[dict[bytes, dict[Session, None]]] = {}
         self._sessions: Final[dict[Connection, Session]] = {}
@@ -136,7 +138,7 @@ class VirtualNode:
     def load(self, source: bytes) -> Script:
         """Store a script, or the one that replaces it; return that script."""
         script = script_of(source)
-        self.scripts[script.sha] = self._replaced.get(script.name, script)
+        self.scripts[script.sha] = self.replaced.get(script.name, script)
         return script
 
     def execute(self, session: Session, script: Script, words: Sequence[bytes], sent: Letter | None) -> Any:
@@ -152,7 +154,7 @@ class VirtualNode:
         if sent is not None:
             keys, args = sent.keys, sent.args
         number = 0 if sent is None else sent.number
-        done = at, self.index, session.connection.client, script.name, keys, args, reply
+        done = at, self.place_of(session), session.connection.client, script.name, keys, args, reply
         if self._refuses(reply):
             self._sim.saw(Refused(*done))
         else:
@@ -164,7 +166,11 @@ class VirtualNode:
         """Record a script that was refused without looking at it."""
         if sent is not None:
             client, script = session.connection.client, sent.script
-            self._sim.saw(Refused(self._sim.now, self.index, client, script, sent.keys, sent.args, reply))
+            self._sim.saw(Refused(self._sim.now, self.place_of(session), client, script, sent.keys, sent.args, reply))
+
+    def place_of(self, _session: Session) -> int:
+        """Return the index of the node for which it executes the present command of a session."""
+        return self.index
 
     def end_session(self, number: int) -> Any:
         """End a connection by its number, as CLIENT KILL does."""
@@ -220,7 +226,7 @@ class VirtualNode:
     def _publish(self, channel: bytes, message: bytes) -> int:
         listening = self._channels.get(channel, ())
         for session in listening:
-            session.push(b"message", channel, message)
+            session.push(self._MESSAGE, channel, message)
         return len(listening)
 
     # Faults.

@@ -5,7 +5,7 @@ Both follow the votes of a client, and are no commands of its own: neither is am
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import hiredis
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicatedSession"]
 
-_FOLLOWING: Final = frozenset({b"PUBLISH", b"WAIT"})
-
 
 class ReplicatedSession(Session):
     """One connection to a server of a group.
@@ -27,6 +25,7 @@ class ReplicatedSession(Session):
         wrote: The number of the latest change that came over this connection; 0 if none did.
     """
 
+    _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"PUBLISH", b"WAIT"})
     __slots__ = ("_server", "wrote")
 
     def __init__(self, node: GroupServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
@@ -49,11 +48,11 @@ class ReplicatedSession(Session):
 
     def _execute(self, words: list[bytes]) -> Any:
         name = words[0].upper()
-        if name not in _FOLLOWING:
+        if name not in self._FOLLOWING:
             reply = super()._execute(words)
             self._note_change()
             return reply
-        reply = self._refusal(name)
+        reply = self._refusal(words)
         if reply is None:
             reply = self._wait(words) if name == b"WAIT" else self._answer(name, words)
             self._note_change()

@@ -150,12 +150,16 @@ class GroupServer(VirtualNode):
             self.note_refused(session, sent, refusal)
             return refusal
         # Checkers look at the server that has executed something, be it replaced or not.
-        nodes, present = self._sim.nodes, self._sim.nodes[self.index]
-        nodes[self.index] = self
+        nodes, place = self._sim.nodes, self.place_of(session)
+        present, nodes[place] = nodes[place], self.as_node(place)
         try:
             return super().execute(session, script, words, sent)
         finally:
-            nodes[self.index] = present
+            nodes[place] = present
+
+    def as_node(self, _place: int) -> VirtualNode:
+        """Return what checkers see of it where it stands for the node with that index."""
+        return self
 
     def describe(self) -> bytes:
         """Return the server's description of itself, as INFO does."""

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Checker
-from redsync.testing.simulator.failovers import Failovers
+from redsync.testing.simulator.checks import OF_GROUPS, Checker
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.wire_faults import shape_wire
 from redsync.testing.simulator.workload import Workload
+from redsync.testing.simulator.worlds import world_for
 
 __all__ = ["Outcome", "how_to_replay", "simulate"]
 
@@ -157,6 +157,7 @@ def simulate(
     long: bool = False,
     nodes: int | None = None,
     replicas: int | None = None,
+    cluster: bool = False,
     unlisted: int = 0,
 ) -> Outcome:
     """Make one run; the seed also decides the number of machines, and how long leases last.
@@ -172,17 +173,25 @@ def simulate(
         nodes: How many nodes there are; None if the seed decides that.
         replicas: How many replicas each of them has, for nodes that Sentinels stand for; None for servers by
             themselves.
+        cluster: Whether a cluster lends the nodes; as for `Simulation`.
         unlisted: How many of the last nodes every other machine leaves off its list.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    usual = OF_KIND if replicas is None and not unlisted else OF_GROUPS
-    looking = usual[kind] if checkers is None else checkers
-    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas, unlisted=unlisted)
+    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas, cluster=cluster, unlisted=unlisted)
     count = _nodes(seed) if nodes is None else nodes
+    if checkers is None:
+        checkers = (OF_GROUPS if unlisted else world_for(replicas, cluster=cluster).CHECKERS)[kind]
     sim = Simulation(
-        seed, nodes=count, replicas=replicas, unlisted=unlisted, scripts=scripts, checkers=looking, replay=replay
+        seed,
+        nodes=count,
+        replicas=replicas,
+        cluster=cluster,
+        unlisted=unlisted,
+        scripts=scripts,
+        checkers=checkers,
+        replay=replay,
     )
     shape = _Shape.of(sim, kind, long=long)
     failing_over = shape.every
@@ -213,8 +222,7 @@ def simulate(
     with _no_logs(), sim:
         workload.start()
         nemesis.start()
-        if sim.groups:
-            Failovers(sim, until=shape.until, every=failing_over, lasting=shape.lasting).start()
+        sim.world.start_faults(until=shape.until, every=failing_over, lasting=shape.lasting)
         sim.run()
         # Claims that nobody gives back expire now.
         sim.run(until=sim.now + 2 * shape.lease)
@@ -230,10 +238,12 @@ def how_to_replay(
     long: bool = False,
     nodes: int | None = None,
     replicas: int | None = None,
+    cluster: bool = False,
     unlisted: int = 0,
 ) -> str:
     """Return the command that repeats a run and prints its trace."""
     options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
+    options += " --cluster" if cluster else ""
     for name, number in ("nodes", nodes), ("replicas", replicas), ("unlisted", unlisted or None):
         options += "" if number is None else f" --{name} {number}"
     return f"python -m redsync.testing.simulator --seed {seed}{options}"

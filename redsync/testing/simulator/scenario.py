@@ -13,7 +13,8 @@ clients a b
 ```
 
 One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `replicas` (of each node:
-Sentinels stand for it then, and its servers are called `1a`, `1b` ...), `lease`, `guard` (the restart guard), `kind`
+Sentinels stand for it then, and its servers are called `1a`, `1b` ...), `cluster yes` (a cluster lends the nodes: it
+has one master more, and `1a` is the first of its first shard), `lease`, `guard` (the restart guard), `kind`
 (of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
 `kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
 clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
@@ -34,6 +35,9 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `nodes 1 2 change places` | each can be reached where the other was; all connections to them end |
 | `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
 | `Sentinels of 1 list no replicas for S seconds` | they were reset |
+| `slot of 1 moves to 4[, a key every S at most]` | the slot of node 1 moves to the 4th shard, key by key |
+| `slot of 1 stays` | it stops moving |
+| `slot of 1 goes to 4 without its keys` | they are lost |
 | `server 1b crashes`, `hangs`, `resumes`, `restarts` | one server of a group |
 | `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |
 | `a is cut off from servers 1b 1c Sentinels` | the network to some of them, and to all Sentinels |
@@ -57,7 +61,7 @@ from typing import Any, Final, NamedTuple
 
 from redsync._kinds import KINDS
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator import group_stage
+from redsync.testing.simulator import cluster_stage, group_stage
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
@@ -80,6 +84,7 @@ _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "seed": int,
     "nodes": int,
     "replicas": int,
+    "cluster": _yes_or_no,
     "lease": float,
     "guard": float,
     "kind": _kind,
@@ -102,6 +107,8 @@ def _form(pattern: str) -> re.Pattern[str]:
         "NODE": r"node (?P<nodes>\d+)",
         "SERVERS": r"(?P<servers>\d+[a-z]( \d+[a-z])*)",
         "SERVER": r"(?P<servers>\d+[a-z])",
+        "SLOT": r"(?P<slot>\d+)",
+        "SHARD": r"(?P<shard>\d+)",
         "WHO": r"(?P<who>\w+)",
         "LOCK": r"(?P<lock>\w+)",
         "SECONDS": r"(?P<seconds>[-+]?[\d.]+)",
@@ -122,6 +129,9 @@ _FORMS: Final = [
     (_form(r"Sentinels of NODES list no replicas for SECONDS seconds"), group_stage.reset),
     (_form(r"servers of NODES reach each other"), group_stage.heal),
     (_form(r"WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?"), group_stage.cut_off),
+    (_form(r"slot of SLOT moves to SHARD(?:, a key every (?P<pause>[\d.]+) at most)?"), cluster_stage.move),
+    (_form(r"slot of SLOT stays"), cluster_stage.stay),
+    (_form(r"slot of SLOT goes to SHARD without its keys"), cluster_stage.give),
     (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
     (_form(r"NODE jumps SECONDS"), Stage.jump_node),
     (_form(r"NODE restarts without the last SECONDS seconds"), Stage.restart_node_older),
@@ -194,8 +204,10 @@ class Scenario:
                 if who not in (*self._clients, "nobody"):
                     raise self._error(number, f"{who!r} is none of the clients: {' '.join(self._clients)}")
                 nodes = self._settings["nodes"]
-                numbers = [*words.get("nodes", "").split(), *(name[:-1] for name in words.get("servers", "").split())]
-                if not all(1 <= int(node) <= nodes for node in numbers):
+                shards = nodes + self._settings.get("cluster", False)
+                servers = [int(name[:-1]) for name in words.get("servers", "").split()]
+                numbers = [*map(int, words.get("nodes", "").split()), *(min(each, nodes) for each in servers)]
+                if not all(1 <= number <= nodes for number in numbers) or max(servers, default=1) > shards:
                     raise self._error(number, f"nodes are counted from 1 to {nodes}: {text}")
                 return lambda stage: function(stage, **words)  # type: ignore[operator]
         raise self._error(number, f"no statement looks like this: {text}")
@@ -217,6 +229,7 @@ class Scenario:
         guard = settings.get("guard", settings["lease"])
         options = {"lease": settings["lease"], "restart_guard": guard}
         number = {"nodes": settings["nodes"], "replicas": settings.get("replicas")}
+        number["cluster"] = settings.get("cluster", False)
         replay = f"Scenario.read({self.name!r}).run()"
         with Simulation(settings["seed"], replay=replay, scripts=scripts, **number, **options) as sim:
             for node in sim.servers:

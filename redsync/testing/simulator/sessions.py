@@ -109,7 +109,8 @@ class Session:
             # The handshake is over: the client recorded each command before it sent it.
             self.executed += 1
             sent = log[self.executed - 1] if self.executed <= len(log) else None
-        if node.trouble is not None and (refusal := self._refusal(name)) is not None:
+        refusal = self._refusal(words)
+        if refusal is not None:
             if name == b"EVALSHA":
                 node.note_refused(self, sent, refusal)
             return refusal
@@ -120,10 +121,10 @@ class Session:
             return node.execute(self, node.load(words[1]), words, sent)
         return self._answer(name, words)
 
-    def _refusal(self, name: bytes) -> hiredis.ReplyError | None:
+    def _refusal(self, words: list[bytes]) -> hiredis.ReplyError | None:
         """Return the error of a node in trouble; None if it executes the command."""
         trouble = self._node.trouble
-        if trouble is None or name in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
+        if trouble is None or words[0].upper() in _DURING.get(trouble.partition(" ")[0], _UNKEYED):
             return None
         return hiredis.ReplyError(trouble)
 

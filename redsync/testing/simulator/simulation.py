@@ -35,17 +35,16 @@ from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator.checks import ALL, Checker
 from redsync.testing.simulator.checks.calm import Calm
-from redsync.testing.simulator.groups import Group
 from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped
 from redsync.testing.simulator.letters import MAKER
 from redsync.testing.simulator.loop import Host, VirtualLoop
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.network import Network
-from redsync.testing.simulator.nodes import VirtualNode
 from redsync.testing.simulator.sockets import VirtualTransport
 from redsync.testing.simulator.timeline import Timeline
 from redsync.testing.simulator.trace import Trace
 from redsync.testing.simulator.troubles import Troubles
+from redsync.testing.simulator.worlds import World, world_for
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
@@ -82,6 +81,7 @@ class Simulation(Troubles):
         seed: Decides everything that is left to chance.
         nodes: How many nodes there are.
         replicas: How many replicas each node has, for nodes that Sentinels stand for; None for servers by themselves.
+        cluster: Whether a cluster lends the nodes: then each master of it has so many replicas, by default one.
         unlisted: How many of the last nodes the clients of every other machine leave off their lists.
         scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
         checkers: The checkers to use.
@@ -93,8 +93,9 @@ class Simulation(Troubles):
         seed: As given.
         machines: The machines, in the order in which they were made.
         runners: The drivers of all clients, by the clients' names.
+        world: What the nodes are.
         nodes: The nodes; of a group its present master.
-        groups: What the nodes are, if Sentinels stand for them.
+        groups: The groups of servers with replicas, if there are any.
         servers: All servers: the nodes, or all that groups have.
         addresses: Which node can be reached at which address.
         network: The network between machines and nodes.
@@ -109,6 +110,7 @@ class Simulation(Troubles):
         *,
         nodes: int = 3,
         replicas: int | None = None,
+        cluster: bool = False,
         unlisted: int = 0,
         scripts: Mapping[str, str] | None = None,
         checkers: Iterable[type[Checker]] = ALL,
@@ -132,15 +134,9 @@ class Simulation(Troubles):
         self.network = Network(self.timeline, self.random_for("network").random, self.random_for("wire").random)
         self.loop.on_connect = self._connect
         broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
-        self.groups: list[Group] = []
-        if replicas is None:
-            self.nodes = [VirtualNode(self, i, broken) for i in range(nodes)]
-            self.servers = self.nodes
-        else:
-            self.groups += [Group(self, i, replicas, broken) for i in range(nodes)]
-            self.nodes = [group.master for group in self.groups]
-            self.servers = [server for group in self.groups for server in group.servers]
-        self.sentinels = [sentinel for group in self.groups for sentinel in group.sentinels]
+        self.world: World = world_for(replicas, cluster=cluster)(self, nodes, replicas, broken)
+        self.nodes, self.groups = self.world.nodes, self.world.groups
+        self.servers, self.sentinels = self.world.servers, self.world.sentinels
         self.addresses = {server.name: server for server in self.servers}
         self.addresses |= {sentinel.name: sentinel for sentinel in self.sentinels}
         self._replay: Final = replay or f"Simulation(seed={seed})"

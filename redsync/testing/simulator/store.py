@@ -242,6 +242,12 @@ class Store:
         """Replace a key's value and its expiry."""
         self._entries[key] = Entry(value, expires, self._era)
 
+    def adopt(self, key: bytes, entry: Entry, now_ms: int) -> None:
+        """Take over a key of another store, whose clock showed that many ms; it lasts for as long as it would there."""
+        self.read_clock()
+        expires = entry.expires if entry.expires == NEVER else entry.expires - now_ms + self.now_ms
+        self.put(key, copy_of(entry.value), expires)
+
     def remove(self, key: bytes) -> bool:
         """Forget a key; return whether it was there."""
         if self.find(key) is None:

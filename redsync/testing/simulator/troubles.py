@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
+    from redsync.testing.simulator.worlds import World
 
 __all__ = ["Troubles"]
 
@@ -24,7 +25,8 @@ class Troubles:
     Attributes:
         machines: The machines.
         nodes: The nodes; of a group its present master.
-        groups: What the nodes are, if Sentinels stand for them.
+        world: What the nodes are.
+        groups: The groups of servers with replicas, if there are any.
         servers: All servers.
         sentinels: All Sentinels.
         addresses: Which node can be reached at which address.
@@ -32,6 +34,7 @@ class Troubles:
     """
 
     machines: list[Machine]
+    world: World
     nodes: list[VirtualNode]
     groups: list[Group]
     servers: Sequence[VirtualNode]
@@ -118,7 +121,7 @@ class Troubles:
         """Return the routes between a machine and all servers of nodes; without nodes, to Sentinels as well."""
         chosen: Sequence[VirtualNode | VirtualSentinel] = [*self.servers, *self.sentinels]
         if nodes:
-            chosen = [server for i in nodes for server in (self.groups[i].servers if self.groups else [self.nodes[i]])]
+            chosen = [server for i in nodes for server in self.world.servers_of(i)]
         return [(node, self.network.route(machine, node)) for node in chosen]
 
     def _note(self, kind: str, text: str) -> None:

@@ -33,6 +33,7 @@ from redsync.testing.simulator.checks.promised import Promised
 from redsync.testing.simulator.checks.reentrancy import Reentrancy
 from redsync.testing.simulator.checks.renewal import Renewal
 from redsync.testing.simulator.checks.replies import Replies
+from redsync.testing.simulator.checks.separation import Separation
 from redsync.testing.simulator.checks.slots import Slots
 from redsync.testing.simulator.checks.tokens import Tokens
 from redsync.testing.simulator.checks.turns import Turns
@@ -41,6 +42,7 @@ from redsync.testing.simulator.checks.zombies import Zombies
 
 __all__ = [
     "ALL",
+    "OF_CLUSTERS",
     "OF_GROUPS",
     "OF_KIND",
     "Admission",
@@ -60,6 +62,7 @@ __all__ = [
     "Reentrancy",
     "Renewal",
     "Replies",
+    "Separation",
     "SlidingWindow",
     "Slots",
     "Tokens",
@@ -98,5 +101,14 @@ OF_GROUPS: Final[dict[str, tuple[type[Checker], ...]]] = {
 }
 """The checkers for nodes that Sentinels stand for."""
 
-ALL: Final[tuple[type[Checker], ...]] = tuple(dict.fromkeys(chain.from_iterable(OF_KIND.values())))
+_OF_MOVED_KEYS: Final = (Expiry, Slots)
+"""The checkers that judge what a server keeps by its own clock, or by keys that it has got together."""
+
+OF_CLUSTERS: Final[dict[str, tuple[type[Checker], ...]]] = {
+    word: (*(checker for checker in checkers if checker not in _OF_MOVED_KEYS), Separation)
+    for word, checkers in OF_GROUPS.items()
+}
+"""The checkers for nodes that a cluster lends: their keys move one by one, between servers with clocks of their own."""
+
+ALL: Final[tuple[type[Checker], ...]] = (*dict.fromkeys(chain.from_iterable(OF_KIND.values())), Separation)
 """The checkers of a simulation by default."""

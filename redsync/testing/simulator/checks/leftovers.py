@@ -86,15 +86,15 @@ class Leftovers(Checker):
 
     def _connections(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
         used = [connection_of(link) for link in maintenance.transport.links if link is not None]
-        for node in self.sim.nodes:
+        for indices, servers in self.sim.world.apart():
             open_ones = [
                 connection
-                for server in self._servers(node.index)
+                for server in servers
                 for connection in self.sim.network.route(runner.machine, server).connections
                 if connection.maker is runner and not connection.given_up and connection not in used
             ]
-            if len(open_ones) > (node.index in maintenance._connecting):
-                yield f"{len(open_ones)} connections to {node.name} open that are not in use"
+            if len(open_ones) > len(indices & set(maintenance._connecting)):
+                yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
 
     def _replies(self, link: Link) -> Iterator[str]:
         """Look for replies that the client waits for in vain, because nothing is under way."""
@@ -109,7 +109,7 @@ class Leftovers(Checker):
             yield f"{len(link.pending)} requests waiting for replies of {servers[0].name}, which has replied to all"
 
     def _servers(self, index: int) -> Sequence[VirtualNode]:
-        return self.sim.groups[index].servers if self.sim.groups else [self.sim.nodes[index]]
+        return next(servers for indices, servers in self.sim.world.apart() if index in indices)
 
     def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
         most = 0 if _is_closed(runner) else 1

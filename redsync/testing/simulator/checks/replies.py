@@ -40,7 +40,7 @@ class Replies(Checker):
         asked, words = happening.request.data, happening.words
         if (
             words
-            and words == _words_in(asked)
+            and words == self.sim.world.spell(happening.node, _words_in(asked))
             and (_same(happening.said, happening.heard) or _is_unacknowledged(happening.heard))
         ):
             return None

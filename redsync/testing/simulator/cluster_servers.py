@@ -1,0 +1,186 @@
+"""Servers of a cluster: they answer for the slots that they have, by what they know, and redirect for all others.
+
+A master whose slot is on its way to another one answers for the keys that it still has, by `ASK` for those that it has
+not, and by `TRYAGAIN` where it has some of several. A master that hears that it has lost a slot drops what is left of
+it. Inside a script no key is looked at again; a real server would end a script that asks for a key that has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import hiredis
+
+from redsync._core.scripts import Script
+from redsync.testing.simulator.cluster_sessions import ClusterSession
+from redsync.testing.simulator.replication import GroupServer
+from redsync.testing.simulator.scripting import script_of
+from redsync.testing.simulator.sessions import Session
+from redsync.testing.simulator.values import Value
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.clusters import View
+    from redsync.testing.simulator.shards import Shard
+    from redsync.testing.simulator.store import Store
+    from redsync.testing.simulator.values import Entry
+
+__all__ = ["ClusterServer", "LentNode"]
+
+
+class ClusterServer(GroupServer):
+    """One server of a cluster.
+
+    Attributes:
+        group: Its shard.
+        view: What it knows of the cluster.
+        leaving: The nodes whose slots are on their way to another master, and to whom.
+    """
+
+    _SESSION: ClassVar[Any] = ClusterSession
+    _MESSAGE = b"smessage"
+    group: Shard  # type: ignore[misc]  # a server of a cluster is in no other group
+    view: View
+
+    def __init__(self, shard: Shard, letter: str, scripts: Mapping[str, Script]) -> None:
+        super().__init__(shard, letter, scripts)
+        self.leaving: Final[dict[int, ClusterServer]] = {}
+        self._tags: Final = shard.cluster.tags
+        self._lent: Final = [LentNode(self, place, tag) for place, tag in enumerate(self._tags)]
+
+    # Slots.
+
+    def place_of_key(self, key: bytes) -> int | None:
+        """Return which node has a key; None if no node has."""
+        return next((place for place, tag in enumerate(self._tags) if key.startswith(tag)), None)
+
+    def has(self, place: int) -> bool:
+        """Whether it has the slot of a node, as far as it knows."""
+        return self.follows is None and self.view.owner(place) is self
+
+    def redirection(self, place: int, keys: Sequence[bytes]) -> hiredis.ReplyError | None:
+        """Return the error by which it answers a command about keys of a node's slot; None if it executes it."""
+        slot = self.group.cluster.slots[place]
+        if not self.has(place):
+            return hiredis.ReplyError(f"MOVED {slot} {self.view.owner(place).name}:6379")
+        target = self.leaving.get(place)
+        if target is not None:
+            self.store.read_clock()
+            found = sum(self.store.find(key) is not None for key in keys)
+            if not found and keys:
+                return hiredis.ReplyError(f"ASK {slot} {target.name}:6379")
+            if found < len(keys):
+                return hiredis.ReplyError("TRYAGAIN Multiple keys request during rehashing of slot")
+        return None
+
+    def learn(self, view: View) -> None:
+        """Learn of decisions."""
+        before, self.view = self.view, view
+        for place, tag in enumerate(self._tags):
+            if before.owner(place) is self is not view.owner(place):
+                self.leaving.pop(place, None)
+                if self.follows is None:
+                    self._drop_slot(tag)
+
+    def _drop_slot(self, tag: bytes) -> None:
+        for key in self.keys_of(tag):
+            self.store.remove(key)
+        self.propagate()
+        for channel in [channel for channel in self._channels if channel.startswith(tag)]:
+            for session in list(self._channels[channel]):
+                session.channels.pop(channel, None)
+                self.unlisten(channel, session)
+                session.push(b"sunsubscribe", channel, len(session.channels))
+
+    def keys_of(self, tag: bytes) -> list[bytes]:
+        """Return the keys that begin with a tag."""
+        return [key for key in self.store.snapshot() if key.startswith(tag)]
+
+    def take(self, key: bytes, entry: Entry, now_ms: int) -> None:
+        """Take over a key of another server, whose clock showed that time, in ms."""
+        self.store.adopt(key, entry, now_ms)
+        self.propagate()
+
+    def release_key(self, key: bytes) -> None:
+        """Forget a key that another server has taken over."""
+        self.store.remove(key)
+        self.propagate()
+
+    # For sessions.
+
+    def load(self, source: bytes) -> Script:
+        """Store a script, or the one that replaces it; return it with the name that it has without tags."""
+        named, executed = self.group.cluster.script_of(script_of(source))
+        self.scripts[named.sha] = executed
+        return named
+
+    def place_of(self, session: Session) -> int:
+        """Return the index of the node for which it executes the present command of a session."""
+        assert isinstance(session, ClusterSession), "it makes no other"
+        return session.place
+
+    def as_node(self, place: int) -> Any:
+        """Return what checkers see of it where it stands for the node with that index."""
+        return self._lent[place]
+
+    def describe(self) -> bytes:
+        """Return the server's description of itself, as INFO does."""
+        return super().describe() + b"# Server\r\nredis_mode:cluster\r\n"
+
+    def describe_cluster(self) -> bytes:
+        """Return what it knows, as CLUSTER NODES does."""
+        return self.view.describe(self.group.cluster.slots).encode()
+
+    # Roles.
+
+    def follow(self, master: GroupServer) -> None:
+        """Become a replica; it no longer knows which slots are leaving."""
+        self.leaving.clear()
+        super().follow(master)
+
+    def restart(self, *, forget: bool = False, lost: float = 0.0) -> None:
+        """Come back after `crash` as another process; it no longer knows which slots are leaving."""
+        self.leaving.clear()
+        super().restart(forget=forget, lost=lost)
+
+
+class LentNode:
+    """A server as one of the nodes that its cluster lends: keys without the tag, and the index of the node.
+
+    All else is the server's.
+
+    Attributes:
+        index: The node's place among the nodes.
+        store: What the server remembers of it.
+    """
+
+    def __init__(self, server: ClusterServer, place: int, tag: bytes) -> None:
+        self._server: Final = server
+        self._tag: Final = tag
+        self.index: Final = place
+        self.store: Final = _SlotOfStore(server.store, tag)
+
+    def listeners(self, channel: bytes) -> int:
+        """Return how many connections subscribe to a channel of the node."""
+        return self._server.listeners(self._tag + channel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def __repr__(self) -> str:
+        return f"<LentNode {self.index + 1} on {self._server.name}>"
+
+
+class _SlotOfStore:
+    def __init__(self, store: Store, tag: bytes) -> None:
+        self._store: Final = store
+        self._tag: Final = tag
+
+    def peek(self, key: bytes) -> tuple[Value, int | None] | None:
+        return self._store.peek(self._tag + key)
+
+    def look(self, key: bytes) -> tuple[Entry, int] | None:
+        return self._store.look(self._tag + key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

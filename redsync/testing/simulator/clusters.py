@@ -1,0 +1,241 @@
+"""Clusters that lend their masters as nodes: a world of shards, fixed slots, and slots that move.
+
+There is at least one shard more than nodes, so that a slot can move without coming to the server of another one. The
+cluster decides who is the master of each shard, and which shard has each slot. Decisions are numbered (epochs): the
+master of a shard has the number of the latest decision in its favour. A slot that has moved gives the new owner a
+number above all others, unless it has the highest one already, as in Redis.
+
+What follows from a decision happens at instants of its own, as in a group: each server learns of it, if it can be
+reached. Until then it answers by what it knows, clients as well as whoever asks it where slots are.
+
+Left out: a failover never takes back a slot that had left its shard, as it might where a majority of the masters does
+not know yet that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from redsync._core.scripts import Script
+from redsync._drivers.clusters import slots_of
+from redsync._drivers.dialects import dialect_of
+from redsync.testing.simulator.checks import OF_CLUSTERS
+from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.migrations import Migration
+from redsync.testing.simulator.nodes import VirtualNode
+from redsync.testing.simulator.shards import Shard
+from redsync.testing.simulator.worlds import World
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.cluster_servers import ClusterServer
+    from redsync.testing.simulator.simulation import Simulation
+
+__all__ = ["Cluster", "View"]
+
+_LOOKS: Final = (0.02, 0.12)
+"""Seconds between two looks at who has to be told something."""
+
+_FEWEST: Final = 3
+"""How many masters a cluster has at least."""
+
+_REPLICAS: Final = 1
+"""How many replicas each master has, unless that is said."""
+
+
+class View(NamedTuple):
+    """What a server knows of the cluster.
+
+    Attributes:
+        number: How many decisions it knows.
+        shards: For each node, the index of the shard that has its slot.
+        masters: For each shard, who is its master.
+        epochs: For each shard, the number of the decision that made it so.
+        replicas: For each shard, how many replicas follow its master.
+    """
+
+    number: int
+    shards: tuple[int, ...]
+    masters: tuple[ClusterServer, ...]
+    epochs: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+    def owner(self, place: int) -> ClusterServer:
+        """Return who has the slot of a node."""
+        return self.masters[self.shards[place]]
+
+    def describe(self, slots: Sequence[int]) -> str:
+        """Return it as CLUSTER NODES does, with a slot for each shard that no node stands for."""
+        lines = []
+        for index, master in enumerate(self.masters):
+            had = [str(slot) for place, slot in enumerate(slots) if self.shards[place] == index]
+            words = [f"{master.name}:6379@16379 master - 0 0 {self.epochs[index]} connected", str(index), *had]
+            lines.append(f"{master.name} {' '.join(words)}")
+            others = [server for server in master.group.servers if server is not master]
+            for number, server in enumerate(others):
+                follows = master.name if number < self.replicas[index] else "-"
+                lines.append(f"{server.name} {server.name}:6379@16379 slave {follows} 0 0 0 connected")
+        return "".join(f"{line}\n" for line in lines)
+
+
+class Cluster(World):
+    """A cluster that lends masters as nodes.
+
+    Attributes:
+        sim: The simulation.
+        slots: The slot of each node.
+        groups: The shards.
+        moves: The slots that are on their way, by node.
+    """
+
+    CHECKERS = OF_CLUSTERS
+    groups: list[Shard]
+
+    def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        self.sim: Final = sim
+        self.slots: Final = slots_of(nodes)
+        self.tags: Final = [dialect_of(slot).key(b"") for slot in self.slots]
+        self.moves: Final[dict[int, Migration]] = {}
+        self.random: Final = sim.random_for("cluster")
+        self._scripts: Final = {
+            script.sha: (script, dialect_of(slot).script(scripts[script.name]) if script.name in scripts else script)
+            for slot in self.slots
+            for script in _spelled(slot)
+        }
+        count = _REPLICAS if replicas is None else replicas
+        self.groups = [Shard(self, i, count, scripts) for i in range(max(nodes + 1, _FEWEST))]
+        self._decisions = 0
+        self._shards: Final = list(range(nodes))
+        self._told_at: Final[dict[ClusterServer, float]] = {}
+        self.sentinels = []
+        self.servers: list[ClusterServer] = [server for shard in self.groups for server in shard.servers]
+        self.nodes = [self.groups[i].master.as_node(i) for i in range(nodes)]
+        for server in self.servers:
+            server.view = self.view()
+        self._look()
+
+    @property
+    def urls(self) -> list[str]:
+        """One URL for all nodes; it lists the first masters."""
+        seeds = ",".join(shard.servers[0].name for shard in self.groups)
+        return [f"redis+cluster://{seeds}?nodes={len(self.slots)}&replicas={len(self.groups[0].servers) - 1}"]
+
+    def servers_of(self, index: int) -> Sequence[VirtualNode]:
+        """Return all servers of the shard that has the slot at present."""
+        return self.groups[self._shards[index]].servers
+
+    def apart(self) -> list[tuple[set[int], Sequence[VirtualNode]]]:
+        """Return everything as one part, because two nodes may come to one server."""
+        return [(set(range(len(self.slots))), self.servers)]
+
+    def spell(self, index: int, words: list[bytes] | None) -> list[bytes] | None:
+        """Return the words of a command with the digest and the keys that it has in a node's slot."""
+        if words is None or words[0] != b"EVALSHA":
+            return words
+        script = next((script for script in Script.shipped() if script.sha == words[1]), None)
+        if script is None:
+            return words
+        split, dialect = 3 + int(words[2]), dialect_of(self.slots[index])
+        return [words[0], dialect.script(script).sha, words[2], *map(dialect.key, words[3:split]), *words[split:]]
+
+    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
+        """Begin to cause failovers, and to move slots."""
+        from redsync.testing.simulator.reshardings import Reshardings  # late: it is about clusters
+
+        Reshardings(self, until=until, every=every, lasting=lasting).start()
+
+    def script_of(self, script: Script) -> tuple[Script, Script]:
+        """Return a script as nodes have it, with its name, and what they execute in its place."""
+        return self._scripts.get(script.sha, (script, script))
+
+    # Decisions.
+
+    def view(self) -> View:
+        """Return what a server knows that knows everything."""
+        return View(
+            self._decisions,
+            tuple(self._shards),
+            tuple(shard.master for shard in self.groups),
+            tuple(shard.epoch for shard in self.groups),
+            tuple(shard.following for shard in self.groups),
+        )
+
+    def next_epoch(self) -> int:
+        """Return a number above those of all masters."""
+        return max(shard.epoch for shard in self.groups) + 1
+
+    def shard_of(self, place: int) -> Shard:
+        """Return which shard has the slot of a node."""
+        return self.groups[self._shards[place]]
+
+    def decide(self, *first: ClusterServer) -> None:
+        """Let everybody hear of a decision that was just made: these at once, the others by and by."""
+        self._decisions += 1
+        for place, shard in enumerate(self._shards):
+            self.nodes[place] = self.groups[shard].master.as_node(place)
+        for server in self.servers:
+            self._told_at[server] = self.sim.now + self.random.random() * server.group.slowness
+        for server in first:
+            server.learn(self.view())
+
+    def give(self, place: int, shard: Shard, *first: ClusterServer) -> None:
+        """Let a shard have the slot of a node, once its keys have moved, or without them."""
+        if shard.epoch < self.next_epoch() - 1:
+            shard.epoch = self.next_epoch()
+        self._shards[place] = shard.index
+        self.note("slot", f"slot {self.slots[place]} is {shard.master.name}'s, epoch {shard.epoch}")
+        self.decide(shard.master, *first)
+
+    def seize(self, place: int, shard: Shard) -> None:
+        """Let a shard have the slot of a node without its keys; who had it is told first, and drops them.
+
+        It would go on to serve them, and nothing but that would say that they are lost.
+        """
+        source = self.shard_of(place).master
+        self.note("loss", f"{len(source.keys_of(self.tags[place]))} keys of slot {self.slots[place]} are given up")
+        self.give(place, shard, source)
+
+    def move(self, place: int, shard: Shard, *, pause: float) -> Migration | None:
+        """Begin to move the slot of a node to another shard; None if it is on its way, or there already.
+
+        Args:
+            place: The node.
+            shard: Where to.
+            pause: Seconds between two keys, at most.
+        """
+        if place in self.moves or self.shard_of(place) is shard:
+            return None
+        self.moves[place] = migration = Migration(self, place, shard, pause)
+        migration.begin()
+        return migration
+
+    # What follows from them.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no slot is on its way, no two nodes have one server, and all servers know all that."""
+        view = self.view()
+        return (
+            not self.moves
+            and len(set(self._shards)) == len(self._shards)
+            and all(server.view == view for server in self.servers)
+        )
+
+    def _look(self) -> None:
+        view = self.view()
+        for server in self.servers:
+            reached = server.state == "up" and server not in server.group.apart
+            if reached and server.view != view and self.sim.now >= self._told_at.get(server, 0.0):
+                server.learn(view)
+        self.sim.timeline.after(self.random.uniform(*_LOOKS), self._look)
+
+    def note(self, kind: str, text: str) -> None:
+        """Record that something about slots happens."""
+        self.sim.saw(Faulted(self.sim.now, f"cluster {kind}", text))
+
+
+@cache
+def _spelled(slot: int) -> tuple[Script, ...]:
+    """Return all shipped scripts as a node with that slot has them."""
+    return tuple(dialect_of(slot).script(script) for script in Script.shipped())

@@ -1,0 +1,103 @@
+"""Migrations: the keys of a slot on their way from one master to another, one by one.
+
+As with `CLUSTER SETSLOT` and `MIGRATE`: the old master says that the slot is leaving, keys move in any order, each of
+them at one instant, and when none is left the new master has the slot. A failover of the old master in between makes it
+forget that the slot is leaving, so somebody has to say it again; what has arrived already is where nobody looks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.cluster_servers import ClusterServer
+    from redsync.testing.simulator.clusters import Cluster
+    from redsync.testing.simulator.shards import Shard
+
+__all__ = ["Migration"]
+
+
+class Migration:
+    """The slot of one node on its way; made by `Cluster.move`.
+
+    Attributes:
+        target: The shard that gets it.
+    """
+
+    def __init__(self, cluster: Cluster, place: int, target: Shard, pause: float) -> None:
+        self._cluster: Final = cluster
+        self._place: Final = place
+        self._tag: Final = cluster.tags[place]
+        self._slot: Final = cluster.slots[place]
+        self._pause: Final = pause
+        self._over = False
+        self.target: Final = target
+
+    @property
+    def _source(self) -> ClusterServer:
+        return self._cluster.shard_of(self._place).master
+
+    def begin(self) -> None:
+        """Announce it, and move one key after the other from now on."""
+        self._note(f"begins to move from {self._source.name} to {self.target.master.name}")
+        self._step()
+
+    def _step(self) -> None:
+        if self._over:
+            return
+        if self._is_possible() and not self._move_key():
+            self.end()
+            return
+        rng = self._cluster.random
+        self._cluster.sim.timeline.after(self._pause * rng.random() + 0.001, self._step)
+
+    def _is_possible(self) -> bool:
+        source, target = self._source, self.target.master
+        return all(
+            server.state == "up" and server not in server.group.apart and server.view.number == source.view.number
+            for server in (source, target)
+        ) and source.has(self._place)
+
+    def _move_key(self) -> bool:
+        """Move a key; return False if there was none."""
+        source, target = self._source, self.target.master
+        source.leaving[self._place] = target
+        keys = source.keys_of(self._tag)
+        if not keys:
+            return False
+        key = self._cluster.random.choice(keys)
+        found = source.store.look(key)
+        assert found is not None, "it was found a moment ago"
+        target.take(key, *found)
+        source.release_key(key)
+        return True
+
+    def end(self) -> None:
+        """Let the new master have the slot, because all keys have moved."""
+        self._leave()
+        self._cluster.give(self._place, self.target)
+
+    def force(self) -> bool:
+        """Let the new master have the slot without the keys that have not moved yet, which are lost.
+
+        Return False if that can't be done now: both masters must be reached, for the old one is told first. It would go
+        on to serve what it has.
+        """
+        if not self._is_possible():
+            return False
+        self._leave()
+        self._cluster.seize(self._place, self.target)
+        return True
+
+    def abort(self) -> None:
+        """Leave the slot where it was; keys that have moved stay where they are."""
+        self._leave()
+        self._source.leaving.pop(self._place, None)
+        self._note(f"stays with {self._source.name}, although keys have moved")
+
+    def _leave(self) -> None:
+        self._over = True
+        del self._cluster.moves[self._place]
+
+    def _note(self, text: str) -> None:
+        self._cluster.note("move", f"slot {self._slot} {text}")

@@ -1,0 +1,126 @@
+"""Worlds: what the nodes of a simulation are, one class for each kind.
+
+A world makes the servers and whatever stands around them. All that differs between kinds of nodes is asked of it, so
+that checkers and faults need not know which kinds there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from redsync._core.scripts import Script
+from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Checker
+from redsync.testing.simulator.failovers import Failovers
+from redsync.testing.simulator.groups import Group
+from redsync.testing.simulator.nodes import VirtualNode
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
+
+__all__ = ["SentinelGroups", "Servers", "World", "world_for"]
+
+
+class World(ABC):
+    """What the nodes of a simulation are.
+
+    Attributes:
+        CHECKERS: The checkers of runs by seed, by the kind of synchronizer.
+        nodes: Each node, as checkers and faults see it at present.
+        groups: The groups of servers, each a master and its replicas; empty if no server has replicas.
+        servers: All servers.
+        sentinels: All Sentinels.
+    """
+
+    CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_GROUPS
+    nodes: list[Any]
+    groups: list[Any]
+    servers: Sequence[VirtualNode]
+    sentinels: list[VirtualSentinel]
+
+    @abstractmethod
+    def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        """Make the servers for so many nodes, each with so many replicas; scripts as for `Simulation`."""
+
+    @property
+    @abstractmethod
+    def urls(self) -> list[str]:
+        """The URLs from which a client makes its nodes."""
+
+    @abstractmethod
+    def servers_of(self, index: int) -> Sequence[VirtualNode]:
+        """Return the servers that stand, or may come to stand, for a node by failovers."""
+
+    def apart(self) -> list[tuple[set[int], Sequence[VirtualNode]]]:
+        """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
+        return [({index}, self.servers_of(index)) for index in range(len(self.nodes))]
+
+    def spell(self, _index: int, words: list[bytes] | None) -> list[bytes] | None:
+        """Return the words of a command as a client of a lonely node sends them, as they are sent to a node here."""
+        return words
+
+    @abstractmethod
+    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
+        """Begin to cause the faults that only such nodes have; arguments as for `Failovers`."""
+
+
+class Servers(World):
+    """Nodes that are servers by themselves."""
+
+    CHECKERS = OF_KIND
+
+    def __init__(self, sim: Simulation, nodes: int, _replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        self.nodes = [VirtualNode(sim, i, scripts) for i in range(nodes)]
+        self.servers = self.nodes
+        self.groups = []
+        self.sentinels = []
+
+    @property
+    def urls(self) -> list[str]:
+        """One URL for each server."""
+        return [f"redis://{node.name}" for node in self.nodes]
+
+    def servers_of(self, index: int) -> Sequence[VirtualNode]:
+        """Return the node alone."""
+        return [self.nodes[index]]
+
+    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
+        """There are none."""
+
+
+class SentinelGroups(World):
+    """Nodes that Sentinels stand for."""
+
+    groups: list[Group]
+
+    def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        assert replicas is not None, "else they were servers by themselves"
+        self._sim = sim
+        self.groups = [Group(sim, i, replicas, scripts) for i in range(nodes)]
+        self.nodes = [group.master for group in self.groups]
+        self.servers = [server for group in self.groups for server in group.servers]
+        self.sentinels = [sentinel for group in self.groups for sentinel in group.sentinels]
+
+    @property
+    def urls(self) -> list[str]:
+        """One URL for each group."""
+        return [group.url for group in self.groups]
+
+    def servers_of(self, index: int) -> Sequence[VirtualNode]:
+        """Return all servers of a group."""
+        return self.groups[index].servers
+
+    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
+        """Begin to cause failovers, and what leads to them."""
+        Failovers(self._sim, until=until, every=every, lasting=lasting).start()
+
+
+def world_for(replicas: int | None, *, cluster: bool) -> type[World]:
+    """Return the class of world for nodes with so many replicas, or for those that a cluster lends."""
+    if cluster:
+        from redsync.testing.simulator.clusters import Cluster  # late: it is a world
+
+        return Cluster
+    return Servers if replicas is None else SentinelGroups

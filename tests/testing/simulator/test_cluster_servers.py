@@ -1,0 +1,115 @@
+"""Servers of a cluster: they redirect, drop what they have lost, and are seen without tags."""
+
+import pytest
+
+from redsync._core.scripts import Script
+from redsync._drivers.dialects import dialect_of
+from redsync.testing.simulator import Simulation
+from tests.testing.simulator.test_sessions import Caller
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=3, nodes=2, cluster=True, checkers=()) as sim:
+        sim.run(until=0.5)
+        yield sim
+
+
+@pytest.fixture
+def cluster(sim):
+    return sim.world
+
+
+@pytest.fixture
+def key(cluster):
+    """The name of a key of the first node, as its servers have it."""
+    return lambda name: (cluster.tags[0] + name.encode()).decode()
+
+
+@pytest.fixture
+def call(sim):
+    return Caller(sim, sim.machine("a"))
+
+
+def test_server_answers_for_its_slots_alone(call, cluster, key):
+    assert call("SET", key("x"), 1) == b"+OK\r\n"
+    other = cluster.tags[1].decode() + "x"
+    assert call("SET", other, 1) == b"-MOVED 12288 node-2a:6379\r\n"
+    assert call("SET", "x", 1).startswith(b"-CLUSTERDOWN")
+    assert call("PING") == b"+PONG\r\n"
+    assert call("EVAL", "return 7", 0) == b":7\r\n"
+
+
+def test_nodes_are_seen_without_tags(sim, call, key):
+    call("HSET", key("x"), "a", 1)
+    node = sim.nodes[0]
+    assert node.store.peek(b"x")[0] == node.store.look(b"x")[0].value == {b"a": b"1"}
+    assert sim.nodes[1].store.peek(b"x") is None
+    assert node.store.now_ms == sim.servers[0].store.now_ms
+    assert repr(node) == "<LentNode 1 on node-1a>"
+
+
+def test_slot_that_is_leaving_is_asked_for_elsewhere(sim, call, cluster, key):
+    call("SET", key("x"), 1)
+    source, target = cluster.groups[0].master, cluster.groups[2].master
+    source.leaving[0] = target
+    assert call("GET", key("x")) == b"$1\r\n1\r\n"
+    assert call("GET", key("y")) == b"-ASK 4096 node-3a:6379\r\n"
+    assert call("EVAL", "return 1", 2, key("x"), key("y")).startswith(b"-TRYAGAIN")
+    assert call("EVAL", "return 1", 1, key("x")) == b":1\r\n"
+    source.follow(cluster.groups[0].servers[1])
+    assert source.leaving == {}
+
+
+def test_messages_go_over_channels_of_a_slot_and_end_with_it(sim, call, cluster, key):
+    call("HELLO", "3")
+    assert call("SSUBSCRIBE", key("wake")).startswith(b">3\r\n$10\r\nssubscribe")
+    assert sim.nodes[0].listeners(b"wake") == 1
+    said = call("EVAL", "return redis.call('spublish', KEYS[1], 'now')", 1, key("wake"))
+    assert b"smessage" in said
+    cluster.seize(0, cluster.groups[2])
+    assert sim.nodes[0].listeners(b"wake") == 0
+    assert b"sunsubscribe" in b"".join(call.ask())
+    assert call("SSUBSCRIBE", key("wake")) == b"-MOVED 4096 node-3a:6379\r\n"
+
+
+def test_slot_that_is_given_away_without_its_keys_loses_them(sim, call, cluster, key):
+    call("SET", key("x"), 1)
+    cluster.seize(0, cluster.groups[2])
+    assert call("GET", key("x")) == b"-MOVED 4096 node-3a:6379\r\n"
+    assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[2].servers)
+    assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[0].servers)
+    assert "1 keys of slot 4096 are given up" in sim.trace.text()
+
+
+def test_scripts_of_a_slot_have_the_names_that_they_have_without_tags(sim, call, cluster):
+    script = Script.load("lock_acquire")
+    server = cluster.groups[0].master
+    ours = dialect_of(cluster.slots[0]).script(script)
+    assert server.load(ours.source) == ours
+    assert server.scripts[ours.sha].name == "lock_acquire"
+    assert server.load(b"return 1").name == "script"
+
+
+def test_replaced_scripts_are_replaced_in_every_slot():
+    with Simulation(
+        seed=3, nodes=2, cluster=True, checkers=(), scripts={"lock_acquire": "return 'redsync_birth'"}
+    ) as sim:
+        dialect = dialect_of(sim.world.slots[1])
+        server = sim.servers[0]
+        ours = dialect.script(Script.load("lock_acquire"))
+        server.load(ours.source)
+        assert server.scripts[ours.sha].source == b"return '%b'" % dialect.key(b"redsync_birth")
+
+
+def test_process_that_restarts_has_forgotten_which_slots_are_leaving(cluster):
+    server = cluster.groups[0].master
+    server.leaving[0] = cluster.groups[2].master
+    server.crash()
+    server.restart()
+    assert server.leaving == {}
+
+
+def test_server_says_that_it_is_of_a_cluster(call):
+    assert b"redis_mode:cluster" in call("INFO")
+    assert call("CLUSTER", "NODES").count(b"master") == 3

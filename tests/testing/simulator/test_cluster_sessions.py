@@ -1,0 +1,48 @@
+"""Sessions of servers of a cluster: what a vote writes has a key, and is no command that the connection records."""
+
+import pytest
+
+from redsync._drivers.dialects import dialect_of
+from redsync.testing.simulator import Simulation
+from tests.testing.simulator.test_sessions import Caller
+
+
+@pytest.fixture
+def sim():
+    with Simulation(seed=3, nodes=1, replicas=2, cluster=True, checkers=()) as sim:
+        sim.run(until=0.5)
+        yield sim
+
+
+@pytest.fixture
+def call(sim):
+    return Caller(sim, sim.machine("a"))
+
+
+def test_wait_counts_the_replicas_that_have_what_was_touched(sim, call):
+    dialect = dialect_of(sim.world.slots[0])
+    call.connection.requests = []
+    assert b"".join(call.ask(*dialect.touch)) == b":1\r\n:1\r\n"
+    assert call("WAIT", 2, 500) == b":2\r\n"
+    sim.groups[0].servers[1].hang()
+    assert b"".join(call.ask(*dialect.touch)) == b":0\r\n:1\r\n"
+    assert call("WAIT", 2, 500) == b":1\r\n"
+
+
+def test_node_in_trouble_says_so_before_it_redirects(sim, call):
+    key = sim.world.tags[0].decode() + "x"
+    sim.nodes[0].refuse("LOADING")
+    assert call("GET", key).startswith(b"-LOADING")
+    assert call("WAIT", 0, 1).startswith(b"-LOADING")
+    assert call("CLIENT", "ID").startswith(b":")
+
+
+def test_commands_are_executed_for_the_node_of_their_keys():
+    with Simulation(seed=3, nodes=2, cluster=True, checkers=()) as sim:
+        sim.world.move(1, sim.world.groups[0], pause=0.0)
+        sim.run(until=3.0)
+        call = Caller(sim, sim.machine("a"))
+        (session,) = sim.servers[0]._sessions.values()
+        for place in (1, 0):
+            assert call("EVAL", "return 1", 1, sim.world.tags[place].decode() + "x") == b":1\r\n"
+            assert session.place == sim.servers[0].place_of(session) == place
