@@ -9,7 +9,7 @@ from redsync._core.effects import Command, Packing
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.limits import Limit
 from redsync._core.prepared import Prepared
-from redsync._core.quorum import Choice, Votes
+from redsync._core.quorum import Choice, Tally, Votes
 
 __all__ = ["PermitState", "SlotGrant", "read_slots", "write_slots"]
 
@@ -82,6 +82,10 @@ class PermitState(HoldState):
             for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
             if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
         )
+
+    def mismatched_in(self, tally: Tally | None) -> int:
+        """Return what `mismatched` does for all votes of a round, late ones included; 0 if it was not kept."""
+        return 0 if tally is None else self.mismatched(tally.all_votes)
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:

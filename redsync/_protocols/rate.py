@@ -12,16 +12,20 @@ from collections.abc import Iterable
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Command, Steps, Tell, tell
 from redsync._core.ownership import Owner
+from redsync._core.permits import PermitState
 from redsync._core.runner import Session
+from redsync._core.scripts import Script
+from redsync._core.timing import milliseconds
 from redsync._protocols import semaphore
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.semaphore import Look, Pool, survey
 from redsync._protocols.slot_claims import WindowClaim
-from redsync._protocols.windows import Window
+from redsync._protocols.windows import Success, Window
 
 __all__ = ["RATE", "acquire", "retry_after"]
 
 RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
+SETTLE = Script.load("semaphore_settle")
 
 _MORE = 64
 """How many permits to look at besides those wanted: different ones may run out first on different nodes."""
@@ -42,20 +46,36 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
     state = yield from semaphore.claim_slots(session, request, claim, pool.limit, now)
     if state is None:
         return False
-    queued = claim.has_queued
-    if queued or (state.tally is not None and state.mismatched(state.tally.all_votes)):
-        # A node that granted other slots, or none, must hold nobody up: neither by these slots nor by our place in
-        # line.
-        rest = Command(request.kind.release, request.keys.all, (state.claim, state.count, state.rest))
-        # Slots run out by themselves. But a node that hangs, or has a pending rollback that restores the place, would
-        # keep the place of a waiter that has been served. So this release stays pending for as long as the place lasts.
-        owed_to = state.touched if queued else 0
-        yield from tell(Tell(rest, request.owner, owed_to, state.kept_until))
+    assert isinstance(state, PermitState), "the hold that comes of slots"
+    yield from _settle(claim, state, window)
     return True
+
+
+def _settle(claim: WindowClaim, state: PermitState, window: Window) -> Steps[None]:
+    """Tell nodes which slots a success has, where they may keep others, or a place in line, or for too long."""
+    mismatched, queued = state.mismatched_in(state.tally), claim.has_queued
+    before, window.latest = window.latest, Success(state, claim.won_at, mismatched)
+    if queued or mismatched or claim.spare > window.worth:
+        # A node that hangs, or has a pending rollback that restores the place, would keep the place of a waiter that
+        # has been served. So this stays pending for as long as the place lasts.
+        yield from tell(_told(state, window.needed, state.touched if queued else 0))
+    if before is not None:
+        # Votes that came after the verdict are known only now.
+        left = before.at + window.needed - claim.won_at
+        if left > 0.0 and before.state.mismatched_in(before.state.tally) & ~before.settled:
+            yield from tell(_told(before.state, left))
+
+
+def _told(state: PermitState, needed: float, owed_to: int = 0) -> Tell:
+    command = Command(SETTLE, state.keys.all, (state.claim, state.rest, milliseconds(needed)))
+    return Tell(command, state.owner, owed_to, state.kept_until)
 
 
 def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
     """Return in how many seconds there is room for `wanted` permits, unless others come; 0.0 if there is room now.
+
+    By then all that is taken now has run out. So it is never longer than the window, the drift allowance and 5 ms, even
+    if more wait than one window serves: then it is when to ask again.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -65,14 +85,10 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     # On a node that forgot, taken slots look free, but it grants nothing.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Those that wait are served first.
-    awaited = max(look.awaited for look in looks)
-    rounds, last = divmod(awaited + wanted - 1, pool.limit.permits)
-    left = _free_in(looks, pool.limit.permits, tally.quorum, last + 1)
-    longest, _ = window.terms()
-    # Permits that no node told of may last as long as any. Those of others may last longer than ours would.
-    left = (left if math.isfinite(left) else longest) + rounds * longest
+    awaited, permits = max(look.awaited for look in looks), pool.limit.permits
+    left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     # If others have left the line, a waiter may look later than it could be served, by up to this pause.
-    return window.retry_after(left) + (window.longest_pause(1.0, awaited / pool.limit.permits) if awaited else 0.0)
+    return window.retry_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:

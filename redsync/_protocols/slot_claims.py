@@ -173,6 +173,8 @@ class WindowClaim(SlotClaim):
 
     Attributes:
         has_queued: Whether nodes may keep a place for this claim.
+        won_at: When the round was over that won the slots, seconds on the driver's clock.
+        spare: Seconds for which nodes keep them longer than that takes.
     """
 
     spread = 0.0  # Nodes tell each waiter for a window another time.
@@ -180,7 +182,7 @@ class WindowClaim(SlotClaim):
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._useful = self._slowest = 0.0
+        self._useful = self._slowest = self.won_at = self.spare = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout
         self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
@@ -207,7 +209,9 @@ class WindowClaim(SlotClaim):
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
         super().note_won(state, tally)
-        self._window.note(tally.at - tally.sent_at)
+        took, self.won_at = tally.at - tally.sent_at, tally.at
+        self._window.note(took)
+        self.spare = self._useful - took
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: nobody holds permits of a rate limiter."""

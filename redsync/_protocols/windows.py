@@ -18,26 +18,40 @@ one success at most, and there are R slots. The proof compares one client's A an
 two clocks matter.
 
 The allowance costs throughput: what remains is 1 / (1 + allowance / per) of the rate. So its first part follows the
-mean duration of rounds. The second part is at least as long, for where rounds are slow the way to the caller is slow
-too; and it is never less than 5 ms, for which an interpreter may leave another thread running between our last look at
-the clock and the caller's next line. Nothing can be seen of that delay, so this part can't follow it. Each ask carries
-its own allowance, so clients need not agree on it.
+mean duration of rounds; and if the round was quicker than that, the client tells nodes so: from the instant at which
+they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message comes
+after the round was over, so the proof holds with that instant in place of S + allowance, however late it comes. The
+second part is a few milliseconds, however long the window is. Nothing can be seen of the
+delay that it covers: the last look at the clock is just before the return, so only a system that stops the thread there
+causes one. By clocks that agree the drift allowance covers it as well. Each ask carries its own allowance, so clients
+need not agree on it.
+
+*When there is room again* can be told to be no later than `per`, the drift allowance and 5 ms from now: nodes keep no
+slot for longer once they were told. If a node's clock is slow, or a round is under way, it may take a little longer.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+from redsync._core.permits import PermitState
 from redsync._core.timing import MAX_LEASE, Timing
 from redsync._protocols.places import PLACE_KEPT
 
-__all__ = ["Window", "check_guard", "check_window"]
+__all__ = ["Success", "Window", "check_guard", "check_window"]
 
-_LEAST_USEFUL_SHARE, _LEAST_USEFUL = 0.001, 0.001
-"""The shortest time within which a success counts, as a share of the window and in seconds, whichever is more."""
+_LEAST_USEFUL = 0.001
+"""The shortest time in seconds within which a success counts."""
 
-_LEAST_WAY_SHARE, _LEAST_WAY = 0.005, 0.005
-"""The shortest time allowed for the way to the caller, likewise."""
+_WAY = 0.0029
+"""Seconds allowed for the way to the caller."""
+
+_ROOM_AGAIN = 0.005
+"""Seconds after `per` and the drift allowance by which there is room again, unless others come."""
+
+_WORTH_SHARE, _WORTH = 0.001, 0.001
+"""When nodes are told to keep a slot for less time: it saves this share of the window and so many seconds."""
 
 _AT_FIRST = 0.025
 """Within how many seconds a success counts before any round was measured."""
@@ -91,6 +105,20 @@ def _is_finite(number: float) -> bool:
         return False
 
 
+class Success(NamedTuple):
+    """A success, and what nodes have been told of it.
+
+    Attributes:
+        state: What it has.
+        at: When its round was over, seconds on the driver's clock.
+        settled: Bit set of the nodes that were known then to keep other slots for it, or none.
+    """
+
+    state: PermitState
+    at: float
+    settled: int
+
+
 class Window:
     """How long the permits of one rate limiter last; shared by all users of one limiter object.
 
@@ -99,6 +127,9 @@ class Window:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: How long a round may wait for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
+        needed: Seconds for which nodes must keep a slot from the instant at which its round was over.
+        worth: Seconds that nodes keep a slot too long from which on it is worth telling them.
+        latest: The latest success, whose late votes nobody has seen yet.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
@@ -107,9 +138,11 @@ class Window:
         self._timing = timing
         self.round_timeout = timing.node_timeout
         self._longest = 2 * timing.node_timeout
-        self._least = min(max(per * _LEAST_USEFUL_SHARE, _LEAST_USEFUL), self._longest)
-        self._least_way = min(max(per * _LEAST_WAY_SHARE, _LEAST_WAY), self._longest)
+        self._least = min(_LEAST_USEFUL, self._longest)
         self._mean = 0.0
+        self.needed = self._lease(0.0)
+        self.worth = max(per * _WORTH_SHARE, _WORTH)
+        self.latest: Success | None = None
         # Windows may be longer than the lease that the client's guard suits. A guard of 0 stays 0, as the user chose
         # it.
         longest = max(timing.restart_guard, self._lease(self._longest)) if timing.restart_guard else 0.0
@@ -127,16 +160,21 @@ class Window:
         return self._lease(useful), useful
 
     def _lease(self, useful: float) -> float:
-        exact = self.per + useful + max(useful, self._least_way)
-        return exact * (1 + self._timing.drift_factor) + _RESOLUTION
+        return (self.per + useful + _WAY) * (1 + self._timing.drift_factor) + _RESOLUTION
 
     def note(self, took: float) -> None:
         """Record how many seconds a won round took, whether it counted or not."""
         self._mean += (took - self._mean) * (_RECENT if self._mean else 1.0)
 
-    def retry_after(self, left: float) -> float:
-        """Return how many seconds pass on this clock, at most, while nodes count `left` seconds on theirs."""
-        return left * (1 + self._timing.drift_factor)
+    def retry_after(self, left: float, pause: float = 0.0) -> float:
+        """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.
+
+        Args:
+            left: How many seconds nodes count on theirs until there is room; infinite if they can't tell.
+            pause: For how many seconds after that waiters may sleep that are to be served first.
+        """
+        drift = 1 + self._timing.drift_factor
+        return min(left * drift + pause, self.per * drift + _ROOM_AGAIN)
 
     def longest_pause(self, random: float, ahead: float = 0.0) -> float:
         """Return for how many seconds to sleep at most before looking again; often enough to keep the place.

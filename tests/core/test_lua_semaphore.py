@@ -55,6 +55,9 @@ class SlotNode:
     def abandon(self, owner, *, leave=True, place=()):
         return self.node.run("semaphore_abandon", KEYS.all, owner, int(leave), *place)
 
+    def settle(self, owner, slots, lease=LEASE):
+        return self.node.run("semaphore_settle", KEYS.all, owner, slots, lease)
+
     def renew(self, *permits, guarded=False, limits=(b"0 4", b"0 4")):
         """Each permit: number of its semaphore, owner, slots, lease."""
         words = [word for permit in permits for word in permit]
@@ -785,9 +788,60 @@ def test_foreign_value_and_readers_and_writers_of_that_name_are_left_as_they_are
     else:
         sem.redis.hset(KEYS.lock, "a", "lock")
     before = sem.node.dump()
-    assert sem.ask(A) == sem.release(A) == sem.abandon(A) == sem.look() == 0
+    assert sem.ask(A) == sem.release(A) == sem.abandon(A) == sem.settle(A, b"0") == sem.look() == 0
     assert claim or sem.renew((1, A, b"0", LEASE)) == [FOREIGN]
     assert sem.node.dump() == before
+
+
+# Settling what a quorum of nodes keeps for a success of a rate limiter.
+
+
+def left_of(sem, owner):
+    now, microseconds = sem.redis.time()
+    return sem.redis.zscore(KEYS.lock, owner) - now * 1000 - microseconds // 1000
+
+
+def test_success_is_kept_for_as_long_as_it_must_be_from_when_it_is_settled_and_never_longer_than_before(sem):
+    sem.ask(A)
+    sem.ask(B, lease=LEASE // 3)
+    for _ in range(2):
+        assert sem.settle(A, b"0", LEASE // 2) == sem.settle(B, b"1", LEASE // 2) == 1
+    assert LEASE // 2 - 5_000 < left_of(sem, A) <= LEASE // 2
+    assert left_of(sem, B) <= LEASE // 3
+    assert sem.is_sound()
+
+
+def test_success_exchanges_its_slots_or_gets_them_where_it_has_none(sem):
+    sem.ask(A, 2)
+    assert sem.settle(A, b"1,2") == sem.settle(B, b"0") == 1
+    assert sem.slots() == {A: b"1,2", B: b"0"}
+    assert sem.is_sound()
+    assert LEASE - 5_000 < left_of(sem, B) <= LEASE
+
+
+def test_success_takes_nothing_from_others_and_keeps_what_it_has(sem):
+    sem.ask(A)
+    sem.ask(B)
+    assert sem.settle(A, b"1") == sem.settle(C, b"1") == 0
+    assert sem.slots() == {A: b"0", B: b"1"}
+    sem.expire(B)
+    assert sem.settle(A, b"1") == 1
+    assert sem.slots() == {A: b"1"}
+    assert sem.is_sound()
+
+
+def test_success_that_is_settled_leaves_the_line_and_those_behind_it_move_up(sem):
+    sem.ask(D, 3)
+    sem.wait(A, 1, 2)
+    sem.wait(B, 2)
+    assert sem.line() == [(A, 1), (B, 2)]
+    assert sem.woken() == []
+    assert sem.settle(A, b"0,1") == 0
+    assert sem.line() == [(B, 2)]
+    assert sem.woken() == [B]
+    assert sem.settle(B, b"3") == 1
+    assert sem.line() == []
+    assert sem.woken() == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -797,7 +851,7 @@ def test_books_are_sound_after_any_sequence(sem, seed):
     for _ in range(300):
         owner, slots = rng.choice(owners), sorted(rng.sample(range(9), rng.randint(1, 3)))
         text = b",".join(b"%d" % slot for slot in slots)
-        match rng.randrange(7):
+        match rng.randrange(8):
             case 0 | 1:
                 sem.ask(owner, len(slots), start=rng.randrange(9), permits=9, lease=rng.choice([LEASE, 3 * LEASE]))
             case 2:
@@ -810,4 +864,6 @@ def test_books_are_sound_after_any_sequence(sem, seed):
                 sem.abandon(owner, leave=rng.random() < 0.5)
             case 6:
                 sem.redis.zadd(KEYS.lock, {owner: 1}, xx=True)  # its time is up
+            case 7:
+                sem.settle(owner, text, rng.choice([LEASE, 3 * LEASE]))
         assert sem.is_sound(), f"seed {seed}"

@@ -22,7 +22,15 @@ def test_nodes_that_answered_otherwise_than_the_quorum_are_strays():
     for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
         tally.record(i, answer)
     tally.fail(3, "down")
-    assert permit.mismatched(tally) == 0b0110
+    assert permit.mismatched(tally) == permit.mismatched_in(tally) == 0b0110
+
+
+def test_votes_that_came_late_count_and_a_round_that_was_not_kept_has_none():
+    permit, tally = new_permit(1, 3), Tally(["a", "b", "c"], lambda reply: reply, late=True)
+    for i, slot in enumerate([3, 3, 4]):
+        tally.record(i, SlotGrant((slot,)))
+    assert permit.mismatched_in(tally) == 0b100
+    assert permit.mismatched_in(None) == 0
 
 
 def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():

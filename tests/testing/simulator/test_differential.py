@@ -392,6 +392,9 @@ class Chance:
         ]
         return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
+    def permit_settle(self):
+        return POOL.all, (self.of(OWNERS), self.slots(), self.of(LEASES))
+
     def permit_inspect(self):
         return POOL.all, (self.of([0, 1]), self.guard())
 
@@ -479,6 +482,7 @@ ARGUMENTS = {
     "semaphore_release": Chance.permit_release,
     "semaphore_renew": Chance.permit_renew,
     "semaphore_resize": Chance.permit_resize,
+    "semaphore_settle": Chance.permit_settle,
     "write_lock_abandon": Chance.abandon,
     "write_lock_acquire": Chance.mode_acquire,
     "write_lock_release": Chance.release,

@@ -42,7 +42,7 @@ class Claim(NamedTuple):
         id: What nodes store it as.
         holds: The hold count that it carries; of a permit, how many slots.
         lease: For how many seconds nodes shall keep it; 0.0 if the command does not say.
-        slots: The slots of a permit that is renewed.
+        slots: The slots of a permit that is renewed or settled.
         mode: Whether the claim is to read or to write; empty if an owner can have only one claim at that key.
     """
 
@@ -88,6 +88,8 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
             yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000, mode=mode)
     elif verb == "acquire":
         yield Claim(keys[0], args[0], args[1], args[2] / 1000, mode=mode)
+    elif verb == "settle":
+        yield Claim(keys[0], args[0], args[1].count(b",") + 1, args[2] / 1000, args[1])
     elif verb == "release":
         yield Claim(keys[0], args[0], args[1], 0.0, mode=mode)
     elif verb in {"abandon", "write_back"}:

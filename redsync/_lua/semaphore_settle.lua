@@ -1,0 +1,39 @@
+-- Purpose: let this node keep, for a success of a rate limiter, the slots that a quorum of nodes keeps for it, for no
+-- longer than it must, and end its owner's place in the line. Nodes that keep the same slots choose the same ones for the
+-- next asker. If others have some of these slots here, the success keeps what it has: mostly two successes have each
+-- other's. Takes nothing from anybody, and ends nothing before its time even if it comes late. Idempotent.
+-- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
+-- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[5] taken: bit map   KEYS[6] limit: "version permits window"
+-- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] for how long they must be kept from now on, ms
+-- Reply: 1 this node keeps these slots for it | 0 it does not
+-- include: slots
+local at_most = 4
+-- include: purge_permits
+if foreign then return 0 end
+local queued = redis.call('exists', KEYS[2]) == 1
+if queued then
+-- include: leave_line
+end
+local permit, wanted, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local mine = redis.call('hget', KEYS[4], permit)
+if mine and tonumber(redis.call('zscore', KEYS[1], permit)) > now + lease then
+  redis.call('zadd', KEYS[1], now + lease, permit)
+end
+local has, free = {}, true
+for slot in string.gmatch(mine or '', '%d+') do has[slot] = true end
+for slot in string.gmatch(wanted, '%d+') do free = free and (has[slot] or redis.call('getbit', KEYS[5], slot) == 0) end
+if free and mine ~= wanted then
+  freed = freed + mark(mine or '', 0) - mark(wanted, 1)
+  redis.call('hset', KEYS[4], permit, wanted)
+  if not mine then
+    redis.call('zadd', KEYS[1], now + lease, permit)
+-- include: keep_slots
+  end
+end
+if queued then
+-- include: limit
+-- include: line
+-- include: wake_line
+end
+return free and 1 or 0
