@@ -268,9 +268,13 @@ class HoldTable:
         """Return all holds of an owner, lost or not."""
         return list(self._holds.get(owner, {}).values())
 
-    def permits(self, key: bytes) -> list[HoldState]:
-        """Return the permits of that key, lost or not, latest first."""
-        return list(reversed(self._permits.get(key, {})))
+    def permits(self, key: bytes) -> Iterator[HoldState]:
+        """Return the permits of that key, lost or not, latest first; those that a `with` will give back last of all.
+
+        Whoever wants the latest of thousands looks at no others. No permit may come or go meanwhile.
+        """
+        ours = self._permits.get(key, {})
+        return (state for entered in (False, True) for state in reversed(ours) if state.entered == entered)
 
     def add(self, state: HoldState) -> None:
         """Add a new hold."""

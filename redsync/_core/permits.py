@@ -20,6 +20,8 @@ def read_slots(text: bytes) -> tuple[int, ...]:
     Raises:
         ValueError: The text is no list of slots.
     """
+    if text.isdigit() and b"%d" % (slot := int(text)) == text:
+        return (slot,)
     slots = tuple(map(int, text.split(b",")))
     if write_slots(slots) != text or len(set(slots)) < len(slots) or min(slots) < 0:
         raise ValueError(f"{text!r:.80} is no list of slots")

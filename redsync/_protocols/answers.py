@@ -125,6 +125,8 @@ def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> Slot
     Raises:
         ValueError: It is not one.
     """
+    if reply.__class__ is bytes and not tells and len(slots := read_slots(reply)) == wanted:
+        return SlotGrant(slots)
     if reply.__class__ is int and reply == 0:
         return FOREIGN
     words = [word.__class__ for word in reply] if reply.__class__ is list else []
@@ -142,8 +144,6 @@ def read_of_slots(reply: Any, wanted: int, permits: int, *, tells: bool) -> Slot
 
 
 def _read_grant(reply: Any, words: list[type], *, tells: bool) -> SlotGrant:
-    if not tells and reply.__class__ is bytes:
-        return SlotGrant(read_slots(reply))
     if not tells or words != [bytes, bytes] or len(reply[1]) > MOST_BYTES:
         raise ValueError("an acquire is answered by slots, or by the reason why there are none")
     return SlotGrant(read_slots(reply[0]), reply[1])

@@ -117,11 +117,12 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
     """
     chosen = []
     missing = count
-    for state in sorted(session.holds.permits(pool.keys.lock), key=lambda state: state.entered):
-        share = min(state.count, missing)
-        missing -= share
-        if share:
+    for state in session.holds.permits(pool.keys.lock):
+        if share := min(state.count, missing):
             chosen.append((state, share))
+            missing -= share
+        if not missing:
+            break
     if missing:
         raise OverReleaseError(
             f"{count} permits of semaphore {pool.name!r} can't be given back: this client has {count - missing}"

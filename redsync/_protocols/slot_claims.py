@@ -85,22 +85,26 @@ class SlotClaim(Claim):
 
     def decide(self, tally: Tally) -> Verdict:
         """Return WON if the permit has its number of slots, each granted by a quorum of nodes."""
-        wanted, search = self._request.holds, self._search
-        votes = search.votes(tally)
-        best = sorted(votes.values(), reverse=True)[:wanted]
-        least = best[-1] if len(best) == wanted else 0
-        if least >= tally.quorum:
-            return Verdict.WON
+        wanted, search, quorum = self._request.holds, self._search, tally.quorum
         heard = tally.granted + tally.refused
         unheard = len(tally.nodes) - heard - tally.failed
+        # The usual case, without counting.
+        if heard < quorum and unheard and not tally.without_quorum:
+            return Verdict.PENDING
+        if tally.granted >= quorum and search.agreed(tally):
+            return Verdict.WON
+        best = sorted(search.votes(tally).values(), reverse=True)[:wanted]
+        least = best[-1] if len(best) == wanted else 0
+        if least >= quorum:
+            return Verdict.WON
         if tally.without_quorum or not unheard:
             return Verdict.LOST
         # With a place in line the round hears every node: one that it does not hear may have granted, which would need
         # a rollback.
-        if self._line.has_ticket or least + unheard >= tally.quorum or heard < tally.quorum:
+        if self._line.has_ticket or least + unheard >= quorum or heard < quorum:
             return Verdict.PENDING
         # The nodes heard so far can't win these slots, but perhaps others; if not, hear the rest.
-        hopeless = heard - _full(tally) + unheard < tally.quorum
+        hopeless = heard - _full(tally) + unheard < quorum
         return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
 
     def adapt(self, tally: Tally) -> bool:
@@ -151,6 +155,9 @@ class SlotClaim(Claim):
 
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that nodes told; return those of our version or of another kind that contradict it."""
+        if not tally.refused:
+            self.contested = self._newer = False
+            return []
         limit, before = self._limit, self._limit.version
         differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
         others = [refusal.limit for refusal in differs if refusal.limit is not None]

@@ -72,9 +72,17 @@ class SlotSearch:
                 votes.pop(slot, None)
         return votes
 
+    def agreed(self, tally: Votes) -> tuple[int, ...]:
+        """Return the slots that all nodes granted that granted any, as is usual; empty if that does not decide."""
+        slots = {grant.slots for grant in tally.grants}
+        return slots.pop() if len(slots) == 1 and not self.tells else ()
+
     def won(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that most nodes have granted."""
-        votes = self.votes(tally.all_votes)
+        all_votes = tally.all_votes
+        if agreed := self.agreed(all_votes):
+            return agreed if len(agreed) == 1 else tuple(sorted(agreed, key=self._distance))
+        votes = self.votes(all_votes)
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     def note_won(self) -> None:

@@ -68,11 +68,13 @@ def test_permits_of_a_key_come_latest_first():
     first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner.of("c", 3))
     for state in (first, second, other):
         table.add(state)
-    assert table.permits(b"redsync:x") == [second, first], "a lock is none"
+    assert list(table.permits(b"redsync:x")) == [second, first], "a lock is none"
+    second.entered = True
+    assert list(table.permits(b"redsync:x")) == [first, second], "a `with` gives it back"
     table.remove(second)
-    assert table.permits(b"redsync:x") == [first]
+    assert list(table.permits(b"redsync:x")) == [first]
     table.remove(first)
-    assert table.permits(b"redsync:x") == []
+    assert list(table.permits(b"redsync:x")) == []
     table.remove(first)
 
 
@@ -80,4 +82,4 @@ def test_child_of_a_fork_has_no_permits():
     table = HoldTable(lambda: None)
     table.add(new_permit(1, 0))
     table.clear()
-    assert table.permits(b"redsync:x") == []
+    assert list(table.permits(b"redsync:x")) == []

@@ -203,7 +203,7 @@ def test_latest_permits_are_given_back_first_and_the_last_reduced(toy, pool, tak
     toy.play(release_latest(toy.session, pool, 2, toy.now), release, release)
     assert (first.count, second.count) == (1, 0)
     assert [command.args[1:] for command in toy.commands[-2:]] == [(0, b""), (1, b"0")]
-    assert toy.session.holds.permits(pool.keys.lock) == [first]
+    assert list(toy.session.holds.permits(pool.keys.lock)) == [first]
 
 
 def test_permit_of_a_with_is_given_back_last(toy, pool, take):
