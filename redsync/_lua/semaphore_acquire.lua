@@ -26,13 +26,35 @@
 -- include: limit
 local at_most = 4 + ARGV[2]
 -- include: purge_permits
--- include: line
 if foreign then return 0 end
--- include: waiter
 local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 
 local window = ARGV[13] or ''
 local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. window or '')
+local void = is_void(version)
+
+-- The usual case: a first try for one slot, under the limit that this node knows, and nobody waits. What follows would do
+-- the same, with more questions. A limit of version 0 was never larger, so no slot beyond it can be taken.
+if wants == 1 and ARGV[6] == '0' and ARGV[11] == '' and not void and redis.call('get', KEYS[6]) == limit
+    and redis.call('exists', KEYS[2]) == 0 and (version == 0 or redis.call('bitcount', KEYS[5]) < permits) then
+-- include: pick_slots
+  if found[1] then
+    local guard, its_version = ARGV[4], version
+-- include: remembers
+    -- A permit that is there already has slots: then see below.
+    if redis.call('zadd', KEYS[1], now + ARGV[3], me) == 1 then
+      local chosen = table.concat(found)
+      redis.call('setbit', KEYS[5], chosen, 1)
+      redis.call('hset', KEYS[4], me, chosen)
+-- include: keep_slots
+-- include: keep_limit
+      return ARGV[12] == '1' and {chosen, redis.call('get', KEYS[5])} or chosen
+    end
+  end
+end
+
+-- include: line
+-- include: waiter
 local its_limit, its_version, its_permits, its_window = read_limit(KEYS[6])
 
 local highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
@@ -43,7 +65,7 @@ for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
 
 local reason, detail, chosen, room = 'full', '', nil, -1
 local differs = its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= window)
-if differs or is_void(version) then
+if differs or void then
   reason, detail, permits = 'limit', its_limit or '', its_permits or permits
 else
   if version > (its_version or 0) then
