@@ -5,12 +5,22 @@
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
 -- Reply: 1 this node had the permit | 0 it did not have it, or no longer
--- include: slots
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
 local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
--- Mostly nobody waits. Then there is no place to leave and nobody to wake, and the functions for that are not defined.
 local queued = redis.call('exists', KEYS[2]) == 1
+
+-- The usual case: a permit of one slot, and nobody waits. What follows would do the same.
+if ARGV[2] == '0' and not queued and mine and not string.find(mine, ',', 1, true) then
+  redis.call('zrem', KEYS[1], ARGV[1])
+  redis.call('hdel', KEYS[4], ARGV[1])
+  redis.call('setbit', KEYS[5], mine, 0)
+  if redis.call('exists', KEYS[1]) == 0 then redis.call('del', KEYS[4], KEYS[5]) end
+  local time = redis.call('time')
+  return tonumber(expiry) > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
+end
+
+-- include: slots
 if queued then
   -- The permit's owner may still have a place here, if this node did not grant when the others did.
 -- include: leave_line
