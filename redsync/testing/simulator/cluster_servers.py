@@ -140,7 +140,8 @@ class ClusterServer(GroupServer):
 
     def restart(self, *, forget: bool = False, lost: float = 0.0) -> None:
         """Come back after `crash` as another process; it no longer knows which slots are leaving."""
-        self.leaving.clear()
+        if self.state in ("down", "dark"):
+            self.leaving.clear()
         super().restart(forget=forget, lost=lost)
 
 

@@ -19,7 +19,7 @@ def move(stage: Stage, slot: str, shard: str, pause: str | None) -> None:
 
 
 def stay(stage: Stage, slot: str) -> None:
-    """Give up the move of a slot; keys that have moved stay where they are."""
+    """Give up the move of a slot; keys that have moved come back."""
     _cluster(stage).moves[int(slot) - 1].abort()
 
 

@@ -2,7 +2,9 @@
 
 As with `CLUSTER SETSLOT` and `MIGRATE`: the old master says that the slot is leaving, keys move in any order, each of
 them at one instant, and when none is left the new master has the slot. A failover of the old master in between makes it
-forget that the slot is leaving, so somebody has to say it again; what has arrived already is where nobody looks.
+forget that the slot is leaving, so somebody has to say it again; until then what has arrived already is where nobody
+looks. A move that is given up takes all keys back first: a slot that was declared stable without them would have lost
+them, and nothing would say so.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Migration:
         self._tag: Final = cluster.tags[place]
         self._slot: Final = cluster.slots[place]
         self._pause: Final = pause
-        self._over = False
+        self._over = self._returns = False
         self.target: Final = target
 
     @property
@@ -46,7 +48,10 @@ class Migration:
         if self._over:
             return
         if self._is_possible() and not self._move_key():
-            self.end()
+            if self._returns:
+                self._stay()
+            else:
+                self.end()
             return
         rng = self._cluster.random
         self._cluster.sim.timeline.after(self._pause * rng.random() + 0.001, self._step)
@@ -62,14 +67,17 @@ class Migration:
         """Move a key; return False if there was none."""
         source, target = self._source, self.target.master
         source.leaving[self._place] = target
-        keys = source.keys_of(self._tag)
+        before, after = (target, source) if self._returns else (source, target)
+        keys = before.keys_of(self._tag)
         if not keys:
             return False
         key = self._cluster.random.choice(keys)
-        found = source.store.look(key)
+        found = before.store.look(key)
         assert found is not None, "it was found a moment ago"
-        target.take(key, *found)
-        source.release_key(key)
+        # What the owner of the slot has is newer, if both have something.
+        if not self._returns or source.store.look(key) is None:
+            after.take(key, *found)
+        before.release_key(key)
         return True
 
     def end(self) -> None:
@@ -90,10 +98,14 @@ class Migration:
         return True
 
     def abort(self) -> None:
-        """Leave the slot where it was; keys that have moved stay where they are."""
+        """Leave the slot where it was, as soon as all keys that have moved are back."""
+        self._returns = True
+        self._note(f"is to stay with {self._source.name}")
+
+    def _stay(self) -> None:
         self._leave()
         self._source.leaving.pop(self._place, None)
-        self._note(f"stays with {self._source.name}, although keys have moved")
+        self._note(f"stays with {self._source.name}")
 
     def _leave(self) -> None:
         self._over = True

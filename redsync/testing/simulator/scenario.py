@@ -36,7 +36,7 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
 | `Sentinels of 1 list no replicas for S seconds` | they were reset |
 | `slot of 1 moves to 4[, a key every S at most]` | the slot of node 1 moves to the 4th shard, key by key |
-| `slot of 1 stays` | it stops moving |
+| `slot of 1 stays` | it stops moving, as soon as all keys are back |
 | `slot of 1 goes to 4 without its keys` | they are lost |
 | `server 1b crashes`, `hangs`, `resumes`, `restarts` | one server of a group |
 | `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |

@@ -105,6 +105,8 @@ def test_replaced_scripts_are_replaced_in_every_slot():
 def test_process_that_restarts_has_forgotten_which_slots_are_leaving(cluster):
     server = cluster.groups[0].master
     server.leaving[0] = cluster.groups[2].master
+    server.restart()
+    assert server.leaving, "it is up"
     server.crash()
     server.restart()
     assert server.leaving == {}

@@ -23,7 +23,12 @@ def test_slots_go_where_the_story_says():
 
 
 def test_slot_may_stay():
-    sim = play("3.0 a acquires x", "4.0 slot of 1 moves to 3, a key every 10 at most", "4.1 slot of 1 stays")
+    sim = play(
+        "3.0 a acquires x",
+        "4.0 slot of 1 moves to 3, a key every 10 at most",
+        "4.1 slot of 1 stays",
+        "30.0 expect a holds x",
+    )
     assert [node.name for node in sim.nodes] == ["node-1a", "node-2a"]
     assert sim.world.moves == {}
 

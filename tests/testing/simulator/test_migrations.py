@@ -70,10 +70,18 @@ def test_move_that_is_forced_loses_the_keys_that_have_not_moved(sim, cluster):
     assert sim.nodes[0].name == "node-2a"
 
 
-def test_move_that_is_given_up_leaves_keys_where_nobody_looks(sim, cluster):
-    move = cluster.move(0, cluster.groups[1], pause=1.0)
+def test_move_that_is_given_up_takes_the_keys_back(sim, cluster):
+    source, target = cluster.groups[0].master, cluster.groups[1].master
+    move = cluster.move(0, cluster.groups[1], pause=0.1)
+    sim.run(until=0.6)
+    moved = target.keys_of(cluster.tags[0])
+    assert 0 < len(moved) < 5
+    source.store.execute(b"set", moved[0], b"newer")
     move.abort()
+    assert source.leaving == {0: target}
     sim.run(until=5.0)
-    assert count(cluster) == [4, 1]
+    assert count(cluster) == [5, 0]
+    assert source.store.peek(moved[0])[0] == b"newer"
+    assert source.leaving == {}
     assert sim.nodes[0].name == "node-1a"
     assert not cluster.moves

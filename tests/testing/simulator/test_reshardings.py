@@ -14,7 +14,7 @@ def strike(seed):
             server.resume()
             server.restart()
         sim.heal()
-        sim.run(until=40.0)
+        sim.run(until=45.0)
     return sim
 
 
