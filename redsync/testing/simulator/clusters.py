@@ -9,7 +9,9 @@ What follows from a decision happens at instants of its own, as in a group: each
 reached. Until then it answers by what it knows, clients as well as whoever asks it where slots are.
 
 Left out: a failover never takes back a slot that had left its shard, as it might where a majority of the masters does
-not know yet that it had.
+not know yet that it had. And no slot leaves a shard while its master has less than a majority of it: a master that was
+replaced without being told might then gather votes for the slot, and the shard that has got it does not share a server
+with that one.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Migration:
         return all(
             server.state == "up" and server not in server.group.apart and server.view.number == source.view.number
             for server in (source, target)
-        ) and source.has(self._place)
+        ) and (source.has(self._place) and source.group.is_whole)
 
     def _move_key(self) -> bool:
         """Move a key; return False if there was none."""

@@ -49,6 +49,11 @@ class Shard(Group):
         return sum(server.follows is self.master for server in self.servers)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether as many servers follow the master as acknowledge a vote: then they follow no other one."""
+        return self.following >= len(self.servers) // 2
+
+    @property
     def is_settled(self) -> bool:
         """Whether the whole cluster is, and all servers of the shard are up and follow the master."""
         return super().is_settled and self.cluster.is_settled

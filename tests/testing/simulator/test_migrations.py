@@ -1,5 +1,7 @@
 """Migrations: keys move one by one, with their time to live; a move may wait, end by force, or be given up."""
 
+import math
+
 import pytest
 
 from redsync.testing.simulator import Simulation
@@ -85,3 +87,21 @@ def test_move_that_is_given_up_takes_the_keys_back(sim, cluster):
     assert source.leaving == {}
     assert sim.nodes[0].name == "node-1a"
     assert not cluster.moves
+
+
+def test_no_key_leaves_a_master_that_has_less_than_a_majority_of_its_shard(sim, cluster):
+    """The server that it replaced may still gather acknowledgements, and shares no server with the other shard."""
+    shard = cluster.groups[0]
+    cluster.groups[0].master.propagate()
+    sim.run(until=0.6)
+    shard.fail_over(shard.servers[1])
+    shard.tell(shard.servers[0], math.inf)
+    cluster.groups[1].slowness = cluster.groups[2].slowness = 0.0
+    cluster.move(0, cluster.groups[1], pause=0.0)
+    sim.run(until=5.0)
+    assert not shard.is_whole
+    assert sim.nodes[0].name == "node-1b"
+    shard.tell(shard.servers[0], 0.0)
+    sim.run(until=6.0)
+    assert shard.is_whole
+    assert sim.nodes[0].name == "node-2a"
