@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 __all__ = ["Script"]
 
-_PASSING = ("_release", "_abandon", "_leave", "_inspect", "_look", "client_announce", "client_withdraw")
+_PASSING = ("_release", "_abandon", "_leave", "_settle", "_inspect", "_look", "client_announce", "client_withdraw")
 """How the names of the scripts end that claim nothing."""
 
 _FOLDER = files("redsync").joinpath("_lua")

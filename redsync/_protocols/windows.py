@@ -18,16 +18,17 @@ one success at most, and there are R slots. The proof compares one client's A an
 two clocks matter.
 
 The allowance costs throughput: what remains is 1 / (1 + allowance / per) of the rate. So its first part follows the
-mean duration of rounds; and if the round was quicker than that, the client tells nodes so: from the instant at which
-they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message comes
-after the round was over, so the proof holds with that instant in place of S + allowance, however late it comes. The
-second part is a few milliseconds, however long the window is. Nothing can be seen of the
-delay that it covers: the last look at the clock is just before the return, so only a system that stops the thread there
-causes one. By clocks that agree the drift allowance covers it as well. Each ask carries its own allowance, so clients
-need not agree on it.
+mean duration of rounds; and if the round was quicker than allowed for, the client tells nodes so: from the instant at
+which they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message
+comes after the round was over, so the proof holds with that instant in place of S + allowance, however late it comes.
+The second part is twice as long as a round takes on average, for where rounds are slow the way to the caller is slow
+too: threads of a busy interpreter wait for each other on both. And it is never less than 2.9 ms, for a system that lets
+others run just then. Nothing can be seen of that delay. By clocks that agree the drift allowance covers it as well.
+Each ask carries its own allowance, so clients need not agree on it.
 
-*When there is room again* can be told to be no later than `per`, the drift allowance and 5 ms from now: nodes keep no
-slot for longer once they were told. If a node's clock is slow, or a round is under way, it may take a little longer.
+*When there is room again* can be told to be no later than `per`, the drift allowance and 5 ms from now: where rounds
+are quick, nodes keep no slot for longer once they were told. Where rounds are slow, or a node's clock is, it may take a
+little longer.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ _LEAST_USEFUL = 0.001
 """The shortest time in seconds within which a success counts."""
 
 _WAY = 0.0029
-"""Seconds allowed for the way to the caller."""
+"""The shortest time in seconds allowed for the way to the caller."""
+
+_WAY_LIKE = 2.0
+"""It is at least this many times the mean duration of rounds."""
 
 _ROOM_AGAIN = 0.005
 """Seconds after `per` and the drift allowance by which there is room again, unless others come."""
@@ -127,7 +131,6 @@ class Window:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: How long a round may wait for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
-        needed: Seconds for which nodes must keep a slot from the instant at which its round was over.
         worth: Seconds that nodes keep a slot too long from which on it is worth telling them.
         latest: The latest success, whose late votes nobody has seen yet.
     """
@@ -140,14 +143,18 @@ class Window:
         self._longest = 2 * timing.node_timeout
         self._least = min(_LEAST_USEFUL, self._longest)
         self._mean = 0.0
-        self.needed = self._lease(0.0)
         self.worth = max(per * _WORTH_SHARE, _WORTH)
         self.latest: Success | None = None
         # Windows may be longer than the lease that the client's guard suits. A guard of 0 stays 0, as the user chose
         # it.
-        longest = max(timing.restart_guard, self._lease(self._longest)) if timing.restart_guard else 0.0
+        longest = max(timing.restart_guard, self._lease(self._longest, self._longest)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
+
+    @property
+    def needed(self) -> float:
+        """Seconds for which nodes must keep a slot from the instant at which its round was over."""
+        return self._lease(0.0, self._way)
 
     def terms(self, slowest: float = 0.0) -> tuple[float, float]:
         """Return for how many seconds nodes shall keep the slots of an ask, and within how many a success counts.
@@ -157,10 +164,14 @@ class Window:
         """
         expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
         useful = min(max(self._least, expected), self._longest)
-        return self._lease(useful), useful
+        return self._lease(useful, self._way), useful
 
-    def _lease(self, useful: float) -> float:
-        return (self.per + useful + _WAY) * (1 + self._timing.drift_factor) + _RESOLUTION
+    @property
+    def _way(self) -> float:
+        return min(max(_WAY, _WAY_LIKE * self._mean), self._longest)
+
+    def _lease(self, useful: float, way: float) -> float:
+        return (self.per + useful + way) * (1 + self._timing.drift_factor) + _RESOLUTION
 
     def note(self, took: float) -> None:
         """Record how many seconds a won round took, whether it counted or not."""

@@ -40,7 +40,7 @@ def test_checker_finds_counter_on_each_node_where_slots_keep_the_rate():
 
 
 def test_checker_finds_slots_that_are_kept_for_just_the_window(monkeypatch):
-    monkeypatch.setattr(Window, "_lease", lambda window, allowance: window.per)
+    monkeypatch.setattr(Window, "_lease", lambda window, *_: window.per)
     assert "where there are" in hunt(SlidingWindow, range(60), kind="limiter")
 
 
@@ -72,7 +72,7 @@ def stand_still_between_question_and_answer():
 def test_checker_finds_rounds_that_count_however_late(monkeypatch):
     first, second = stand_still_between_question_and_answer()
     assert second - first > 5.0
-    monkeypatch.setattr(Window, "terms", lambda window, *_: (window._lease(0.005), math.inf))
+    monkeypatch.setattr(Window, "terms", lambda window, *_: (window._lease(0.005, 0.005), math.inf))
     with pytest.raises(SimulationError, match=r"sliding window: 2 successes of 'x', .* where there are 1 in any 5 s"):
         stand_still_between_question_and_answer()
 
