@@ -91,27 +91,46 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
     assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
 
 
-def test_checker_finds_promise_of_room_that_comes_too_early():
+def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0):
+    """Let a program ask after that part of what it was told, by clocks of these rates; return what became of it."""
+    outcomes = []
+
     async def ask_when(machine, client):
-        limiter = client.get_rate_limiter("x", 1, 1.0)
+        limiter = client.get_rate_limiter("x", 1, per)
         for _ in range(2):
-            await asyncio.sleep(0.1)  # until the last node has heard of the one before
+            await asyncio.sleep(after)  # until the last node has heard of the one before
             machine.tell("a program", "wonders", name="x", n=1)
             seconds = await limiter.retry_after()
             machine.tell("a program", "told", name="x", n=1, seconds=seconds)
-            await asyncio.sleep(seconds / 2)
+            await asyncio.sleep(seconds * part)
             machine.tell("a program", "asks", name="x", how="told", n=1)
-            what = "acquired" if await limiter.acquire(False) else "busy"
-            machine.tell("a program", what, name="x")
+            outcomes.append("acquired" if await limiter.acquire(False) else "busy")
+            machine.tell("a program", outcomes[-1], name="x")
 
     with Simulation(seed=1, checkers=[Promised]) as sim:
         a = sim.machine("a")
+        a.drift(machine)
+        for server in sim.servers:
+            server.drift(node)
         client = a.client()
         sim.run(until=3.0)
         a.start(ask_when(a, client))
-        with pytest.raises(SimulationError, match=r"retry_after: a program on a was told at .* and was refused at"):
+        try:
             sim.run()
-        a.crash()
+        finally:
+            a.crash()
+    return outcomes
+
+
+def test_checker_finds_promise_of_room_that_comes_too_early():
+    assert ask_when_told(1.0) == ["acquired"] * 2
+    with pytest.raises(SimulationError, match=r"retry_after: a program on a was told at .* and was refused at"):
+        ask_when_told(0.5)
+
+
+def test_program_that_was_told_the_longest_time_may_be_refused_where_clocks_are_slow():
+    assert ask_when_told(1.0, after=0.005) == ["acquired"] * 2
+    assert ask_when_told(1.0, after=0.005, per=10.0, node=0.9951, machine=1.0049) == ["acquired", "busy"]
 
 
 # By hand.

@@ -4,6 +4,9 @@ The exception is that others came meanwhile: nodes were asked about the same lim
 promise must hold while all is well (see `calm`), because a node that could not be asked may keep more than the others.
 Programs report what they do (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with the outcome).
 
+What is told is never longer than the window, 1 % and 5 ms. A node whose clock is slow keeps slots for longer: so a
+program that was told just that may be refused if the clock of any node runs slower than its own.
+
 Not seen: programs that were told while others wait; times that are longer than necessary.
 """
 
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Promised"]
 
+_DRIFT, _ROOM_AGAIN = 1.01, 0.005
+"""The longest time that is told: the window times this, and so many seconds."""
+
+_WINDOW = 12
+"""Which argument of an ask is the window of a rate limiter, in us."""
+
 _SETTLED = 2.0
 """Seconds for which all must have been well before that: until every client is connected again."""
 
@@ -35,6 +44,7 @@ class Promised(Checker):
         super().__init__(sim)
         self._asked: Final[dict[str, dict[bytes, float]]] = {}
         self._told: Final[dict[tuple[str, str], tuple[float, float]]] = {}
+        self._longest: Final[dict[str, float]] = {}
 
     def see(self, happening: Did | Executed) -> str | None:
         """Record who was told and who asks, and look at the outcome."""
@@ -45,6 +55,8 @@ class Promised(Checker):
                 name, claim = happening.keys[0].decode().rpartition(":")[2], happening.args[0]
                 assert isinstance(claim, bytes), "a claim is text"
                 self._asked.setdefault(name, {})[owner_in(claim)] = happening.at
+                if len(happening.args) > _WINDOW:
+                    self._longest[name] = int(happening.args[_WINDOW]) / 1e6 * _DRIFT + _ROOM_AGAIN
             case _:
                 pass
         return None
@@ -63,6 +75,9 @@ class Promised(Checker):
 
     def _judge(self, did: Did, since: float, seconds: float) -> str | None:
         others = sum(at >= since for at in self._asked[did.about["name"]].values()) - 1
+        rate = did.machine.clock.rate
+        if seconds >= self._longest[did.about["name"]] and any(node.clock.rate < rate for node in self.sim.servers):
+            return None
         if others or self.sim.calm.lasted() < did.at - since + _SETTLED:
             return None
         return (
