@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from redsync._core.effects import Steps
 from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
+from redsync._core.observing import Observer
 from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
 from redsync._core.timing import Timing
@@ -84,6 +85,9 @@ class AnyClient(ABC, Generic[DriverT]):
         # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
+        for listener in listeners:
+            if isinstance(listener, Observer):
+                listener.attach(self)
         with _shared_guard:
             sharing = _shared.get(self._identity())
             if sharing is None or not sharing.runner.usable:

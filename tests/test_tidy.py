@@ -217,7 +217,7 @@ def test_each_module_has_a_test_module_of_its_own(part):
 
 NEUTRAL = {
     "_protocols/acquiring.py": {"refusal"},
-    "_protocols/attempts.py": {"refusal", "self._state", "place", "self._place"},
+    "_protocols/attempts.py": {"refusal", "self._state", "place", "self._place", "self._request.record"},
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
     "_core/holds.py": {"self.lost", "held", "cohort", "state.cohort"},
     "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},

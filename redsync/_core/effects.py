@@ -33,6 +33,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from redsync._core.events import Event
 from redsync._core.memory import Guard
+from redsync._core.observing import Detail
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.scripts import Script
@@ -199,7 +200,7 @@ class Signal(NamedTuple):
 class Notify(NamedTuple):
     """Hand an event to the application: logs, listeners, callbacks. Their errors are logged, never thrown in."""
 
-    event: Event
+    event: Event | Detail
 
 
 class Wakeup(NamedTuple):
@@ -241,7 +242,7 @@ def wait(effect: Wait) -> Steps[Wakeup]:
     return reply
 
 
-def notify(event: Event) -> Steps[None]:
+def notify(event: Event | Detail) -> Steps[None]:
     """Hand an event to the application."""
     yield Notify(event)
 

@@ -15,6 +15,7 @@ from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
 from redsync._core.memory import Processes
+from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
 from redsync._core.prepared import Prepared
 from redsync._core.timing import Timing
@@ -43,6 +44,8 @@ class Session:
         arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
         processes: The server processes that this client is connected to.
         crowds: This client's waiters, by lock.
+        observed: Whether observers want to know everything, see `observing`.
+        acquiring: The acquires under way, if they are observed.
         prepared: What many acquires use; see `prepared`.
     """
 
@@ -57,6 +60,8 @@ class Session:
     arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
     processes: Processes = field(default_factory=Processes)
     crowds: Crowds = field(default_factory=Crowds)
+    observed: bool = False
+    acquiring: set[AcquireRecord] = field(default_factory=set)
     prepared: Prepared = field(init=False)
 
     def __post_init__(self) -> None:

@@ -96,6 +96,7 @@ class AioRunner(AioDriver):
             self._surroundings.random,
             client_key(self.client_id),
             self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
+            observed=bool(self._notifier.ears),
         )
         self._owners = TaskOwners(self.new_owner, holds.orphan)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,6 +163,7 @@ class AioRunner(AioDriver):
                 loop=loop,
                 tell=self._notifier.tell,
             )
+            self._maintenance.transport.ears = self._notifier.ears
         elif self._loop is not loop:
             raise ConfigurationError(_OTHER_LOOP)
         return loop

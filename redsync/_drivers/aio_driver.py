@@ -43,7 +43,7 @@ class AioDriver(ABC):
         """Begin to drive; `now`: the clock, `listeners`: called with each event."""
         self.now: Final = now
         self._addresses: Final = addresses
-        self._notifier: Final = Notifier(listeners, self._contain)
+        self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
 
     @abstractmethod
     def require_open(self) -> None:
@@ -99,6 +99,8 @@ class AioDriver(ABC):
             await transport.wait_for_round(request, deadline, effect.timeout)
         if effect.lingers and tally.open:
             await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
+        if tally.failed and self._notifier.ears:
+            self._notifier.note_votes(tally)
         tally.at = self.now()
         return tally
 

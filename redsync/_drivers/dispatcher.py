@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 import hiredis
 
 from redsync._core.interruptions import is_interruption
+from redsync._core.observing import Ear
 from redsync._core.quorum import Tally, outline
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line
@@ -44,6 +45,7 @@ class Dispatcher:
     Attributes:
         links: The link to each node, None where there is none.
         wakeups: The signals that end sleeps.
+        ears: What observers are told.
     """
 
     _OUTBOX: ClassVar = Outbox
@@ -66,6 +68,7 @@ class Dispatcher:
         self._on_change: Final = on_change
         self._mutex: Final = mutex
         self._look_at = 0.0
+        self.ears: Sequence[Ear] = ()
         self.wakeups: Final = Wakeups(mutex, clock, awaken)
         self._table: Final = ConnectionTable(
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
@@ -109,7 +112,7 @@ class Dispatcher:
         if again:
             self._outbox.flush()
 
-    def _hand_out(self, link: Link, now: float, size: int) -> bool:
+    def _hand_out(self, link: Link, now: float, size: int) -> bool:  # noqa: PLR0912  (a call per reply is too dear)
         """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
         Only whole answers to commands show that a node is well: a node that wakes waiters, or sends a byte now and
@@ -144,6 +147,9 @@ class Dispatcher:
                     self._overtake(link, request, now)
                 tally = request.tally
                 if tally is not None and (tally.late or not request.done):
+                    if self.ears and not request.done:
+                        for ear in self.ears:
+                            ear.took[index].append(now - tally.sent_at)
                     if ended := tally.record(index, reply):
                         request.done = True
                         if request.gate is not None:

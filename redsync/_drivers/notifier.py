@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from redsync._core.events import Event, HoldLost, HoldOrphaned
+from redsync._core.events import Event, HoldLost, HoldOrphaned, NodeChanged
+from redsync._core.observing import Detail, Ear, Observer
+from redsync._core.quorum import Tally
 
 __all__ = ["Notifier"]
 
@@ -14,10 +17,18 @@ log = logging.getLogger("redsync.watchdog")
 
 
 class Notifier:
-    """Logs events and hands them to callbacks and listeners, in the thread in which they happen."""
+    """Logs events and hands them to callbacks and listeners, in the thread in which they happen.
+
+    Attributes:
+        ears: What observers are told: all that listeners learn, and every detail.
+    """
 
     def __init__(
-        self, listeners: Sequence[Callable[[Event], object]], contain: Callable[[BaseException], bool] | None = None
+        self,
+        listeners: Sequence[Callable[[Event], object]],
+        contain: Callable[[BaseException], bool] | None = None,
+        nodes: Sequence[str] = (),
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make it.
 
@@ -25,12 +36,25 @@ class Notifier:
             listeners: Called with each event.
             contain: Called with an error of a callback that is no `Exception`; returns whether it was handled, and must
             not come out. The maintenance of a client must not end because a callback calls `sys.exit()`.
+            nodes: The addresses of the client's nodes.
+            now: The client's clock.
         """
-        self._listeners: Final = tuple(listeners)
+        self.ears: Final[tuple[Ear, ...]] = tuple(
+            listener.listen(nodes, now) for listener in listeners if isinstance(listener, Observer)
+        )
+        plain = [listener for listener in listeners if not isinstance(listener, Observer)]
+        self._listeners: Final = (*plain, *(ear.hear for ear in self.ears))
         self._contain: Final = contain
 
-    def announce(self, event: Event) -> None:
-        """Report an event of a hold: log it, then call its holder's callbacks, then the listeners."""
+    def announce(self, event: Event | Detail) -> None:
+        """Report an event of a hold: log it, then call its holder's callbacks, then the listeners.
+
+        Details are for observers alone.
+        """
+        if not isinstance(event, (HoldLost, HoldOrphaned, NodeChanged)):
+            for ear in self.ears:
+                self._call(ear.hear, event)
+            return
         if isinstance(event, HoldLost):
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             # A holder is told once, however often it re-entered one lock object.
@@ -44,6 +68,11 @@ class Notifier:
         """Call the listeners."""
         for listener in self._listeners:
             self._call(listener, event)
+
+    def note_votes(self, tally: Tally) -> None:
+        """Tell observers which votes of a round failed."""
+        for ear in self.ears:
+            ear.note_votes(tally)
 
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:

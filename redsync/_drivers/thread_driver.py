@@ -54,7 +54,7 @@ class ThreadDriver(ABC):
         """Begin to drive; `now`: the clock, `listeners`: called with each event."""
         self.now: Final = now
         self._addresses: Final = addresses
-        self._notifier: Final = Notifier(listeners, self._contain)
+        self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
 
     def _drive(self, steps: Steps[T], subscribed: Subscribed, perform: Callable[[Effect, Subscribed], Reply]) -> T:
         monitor = self._monitor
@@ -122,6 +122,8 @@ class ThreadDriver(ABC):
             transport.end_round(request, f"no answer within {effect.timeout:g} s")
         if effect.lingers and tally.open:
             transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
+        if tally.failed and self._notifier.ears:
+            self._notifier.note_votes(tally)
         tally.at = self.now()
         return tally
 

@@ -136,6 +136,7 @@ class ThreadRunner(ThreadDriver):
         )
         self._maintenance.on_abandoned = self._close
         self._transport: Transport = self._maintenance.transport
+        self._transport.ears = self._notifier.ears
         self.session = Session(
             len(self.nodes),
             self._timing,
@@ -144,6 +145,7 @@ class ThreadRunner(ThreadDriver):
             client_key(self.client_id),
             self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
             processes=processes,
+            observed=bool(self._notifier.ears),
         )
 
     @property

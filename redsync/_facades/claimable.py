@@ -6,10 +6,11 @@ the begin of a `with`: unless `__enter__` returns, Python does not call `__exit_
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from redsync._core.effects import Steps
@@ -21,6 +22,7 @@ from redsync._core.timing import check_timeout
 from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._protocols.observing import observed
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
 __all__ = ["Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
@@ -33,6 +35,13 @@ TaskHoldT = TypeVar("TaskHoldT", bound=AsyncHold)
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
     """Hand a lost hold to a callback; a function, so that it refers neither to the lock object nor to its class."""
     on_lost(make_hold(state))
+
+
+@cache
+def _kind_of(facade: type) -> str:
+    """Return the kind of a synchronizer, such as "fair_lock" for `AsyncFairLock` and its subclasses."""
+    ours = next(each for each in facade.__mro__ if each.__module__.startswith("redsync."))
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", ours.__name__.removeprefix("Async")).lower()
 
 
 class Claimable(Enterable[RunnerT_co, HoldT]):
@@ -73,6 +82,15 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires."""
 
+    def _observed_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
+        """Return the protocol that acquires and tells observers."""
+        return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
+
+    @property
+    def _limit(self) -> int | None:
+        """How many permits there are; None for a lock."""
+        return None
+
     @abstractmethod
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         """Return the protocol that gives back the hold of an interrupted acquire."""
@@ -101,7 +119,8 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> ThreadHoldT | None:
         runner, request = self._runner, self._request(timeout, lease, count)
         try:
-            state = runner.run(self._acquire_steps(runner.session, request, runner.now()))
+            begin = self._observed_steps if runner.session.observed else self._acquire_steps
+            state = runner.run(begin(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
             if request.outcome.state is not None:
@@ -160,7 +179,8 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
     async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> TaskHoldT | None:
         runner, request = self._runner, self._request(timeout, lease, count)
         try:
-            state = await runner.run(self._acquire_steps(runner.session, request, runner.now()))
+            begin = self._observed_steps if runner.session.observed else self._acquire_steps
+            state = await runner.run(begin(runner.session, request, runner.now()))
             hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
             if request.outcome.state is not None:

@@ -110,7 +110,9 @@ class Attempt(Generic[HoldT]):
         count, lease = self._saved.get(lock, (1, self._lease))
         request = lock._request(left if waits else 0.0, lease, count)
         self._outcomes[lock] = request.outcome
-        return lock._acquire_steps(lock._runner.session, request, lock._runner.now())
+        session = lock._runner.session
+        begin = lock._observed_steps if session.observed else lock._acquire_steps
+        return begin(session, request, lock._runner.now())
 
     def _check_won(self) -> None:
         holds: list[Any] = self.won()

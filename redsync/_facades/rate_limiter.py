@@ -19,13 +19,14 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
 from redsync._core.limits import MAX_PERMITS, Limit
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.slots import SlotKeys
 from redsync._core.timing import check_timeout
 from redsync._facades.wrapping import OnBusy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
 from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._protocols.observing import observed
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
@@ -87,7 +88,12 @@ class _Limiter(Generic[RunnerT_co]):
         self._check_count(wanted)
         pool, session, owner = self._pool, self._runner.session, self._runner.new_owner()
         request = AcquireRequest(pool.name, protocol.RATE, pool.keys, owner, Outcome(), timeout=timeout, holds=wanted)
-        return protocol.acquire(session, request, pool, self._window, self._runner.now())
+        if session.observed:
+            return observed(session, request, self._runner.now(), self._claim_steps, kind="rate_limiter")
+        return self._claim_steps(session, request, self._runner.now())
+
+    def _claim_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[bool]:
+        return protocol.acquire(session, request, self._pool, self._window, now)
 
     def _available_steps(self) -> Steps[int]:
         return semaphore.available(self._runner.session, self._pool, self._runner.new_owner())

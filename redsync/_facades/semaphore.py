@@ -86,6 +86,10 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, request, self._pool.limit, now)
 
+    @property
+    def _limit(self) -> int | None:
+        return self._pool.limit.permits
+
     def _undo_steps(self, state: HoldState, _count: int) -> Steps[None]:
         return give_back(self._runner.session, state)
 

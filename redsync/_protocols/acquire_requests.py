@@ -9,6 +9,7 @@ from typing import NamedTuple
 from redsync._core.claims import ClaimKind
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
+from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
 from redsync._protocols.places import Arrival, Place, Waiting
 
@@ -47,6 +48,7 @@ class AcquireRequest(NamedTuple):
         on_lost: What to call when the hold is lost.
         holds: How many holds to take at once.
         queue: Makes the place in which the acquire waits for a lock that others hold.
+        record: Where the acquire notes what happens; None if nobody observes it.
     """
 
     name: str | bytes
@@ -60,6 +62,7 @@ class AcquireRequest(NamedTuple):
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     queue: Callable[[Waiting], Place] = Arrival
+    record: AcquireRecord | None = None
 
     @property
     def renewed(self) -> bool:

@@ -81,7 +81,7 @@ def acquire_new(
                 attempt.conclude(tally, now, refusal, mute=mute, was_held=was_held)
                 return None
             wake = yield from wait(attempt.sleep(tally, now, mute=mute))
-            now = wake.at
+            now = attempt.wake_up(wake)
             if wake.handed.bit_count() >= session.quorum and attempt.is_had(now):
                 return attempt.take_over(now)
     except BaseException:

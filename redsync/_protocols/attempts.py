@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from redsync._core.effects import Broadcast, Steps, Wait, tell
+from redsync._core.effects import Broadcast, Steps, Wait, Wakeup, tell
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
@@ -118,6 +118,8 @@ class Attempt:
     def note(self, tally: Tally, now: float) -> None:
         """Record which nodes the round asked, and that each may have granted as late as now."""
         self._asking = False
+        if self._request.record is not None:
+            self._request.record.note_round(tally)
         self._touched |= tally.sent
         self._asked |= tally.sent
         # A node that refuses keeps no claim of ours, not even one of an earlier round.
@@ -140,6 +142,8 @@ class Attempt:
         if self.place.learn(tally):
             self._claim.queued()
             self._repeats = True
+            if self._request.record is not None:
+                self._request.record.note_queued(tally.at)
 
     # Rolling back.
 
@@ -198,6 +202,8 @@ class Attempt:
     def sleep(self, tally: Tally, now: float, *, mute: bool) -> Wait:
         """Return the sleep before the next try."""
         random = self._session.random()
+        if self._request.record is not None:
+            self._request.record.waiting = True
         if mute:
             self._failures += 1
             pause = retry_delay(self._failures, random, shortest=0.02, longest=0.25)
@@ -213,9 +219,17 @@ class Attempt:
             if not self._left:
                 self._queue(tally)
             self._splits += 1
+            if self._request.record is not None:
+                self._request.record.note_split(tally.at)
             return retry_delay(self._splits, random, longest=0.05)
         self._failures = self._splits = 0
         return min(time_left(tally) + 0.001 + self._claim.spread * random, self.place.longest_pause(tally, random))
+
+    def wake_up(self, wake: Wakeup) -> float:
+        """Record the end of a sleep; return its instant."""
+        if self._request.record is not None and wake.signals:
+            self._request.record.note_woken(wake.at)
+        return wake.at
 
     # Succeeding.
 
@@ -237,6 +251,8 @@ class Attempt:
         had_to_queue = has_place and self.place.guesses and sent_at - self._started > _CROWDED
         session.crowds.expect(self._request.keys.hold, others=had_to_queue)
         claim.note_won(state, tally)
+        if self._request.record is not None:
+            self._request.record.note_round(tally)
         return self._take_up(state)
 
     def is_had(self, now: float) -> bool:
@@ -259,6 +275,8 @@ class Attempt:
             # No renewal will tell on how many nodes it lives.
             state.fill_at = look_at
         session.crowds.expect(request.keys.hold, others=True)
+        if self._request.record is not None:
+            self._request.record.note_handed_over(now)
         return self._take_up(state)
 
     def _take_up(self, state: HoldState) -> HoldState:

@@ -11,6 +11,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
+from redsync._protocols.observing import tell_end as tell_observers
 from redsync._protocols.renewal import renew
 from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -49,6 +50,14 @@ def release(
         LeaseLostError: The hold had been lost; its holds are given back all the same.
         NotOwnedError: Another thread was quicker to give them back.
     """
+    if session.observed:
+        return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
+    return _release(session, state, now, holds, on_lost)
+
+
+def _release(
+    session: Session, state: HoldState, now: float, holds: int, on_lost: Callable[[HoldState], object] | None
+) -> Steps[None]:
     if state.count < holds:
         raise NotOwnedError(state.name, f"{_what(state)} was released already")
     try:
@@ -102,6 +111,12 @@ def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
 
 def give_back(session: Session, state: HoldState) -> Steps[None]:
     """Give a hold back on behalf of its owner, whatever its count, and wait for nothing."""
+    if session.observed:
+        return tell_observers(state, "given back", _give_back(session, state))
+    return _give_back(session, state)
+
+
+def _give_back(session: Session, state: HoldState) -> Steps[None]:
     try:
         session.holds.remove(state)
         if state.lost is None:

@@ -93,6 +93,8 @@ class _InCrowd:
         crowds, crowd, waiter = self._crowds, self._crowd, self._waiter
         if crowds.enter(crowd, waiter):
             return now, True
+        if self._request.record is not None:
+            self._request.record.waiting = True
         key = _turn_key(waiter, self._request)
         # Enter again each time: the same owner's acquire in a signal handler may have left the crowd for both.
         while not crowds.enter(crowd, waiter) and now < deadline:

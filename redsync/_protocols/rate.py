@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Command, Steps, Tell, tell
+from redsync._core.effects import Command, Steps, Tell, notify, tell
+from redsync._core.observing import RetryAfterTold
 from redsync._core.ownership import Owner
 from redsync._core.permits import PermitState
 from redsync._core.runner import Session
@@ -88,7 +89,10 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     # If others have left the line, a waiter may look later than it could be served, by up to this pause.
-    return window.retry_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
+    seconds = window.retry_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
+    if session.observed:
+        yield from notify(RetryAfterTold(pool.name, seconds))
+    return seconds
 
 
 def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:

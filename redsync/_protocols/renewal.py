@@ -18,13 +18,14 @@ renewal can't revive a released hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.cohorts import MOST, Cohort, Composed
-from redsync._core.effects import Broadcast, Command, Steps, broadcast
+from redsync._core.effects import Broadcast, Command, Steps, broadcast, notify
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
+from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import Timing, milliseconds
@@ -184,12 +185,15 @@ def renew(
     timing = session.timing
     wanted = holds[0].lease if lease is None else lease
     renewal = _Renewal(session, holds, [wanted] * len(holds), cohort)
+    ends = {state: state.valid_until for state in holds} if session.observed else {}
     tally = yield from _ask(session, renewal, holds, wanted, renewal.decide)
     if (
         cohort is not None
         and len(renewal.holds) == len(cohort.holds)
         and _settle_together(session, renewal, tally, cohort)
     ):
+        if ends:
+            yield from _tell(renewal.holds, (), ends, tally)
         return renewal.holds, tally
     confirmed, doubtful, lost = _settle(session, renewal, tally, wanted, lengthens=True)
     retry_at = tally.at + _retry_pause(timing, wanted)
@@ -198,6 +202,8 @@ def renew(
             state.renew_at = retry_at
     for state, reason in lost:
         yield from lose(state, reason)
+    if ends:
+        yield from _tell(confirmed, doubtful, ends, tally)
     return confirmed, tally
 
 
@@ -317,6 +323,14 @@ def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, 
         else:
             doubtful.append(state)
     return settled
+
+
+def _tell(
+    confirmed: Sequence[HoldState], doubtful: Sequence[HoldState], ends: Mapping[HoldState, float], tally: Tally
+) -> Steps[None]:
+    """Tell observers of a renewal; `ends`: until when each hold could be believed before it."""
+    left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
+    yield from notify(HoldsRenewed(tuple(confirmed), left, tuple(doubtful)))
 
 
 def _retry_pause(timing: Timing, lease: float) -> float:

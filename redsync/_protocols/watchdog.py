@@ -12,6 +12,7 @@ from redsync._core.cohorts import Cohort, soon
 from redsync._core.effects import Command, Steps, Tell, Wait, notify, tell, wait
 from redsync._core.events import HoldOrphaned
 from redsync._core.holds import HoldState
+from redsync._core.observing import WatchdogWoke
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import milliseconds
@@ -45,8 +46,11 @@ def watchdog(session: Session, now: float) -> Steps[None]:
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             yield from _announce(session, now)
-        wake = yield from wait(Wait(min(table.watch_next(now), announce_at)))
+        until = min(table.watch_next(now), announce_at)
+        wake = yield from wait(Wait(until))
         now = wake.at
+        if session.observed and now >= until:
+            yield from notify(WatchdogWoke(now - until))
 
 
 def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:

@@ -8,7 +8,9 @@ from redsync._core.claims import ClaimKind
 from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
+from redsync._core.observing import Ear, Observer, WatchdogWoke
 from redsync._core.ownership import Owner
+from redsync._core.quorum import Tally
 from redsync._drivers.notifier import Notifier
 
 
@@ -93,3 +95,21 @@ def test_holder_may_stop_listening_while_it_is_told(state):
     state.watching += [once, told.append]
     Notifier([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state, state]
+
+
+def test_details_are_told_to_observers_alone(said):
+    told, heard = [], []
+
+    class Listening(Observer):
+        def listen(self, nodes, now):
+            return Ear(nodes, heard.append)
+
+    notifier = Notifier([told.append, Listening()], nodes=["a:1"])
+    notifier.announce(WatchdogWoke(0.5))
+    notifier.tell(NodeChanged("a:1", "up", ""))
+    assert (told, heard) == ([NodeChanged("a:1", "up", "")], [WatchdogWoke(0.5), NodeChanged("a:1", "up", "")])
+    tally = Tally(["a:1"], bool)
+    tally.fail(0, "down")
+    notifier.note_votes(tally)
+    assert list(notifier.ears[0].failed) == [(0, "down")]
+    assert said() == []
