@@ -202,7 +202,7 @@ class Ear:
         failed: Failed votes, each as the node's index and the reason in words; the observer removes them.
     """
 
-    __slots__ = ("failed", "hear", "nodes", "took")
+    __slots__ = ("__weakref__", "failed", "hear", "nodes", "took")
 
     def __init__(self, nodes: Sequence[str], hear: Callable[[Event | Detail], object]) -> None:
         self.nodes: Final = tuple(nodes)

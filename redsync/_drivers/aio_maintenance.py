@@ -243,7 +243,9 @@ class AioMaintenance:
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
-        return self._registry.statuses()
+        return [
+            status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
+        ]
 
     def _connect_missing(self) -> None:
         if not self._stopping:

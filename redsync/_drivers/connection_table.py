@@ -195,6 +195,10 @@ class ConnectionTable:
         self.fail(node, request, reason)
         self._owed[node.index].add(request, node.bit, now)
 
+    def owed(self, index: int) -> int:
+        """Return how many commands wait for the next connection of a node."""
+        return len(self._owed[index])
+
     def retry(self, link: Link, request: Request, now: float) -> None:
         """Record that a node refused to execute a request that it must get."""
         idle = link.again.at == math.inf

@@ -269,6 +269,12 @@ class Dispatcher:
         if link is not None:
             self._table.discard(link, reason)
 
+    def pending(self, index: int) -> int:
+        """Return how many releases and rollbacks a node has yet to execute, besides those under way."""
+        with self._mutex:
+            link = self.links[index]
+            return self._table.owed(index) + (0 if link is None else len(list(link.again)))
+
     def reconsider(self) -> None:
         """Compute again which nodes take part in what: what is known of a node's memory has changed."""
         with self._mutex:

@@ -273,7 +273,9 @@ class Maintenance:
 
     def statuses(self) -> list[NodeStatus]:
         """Return the state of every node."""
-        return self._registry.statuses()
+        return [
+            status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
+        ]
 
     def _on_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node; called from the thread that noticed."""

@@ -97,6 +97,9 @@ class NodeStatus(NamedTuple):
         server: Where its server is now, `host:port`, for a node that Sentinels stand for; None for others, and while
             that is not known.
         epoch: The number of the Sentinels' decision that made this server the master.
+        quarantine_left: Seconds until it takes part in new grants again after a restart; infinity while that is not
+            known, 0.0 if it is in no quarantine.
+        pending: How many releases and rollbacks it has yet to execute, because it is out of reach or in trouble.
     """
 
     address: str
@@ -106,6 +109,8 @@ class NodeStatus(NamedTuple):
     last_error: str | None
     server: str | None = None
     epoch: int | None = None
+    quarantine_left: float = 0.0
+    pending: int = 0
 
 
 class Node:
@@ -295,7 +300,15 @@ class Node:
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
         state = self._state(now, suspect, guard)
         version = None if info is None else info.version
-        status = NodeStatus(self.address, state, version, uptime if self.connected else None, self.last_error)
+        left = max(self.remembers_since + guard - now, 0.0) if guard and self.connected else 0.0
+        status = NodeStatus(
+            self.address,
+            state,
+            version,
+            uptime if self.connected else None,
+            self.last_error,
+            quarantine_left=left,
+        )
         at = self.location if self.connected else None
         return status if at is None else status._replace(server=str(at), epoch=at.epoch)
 

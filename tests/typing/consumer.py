@@ -122,6 +122,7 @@ def read_status(status: NodeStatus) -> None:
     assert_type((status.address, status.state), tuple[str, str])
     assert_type((status.version, status.uptime, status.last_error), tuple[str | None, float | None, str | None])
     assert_type((status.server, status.epoch), tuple[str | None, int | None])
+    assert_type((status.quarantine_left, status.pending), tuple[float, int])
 
 
 def handle(

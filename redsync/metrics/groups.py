@@ -1,0 +1,94 @@
+"""Name groups: what stands for a synchronizer's name in labels, so that ten thousand names make a handful of series.
+
+A name is read part by part. The group ends before the first part that looks like an identifier, and within a part that
+is a word followed by a number: `order:4711` is of the group `order`, `stage2:copy` of `stage`. Names without such a
+part are their own group, so a set of instruments also limits how many groups it has (`Groups`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["Groups", "name_group"]
+
+UNNAMED: Final = "unnamed"
+"""The group of names that begin with an identifier."""
+
+OTHER: Final = "other"
+"""The group of all names beyond the most groups that a set may have, and of those for which `group_of` fails."""
+
+_LONGEST = 64
+_MOST_NAMES = 4096
+"""Names whose group is remembered; then the memory begins anew."""
+
+_PART = re.compile(r"[^\W_]+")
+_NUMBERED = re.compile(r"([^\W\d_]+)\d+")
+_HEX = re.compile(r"[0-9a-fA-F]{8,}")
+_OPAQUE = 24
+"""A part of that many letters with capitals in the middle is base64 or the like, not a word."""
+
+
+def name_group(name: str | bytes) -> str:
+    """Return the group of a name: the name up to the first digit, UUID or hash-like part.
+
+    Example: `"order:4711"` and `"order:4712"` are both of the group `"order"`.
+
+    Args:
+        name: The name of a synchronizer.
+    """
+    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+    end = len(text)
+    for part in _PART.finditer(text):
+        if not _is_word(word := part[0]):
+            numbered = None if _HEX.fullmatch(word) else _NUMBERED.fullmatch(word)
+            end = part.start() if numbered is None else part.start() + len(numbered[1])
+            break
+    return "".join(filter(str.isprintable, text[:end][:_LONGEST])).strip(" :/.-_|#@,;=+{}[]()") or UNNAMED
+
+
+def _is_word(part: str) -> bool:
+    if any(map(str.isdigit, part)) or _HEX.fullmatch(part):
+        return False
+    return len(part) < _OPAQUE or part[1:].islower() or part[1:].isupper()
+
+
+class Groups:
+    """The groups of one set of instruments: as `group_of` says, but never more than `most`."""
+
+    def __init__(self, group_of: Callable[[str | bytes], str], most: int) -> None:
+        """Make it empty.
+
+        Raises:
+            TypeError: `group_of` is no function.
+            ValueError: `most` is not a positive number.
+        """
+        if not callable(group_of):
+            raise TypeError(f"group_of is a function that returns the group of a name, not {group_of!r}")
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise ValueError(f"max_groups is a number of groups from 1 on, not {most!r}")
+        self._group_of: Final = group_of
+        self._most: Final = most
+        self._groups: Final[set[str]] = set()
+        self._of: Final[dict[str | bytes, str]] = {}
+
+    def of(self, name: str | bytes) -> str:
+        """Return the group of a name."""
+        group = self._of.get(name)
+        if group is None:
+            if len(self._of) >= _MOST_NAMES:
+                self._of.clear()
+            self._of[name] = group = self._bounded(name)
+        return group
+
+    def _bounded(self, name: str | bytes) -> str:
+        try:
+            group = str(self._group_of(name))
+        except Exception:
+            return OTHER
+        if group not in self._groups:
+            if len(self._groups) >= self._most:
+                return OTHER
+            self._groups.add(group)
+        return group

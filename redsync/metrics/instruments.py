@@ -1,0 +1,171 @@
+"""The instrument set: every metric of a client, by a name in the style of semantic conventions.
+
+Names are OpenTelemetry's; for Prometheus a dot becomes `_`, and the unit and `_total` are appended. Attributes are
+called `redsync.kind` and so on, for Prometheus `kind`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["INSTRUMENTS", "Instrument"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)  # Compared by identity: each count looks one up.
+class Instrument:
+    """One metric.
+
+    Attributes:
+        name: Its name.
+        sort: What it is.
+        unit: The unit of its values, as UCUM has it; "{...}" for counts.
+        help: What it means, as a sentence.
+        labels: The names of its labels.
+        buckets: The upper bounds of a histogram's buckets.
+    """
+
+    name: str
+    sort: Literal["counter", "histogram", "gauge"]
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_WHOSE = ("kind", "name_group")
+_WAITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_HOLDS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
+_TRIPS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+_RETRIES = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+_PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+ATTEMPTS: Final = Instrument(
+    "redsync.acquire.attempts",
+    "counter",
+    "{attempt}",
+    "Acquires that ended, by outcome: won, busy, no_quorum or error.",
+    (*_WHOSE, "outcome"),
+)
+WAIT: Final = Instrument(
+    "redsync.acquire.duration",
+    "histogram",
+    "s",
+    "How long acquires took, with all waiting.",
+    (*_WHOSE, "outcome"),
+    _WAITS,
+)
+ROUNDS: Final = Instrument(
+    "redsync.acquire.rounds", "counter", "{round}", "Rounds over all nodes that acquires needed.", _WHOSE
+)
+SPLITS: Final = Instrument(
+    "redsync.acquire.splits", "counter", "{round}", "Rounds in which no contender could have a quorum.", _WHOSE
+)
+HAND_OVERS: Final = Instrument(
+    "redsync.acquire.handovers", "counter", "{handover}", "Acquires to which nodes handed the claim over.", _WHOSE
+)
+WAITING: Final = Instrument(
+    "redsync.acquire.waiting", "gauge", "{acquire}", "Acquires that wait for others now.", _WHOSE
+)
+HELD: Final = Instrument("redsync.hold.active", "gauge", "{hold}", "Holds that have not ended now.", _WHOSE)
+HOLD: Final = Instrument(
+    "redsync.hold.duration", "histogram", "s", "How long holds lasted, from success to release or loss.", _WHOSE, _HOLDS
+)
+RENEWALS: Final = Instrument(
+    "redsync.hold.renewals",
+    "counter",
+    "{renewal}",
+    "Renewals of holds, by outcome: confirmed, or unconfirmed and to be repeated.",
+    (*_WHOSE, "outcome"),
+)
+MARGIN: Final = Instrument(
+    "redsync.hold.renewal.margin",
+    "histogram",
+    "1",
+    "Which part of the lease was left when a renewal was confirmed.",
+    _WHOSE,
+    _PARTS,
+)
+LOSSES: Final = Instrument(
+    "redsync.hold.losses",
+    "counter",
+    "{hold}",
+    "Holds that ended before their release, by reason: max_hold, lease_ended, no_quorum, taken, superseded or other.",
+    (*_WHOSE, "reason"),
+)
+ORPHANS: Final = Instrument(
+    "redsync.hold.orphans", "counter", "{hold}", "Holds whose owner ended without a release.", ("name_group",)
+)
+VOTES: Final = Instrument(
+    "redsync.node.votes.failed",
+    "counter",
+    "{vote}",
+    "Votes that failed, by node and reason: down, timeout, suspect, quarantined, unconfirmed, reply or error.",
+    ("node", "reason"),
+)
+ROUND_TRIP: Final = Instrument(
+    "redsync.node.round_trip.duration",
+    "histogram",
+    "s",
+    "How long nodes took for replies that a round waited for.",
+    ("node",),
+    _TRIPS,
+)
+NODE_CHANGES: Final = Instrument(
+    "redsync.node.state.changes", "counter", "{change}", "Changes of a node's state, by the new one.", ("node", "state")
+)
+NODE_STATE: Final = Instrument(
+    "redsync.node.state",
+    "gauge",
+    "{client}",
+    "Clients that see a node up, down, suspect or quarantined now.",
+    ("node", "state"),
+)
+QUARANTINE: Final = Instrument(
+    "redsync.node.quarantine.remaining",
+    "gauge",
+    "s",
+    "Seconds until a node takes part in new grants again; infinity while that is not known.",
+    ("node",),
+)
+PENDING: Final = Instrument(
+    "redsync.node.releases.pending",
+    "gauge",
+    "{command}",
+    "Releases and rollbacks that a node has yet to execute.",
+    ("node",),
+)
+LAG: Final = Instrument(
+    "redsync.watchdog.lag", "histogram", "s", "How much later than planned the watchdog woke up.", (), _LAGS
+)
+LIMITED: Final = Instrument(
+    "redsync.limiter.permits",
+    "counter",
+    "{permit}",
+    "What rate limiters were asked for, by outcome: admitted or refused.",
+    ("name_group", "outcome"),
+)
+RETRY_AFTER: Final = Instrument(
+    "redsync.limiter.retry_after", "histogram", "s", "What `retry_after` returned.", ("name_group",), _RETRIES
+)
+PERMITS: Final = Instrument(
+    "redsync.semaphore.permits.used", "gauge", "{permit}", "Permits that these clients have now.", ("name_group",)
+)
+PERMIT_LIMIT: Final = Instrument(
+    "redsync.semaphore.permits.limit",
+    "gauge",
+    "{permit}",
+    "Permits of a semaphore, as the latest acquire knew; the most of any in the group.",
+    ("name_group",),
+)
+LINE: Final = Instrument(
+    "redsync.semaphore.permits.awaited",
+    "gauge",
+    "{permit}",
+    "Permits that acquires of these clients wait for now.",
+    ("name_group",),
+)
+
+INSTRUMENTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Instrument))
+"""All of them."""

@@ -1,0 +1,287 @@
+"""Metrics: exact counts for a scripted history, whatever the order in which things are told."""
+
+import threading
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+
+import pytest
+
+from redsync import HoldLost, HoldOrphaned, NodeChanged
+from redsync._core.observing import (
+    AcquireEnded,
+    AcquireRecord,
+    HoldEnded,
+    HoldsRenewed,
+    RetryAfterTold,
+    WatchdogWoke,
+)
+from redsync.metrics.metrics import _ENDED, _MANY, Metrics, _after_fork_in_child
+
+
+class Ledger(Metrics):
+    """Keeps what an exporter gets."""
+
+    def __init__(self, **options):
+        self.counts = Counter()
+        self.values = defaultdict(list)
+        super().__init__(**options)
+
+    def _count(self, instrument, labels, number=1):
+        self.counts[instrument.name, labels] += number
+
+    def _record(self, instrument, labels, value):
+        self.values[instrument.name, labels].append(value)
+
+    def gauges(self):
+        with self._lock:
+            self._work_off()
+            return {instrument.name: values for instrument, values in self._gauges()}
+
+    def take(self):
+        """Return and forget all counts and values so far."""
+        self.gauges()
+        taken = dict(self.counts), dict(self.values)
+        self.counts.clear()
+        self.values.clear()
+        return taken
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Hold:
+    """A hold, as far as metrics look at it."""
+
+    def __init__(self, count=1, lost=None):
+        self.count, self.lost = count, lost
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ledger():
+    return Ledger()
+
+
+@pytest.fixture
+def tell(ledger, clock):
+    ear = ledger.listen(["a:1", "b:1"], clock)
+    ledger.ear = ear
+
+    def tell(event, at=None):
+        clock.now = clock.now if at is None else at
+        ear.hear(event)
+
+    return tell
+
+
+def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
+    record = AcquireRecord(name, kind, wanted, limit, started)
+    record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
+    return record
+
+
+LOCK = ("lock", "order")
+
+
+def test_hold_is_counted_from_its_acquire_to_its_release(ledger, tell):
+    hold = Hold()
+    tell(AcquireEnded(make_record(rounds=3, splits=2, hand_overs=1), "won", hold), at=100.25)
+    assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
+    tell(HoldEnded(hold, "released"), at=102.0)
+    tell(HoldEnded(hold, "released"), at=103.0)
+    assert ledger.gauges()["redsync.hold.active"] == {}
+    assert ledger.take() == (
+        {
+            ("redsync.acquire.attempts", (*LOCK, "won")): 1,
+            ("redsync.acquire.rounds", LOCK): 3,
+            ("redsync.acquire.splits", LOCK): 2,
+            ("redsync.acquire.handovers", LOCK): 1,
+        },
+        {
+            ("redsync.acquire.duration", (*LOCK, "won")): [0.25],
+            ("redsync.hold.duration", LOCK): [1.75],
+        },
+    )
+
+
+@pytest.mark.parametrize("outcome", ["busy", "no_quorum", "error"])
+def test_acquire_without_success_counts_by_outcome_and_holds_nothing(ledger, tell, outcome):
+    tell(AcquireEnded(make_record(), outcome), at=101.0)
+    counts, values = ledger.take()
+    assert counts["redsync.acquire.attempts", (*LOCK, outcome)] == 1
+    assert values == {("redsync.acquire.duration", (*LOCK, outcome)): [1.0]}
+    assert ledger.gauges()["redsync.hold.active"] == {}
+
+
+def test_re_entry_is_an_attempt_but_no_further_hold(ledger, tell):
+    hold = Hold()
+    tell(AcquireEnded(make_record(), "won", hold))
+    tell(AcquireEnded(make_record(rounds=0), "won", hold))
+    tell(HoldEnded(hold, "released"))
+    tell(AcquireEnded(make_record(rounds=0), "won", hold))
+    assert ledger.gauges()["redsync.hold.active"] == {}
+    counts, _ = ledger.take()
+    assert counts["redsync.acquire.attempts", (*LOCK, "won")] == 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_loss_counts_by_its_reason_even_if_it_is_told_before_the_acquire(ledger, tell, first):
+    hold = Hold(lost="its max_hold is over")
+    events = [
+        AcquireEnded(make_record(), "won", hold),
+        HoldLost("order:7", "c:1", "its max_hold is over", hold),
+    ]
+    for at, event in enumerate(events if first else reversed(events), 101):
+        tell(event, at=at)
+    tell(HoldEnded(hold, "released"), at=105.0)
+    counts, values = ledger.take()
+    assert counts["redsync.hold.losses", (*LOCK, "max_hold")] == 1
+    assert values["redsync.hold.duration", LOCK] == [1.0 if first else 0.0]
+    assert ledger.gauges()["redsync.hold.active"] == {}
+
+
+def test_loss_that_a_release_finds_counts(ledger, tell):
+    hold = Hold()
+    tell(AcquireEnded(make_record(), "won", hold))
+    hold.lost = "at its release 3 of 5 nodes no longer kept the claim"
+    tell(HoldEnded(hold, "released"))
+    assert ledger.take()[0]["redsync.hold.losses", (*LOCK, "taken")] == 1
+
+
+def test_ends_of_unknown_holds_are_forgotten_at_last(ledger, tell):
+    for _ in range(2 * _ENDED):
+        tell(HoldEnded(Hold(), "released"))
+    assert ledger.take() == ({}, {})
+    assert len(ledger._ended) == _ENDED
+
+
+def test_renewals_count_for_the_holds_that_are_known(ledger, tell):
+    hold, other = Hold(), Hold()
+    tell(AcquireEnded(make_record(), "won", hold))
+    tell(HoldsRenewed((hold, other), (0.625, 0.5), ()))
+    tell(HoldsRenewed((), (), (hold, other)))
+    counts, values = ledger.take()
+    assert counts["redsync.hold.renewals", (*LOCK, "confirmed")] == 1
+    assert counts["redsync.hold.renewals", (*LOCK, "unconfirmed")] == 1
+    assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
+
+
+def test_what_has_no_hold_is_counted_as_well(ledger, tell):
+    tell(HoldOrphaned("order:8", "c:2"))
+    tell(NodeChanged("a:1", "down", "refused"))
+    tell(RetryAfterTold("api", 1.5))
+    tell(WatchdogWoke(0.125))
+    ledger.ear.took[1].extend([0.25, 0.5])
+    ledger.ear.failed.append((0, "no answer within 0.25 s"))
+    assert ledger.take() == (
+        {
+            ("redsync.hold.orphans", ("order",)): 1,
+            ("redsync.node.state.changes", ("a:1", "down")): 1,
+            ("redsync.node.votes.failed", ("a:1", "timeout")): 1,
+        },
+        {
+            ("redsync.limiter.retry_after", ("api",)): [1.5],
+            ("redsync.watchdog.lag", ()): [0.125],
+            ("redsync.node.round_trip.duration", ("b:1",)): [0.25, 0.5],
+        },
+    )
+
+
+def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):
+    for outcome, wanted in [("won", 3), ("busy", 2), ("no_quorum", 1)]:
+        tell(AcquireEnded(make_record("api", "rate_limiter", wanted=wanted), outcome))
+    counts, _ = ledger.take()
+    limited = {labels: number for (name, labels), number in counts.items() if name == "redsync.limiter.permits"}
+    assert limited == {("api", "admitted"): 3, ("api", "refused"): 2}
+
+
+def test_semaphores_tell_permits_limit_and_line(ledger, tell):
+    record = make_record("pool:1", "semaphore", wanted=2, limit=5)
+    waiting = [make_record("pool:1", "semaphore", wanted=3), make_record("pool:1", "semaphore"), make_record()]
+    waiting[0].waiting = waiting[2].waiting = True
+    client = SimpleNamespaceClient(waiting)
+    ledger.attach(client)
+    tell(AcquireEnded(record, "won", Hold(count=2)))
+    gauges = ledger.gauges()
+    assert gauges["redsync.semaphore.permits.used"] == {("pool",): 2}
+    assert gauges["redsync.semaphore.permits.limit"] == {("pool",): 5}
+    assert gauges["redsync.semaphore.permits.awaited"] == {("pool",): 3}
+    assert gauges["redsync.acquire.waiting"] == {("semaphore", "pool"): 1, LOCK: 1}
+    client.runner.closed = True
+    assert ledger.gauges()["redsync.acquire.waiting"] == {}
+
+
+class SimpleNamespaceClient:
+    """A client, as far as gauges look at it."""
+
+    def __init__(self, acquiring):
+        self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(acquiring=set(acquiring)))
+
+    def nodes(self):
+        return []
+
+
+def test_many_events_are_worked_off_without_anybody_who_collects(ledger, tell):
+    for _ in range(_MANY):
+        tell(WatchdogWoke(0.0))
+    assert len(ledger.values["redsync.watchdog.lag", ()]) == _MANY
+    with ledger._lock:
+        for _ in range(_MANY):
+            tell(WatchdogWoke(0.0))
+        assert len(ledger._inbox) == _MANY, "another thread is at it"
+
+
+def test_counts_of_many_threads_are_exact(ledger, tell):
+    def work():
+        for _ in range(2000):
+            hold = Hold()
+            tell(AcquireEnded(make_record(), "won", hold))
+            tell(HoldEnded(hold, "released"))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        ledger.gauges()
+    for thread in threads:
+        thread.join()
+    assert ledger.gauges()["redsync.hold.active"] == {}
+    assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == 8000
+    assert len(ledger.values["redsync.hold.duration", LOCK]) == 8000
+
+
+def test_child_of_a_fork_holds_nothing(ledger, tell):
+    tell(AcquireEnded(make_record(), "won", Hold()))
+    assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
+    ledger._lock.acquire()
+    _after_fork_in_child()
+    assert ledger.gauges()["redsync.hold.active"] == {}
+
+
+def test_ten_thousand_names_make_a_handful_of_series(ledger, tell):
+    for n in range(10_000):
+        tell(AcquireEnded(make_record(f"order:{n}"), "won", Hold()))
+    assert ledger.gauges()["redsync.hold.active"] == {LOCK: 10_000}
+    assert len(ledger.counts) + len(ledger.values) == 3
+
+
+def test_own_groups_replace_the_default():
+    ledger = Ledger(group_of=lambda name: "mine", max_groups=1)
+    ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
+    # The ear is dropped, what it heard is not.
+    assert ledger.take()[0] == {("redsync.hold.orphans", ("mine",)): 1}
+
+
+def test_bad_options_are_refused_at_once():
+    with pytest.raises(ValueError, match="max_groups"):
+        Ledger(max_groups=0)
+    with pytest.raises(TypeError, match="group_of"):
+        Ledger(group_of="order")
