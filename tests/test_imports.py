@@ -7,7 +7,7 @@ from redsync import _kinds
 from tests.support.warm import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_transport", "aio_links", "aio_maintenance", "tasks")}
-THREADS = {f"redsync._drivers.{name}" for name in ("threads", "transport", "maintenance", "turns", "pollers")}
+THREADS = {f"redsync._drivers.{name}" for name in ("threads", "transport", "maintenance", "leadership", "pollers")}
 MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in _kinds.KINDS.values()}
 BASIC = MODULES.pop("Lock")
 """Others are made of it."""

@@ -89,7 +89,7 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     # If others have left the line, a waiter may look later than it could be served, by up to this pause.
-    seconds = window.retry_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
+    seconds = window.room_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
     if session.observed:
         yield from notify(RetryAfterTold(pool.name, seconds))
     return seconds

@@ -177,7 +177,7 @@ class Window:
         """Record how many seconds a won round took, whether it counted or not."""
         self._mean += (took - self._mean) * (_RECENT if self._mean else 1.0)
 
-    def retry_after(self, left: float, pause: float = 0.0) -> float:
+    def room_after(self, left: float, pause: float = 0.0) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.
 
         Args:

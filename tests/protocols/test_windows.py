@@ -34,7 +34,7 @@ def test_throughput_is_what_the_page_says(per, most):
 def test_slot_of_a_usual_round_is_kept_for_no_longer_than_retry_after_tells(per):
     window = Window(per, TIMING)
     window.note(0.0005)
-    assert window.terms()[0] < window.retry_after(math.inf) == pytest.approx(per * 1.01 + 0.005)
+    assert window.terms()[0] < window.room_after(math.inf) == pytest.approx(per * 1.01 + 0.005)
 
 
 def test_allowance_follows_the_mean_of_what_rounds_take():
@@ -82,8 +82,8 @@ def test_retry_after_is_long_enough_by_a_clock_that_runs_slow():
 def test_retry_after_is_never_more_than_the_window_its_drift_and_5_ms():
     window = Window(60.0, TIMING)
     for left, pause in ((61.0, 0.0), (30.0, 31.0), (math.inf, 0.0)):
-        assert window.retry_after(left, pause) == pytest.approx(60.605)
-    assert window.retry_after(30.0, 1.0) == pytest.approx(31.3)
+        assert window.room_after(left, pause) == pytest.approx(60.605)
+    assert window.room_after(30.0, 1.0) == pytest.approx(31.3)
 
 
 def test_who_waits_for_long_looks_while_its_place_is_kept_and_seldom():
