@@ -76,7 +76,7 @@ def test_guard_covers_the_longest_time_for_which_a_slot_is_kept():
 
 
 def test_retry_after_is_long_enough_by_a_clock_that_runs_slow():
-    assert Window(60.0, TIMING).retry_after(30.0) == pytest.approx(30.3)
+    assert Window(60.0, TIMING).room_after(30.0) == pytest.approx(30.3)
 
 
 def test_retry_after_is_never_more_than_the_window_its_drift_and_5_ms():
