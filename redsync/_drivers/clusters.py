@@ -13,24 +13,17 @@ from typing import Any, Final
 
 import hiredis
 
+from redsync._core.cluster_nodes import masters_in, owner_in, read_cluster
 from redsync._core.cluster_urls import ClusterUrl
+from redsync._core.spellings import slots_of
 from redsync._core.text import printable
 from redsync._drivers.channels import pack
-from redsync._drivers.dialects import SLOTS
 from redsync._drivers.locators import Location, Locator, Witness, Word
 
-__all__ = ["ClusterLocator", "lent", "slots_of"]
+__all__ = ["ClusterLocator", "lent"]
 
 _TOO_FEW: Final = "too few masters"
 _NO_CLUSTER: Final = "cluster support disabled"
-
-_SLOTS_FROM: Final = 8
-"""The first field of CLUSTER NODES that is a slot or a range of slots."""
-
-
-def slots_of(nodes: int) -> list[int]:
-    """Return the slots of so many voters: the middle of equal parts."""
-    return [(2 * index + 1) * SLOTS // (2 * nodes) for index in range(nodes)]
 
 
 class ClusterLocator(Locator):
@@ -56,25 +49,17 @@ class ClusterLocator(Locator):
         (reply,) = replies
         if isinstance(reply, hiredis.ReplyError):
             return printable(str(reply))
-        known = [printable(line).split() for line in reply.decode("utf-8", "replace").splitlines() if line]
-        masters = [fields for fields in known if "master" in fields[2].split(",") and len(fields) > _SLOTS_FROM]
+        known = read_cluster(reply)
+        masters = masters_in(known)
         if len(masters) < self._nodes:
             return f"{_TOO_FEW}: {len(masters)} have slots, nodes={self._nodes}"
-        owner = next((fields for fields in masters if self._owns(fields[_SLOTS_FROM:])), None)
+        owner = owner_in(masters, self.slot)
         if owner is None:
             return f"nobody owns the slot {self.slot}"
-        host, _, port = owner[1].partition("@")[0].rpartition(":")
-        replicas = sum(1 for fields in known if fields[3] == owner[0])
+        replicas = sum(1 for server in known if server.master == owner.name)
         # A node that was never told its address leaves it out about itself.
         own = witness.address.rpartition(":")[0]
-        return Word(Location(host or own, int(port), int(owner[6])), replicas)
-
-    def _owns(self, ranges: Sequence[str]) -> bool:
-        for each in ranges:
-            first, _, last = each.partition("-")
-            if not each.startswith("[") and int(first) <= self.slot <= int(last or first):
-                return True
-        return False
+        return Word(Location(owner.host or own, owner.port, owner.epoch), replicas)
 
     def _conflict_in(self, words: Sequence[Word | str]) -> str | None:
         wrong = [word for word in words if isinstance(word, str)]

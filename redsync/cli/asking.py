@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
+from redsync._core.spellings import Spelling
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 from redsync.cli.nodes import no_url, prefix_of, urls_of
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from redsync._core.effects import Command
     from redsync._core.scripts import Script
     from redsync._protocols.name_survey import NameLook
+    from redsync.cli.places import Place
 
 __all__ = [
     "Answer",
@@ -31,8 +33,11 @@ __all__ = [
     "Nodes",
     "count_existing",
     "execute",
+    "in_one_line",
     "look_at",
     "questions",
+    "scan",
+    "spelling_of",
 ]
 
 BATCH: Final = 200
@@ -40,6 +45,8 @@ BATCH: Final = 200
 
 LONGEST_ANSWER: Final = 60.0
 """Seconds that a node may take for everything that a command asks at once."""
+
+PLAIN: Final = Spelling()
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
 """redis-py's text about a connection that could not be made."""
@@ -54,12 +61,14 @@ class Node:
     Attributes:
         address: `host:port`, or the path of a unix socket; without the password, so it may be shown.
         redis: The client that asks it.
-        replicas: How many replicas must be there for its votes to last; None for a node without Sentinels.
+        replicas: How many replicas must be there for its votes to last; None for a plain node.
+        place: Who can be asked where its server is now; None for a plain node.
     """
 
     address: str
     redis: redis.Redis
     replicas: int | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ class Nodes:
         self.urls: Final = list(urls)
         self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
         self.timeout: Final = timeout
-        self.nodes: Final = [_node(number, url, timeout) for number, url in enumerate(urls, 1)]
+        self.nodes: Final = [node for number, url in enumerate(urls, 1) for node in _nodes(number, url, timeout)]
 
     @classmethod
     def chosen(cls, options: Any) -> Nodes:
@@ -146,7 +155,7 @@ class Nodes:
         self.close()
 
 
-def _node(number: int, url: str, timeout: float) -> Node:
+def _nodes(number: int, url: str, timeout: float) -> list[Node]:
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -163,35 +172,19 @@ def _node(number: int, url: str, timeout: float) -> Node:
         **_without_introduction(),
     }
     try:
-        if ClusterUrl.matches(url):
-            raise SetupError(f"node {number} is a cluster, and this command does not look into those", UNCONFIGURED)
-        if GroupUrl.matches(url):
-            return _group(number, url, settings)
+        if ClusterUrl.matches(url) or GroupUrl.matches(url):
+            from redsync.cli import places  # late: most commands have none
+
+            return [
+                Node(address, client, place.replicas, place) for address, client, place in places.named(url, settings)
+            ]
         client = redis.Redis.from_url(url, **settings)
+    except GroupUrlError as error:
+        raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
     except ValueError:
         raise SetupError(no_url(number), UNCONFIGURED) from None
     kwargs = client.connection_pool.connection_kwargs
-    return Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)
-
-
-def _group(number: int, url: str, settings: dict[str, Any]) -> Node:
-    """Return the node that a Sentinel group stands for.
-
-    redis-py believes the first Sentinel that answers: enough for looking.
-    """
-    import redis
-    from redis.sentinel import Sentinel
-
-    try:
-        said = GroupUrl.read(url)
-    except GroupUrlError as error:
-        raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
-    manager: Any = Sentinel([])  # type: ignore[no-untyped-call]
-    manager.sentinels = [redis.Redis.from_url(sentinel, **settings) for _, sentinel in said.sentinels]
-    pool = redis.Redis.from_url(said.master, **settings).connection_pool
-    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in {"host", "port"}}
-    tls = issubclass(pool.connection_class, redis.SSLConnection)
-    return Node(said.address, manager.master_for(said.service, redis.Redis, ssl=tls, **kwargs), said.replicas)
+    return [Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)]
 
 
 def _without_introduction() -> dict[str, Any]:
@@ -206,25 +199,42 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
     from redis.sentinel import MasterNotFoundError
 
     try:
+        if node.place is not None:
+            node.place.settle(node.redis)
         return Answer(node.address, question(node.redis))
     except MasterNotFoundError:
         # Its text has the settings of all connections.
         return Answer(node.address, None, "no Sentinel tells where the master is")
     except InvalidResponse as error:
-        return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}")
+        return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
     except (OSError, RedisError) as error:
-        return Answer(node.address, None, _described(error))
+        return Answer(node.address, None, in_one_line(error))
     except Exception as error:
         # Any failure while reading one node's replies, in redis-py or here, concerns that node only.
         kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-        return Answer(node.address, None, f"{UNREADABLE}: {_described(error)}{kind}")
+        return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
-def _described(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """Return an error in one line, without the address, which the caller shows anyway."""
     text = " ".join(str(error).split())[:200] or type(error).__name__
     connecting = _CONNECTING.fullmatch(text)
     return connecting[1] if connecting else text
+
+
+def spelling_of(client: redis.Redis) -> Spelling:
+    """Return how keys and scripts are spelled on the node that a client asks."""
+    spelling: Spelling = getattr(client, "spelling", PLAIN)
+    return spelling
+
+
+def scan(client: redis.Redis, cursor: int, pattern: bytes, count: int) -> tuple[int, list[bytes]]:
+    """Go on through a node's keys; return the next cursor, and those found that match, as all nodes have them."""
+    following: int
+    keys: Any
+    spelling = spelling_of(client)
+    following, keys = client.scan(cursor, spelling.key(pattern), count)
+    return following, [spelling.plain(key) for key in keys]
 
 
 def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
@@ -235,6 +245,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
     """
     from redis.exceptions import NoScriptError
 
+    commands = [spelling_of(client).command(command) for command in commands]
     replies = _send(client, commands, known={command.script for command in commands})
     unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     # Repeat only those: the others were executed, and would not find what they changed a second time.
@@ -263,9 +274,9 @@ def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) 
 
 def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> list[int]:
     """Return, for each group of keys, how many of them the node has."""
-    pipeline = client.pipeline(transaction=False)
+    pipeline, spelling = client.pipeline(transaction=False), spelling_of(client)
     for group in groups:
-        pipeline.exists(*group)
+        pipeline.exists(*map(spelling.key, group))
     counts = pipeline.execute()
     if any(type(count) is not int for count in counts):
         raise ValueError(f"{counts!r:.80}")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
 
-from redsync.cli.asking import Node, Nodes
-from redsync.cli.exits import FINE, UNAVAILABLE, SetupError, status_of
+from redsync._core.spellings import Tagged
+from redsync.cli.asking import Node, Nodes, spelling_of
+from redsync.cli.exits import FINE, UNAVAILABLE, UNCONFIGURED, SetupError, status_of
 from redsync.cli.output import put, write_json
 from redsync.cli.writing import complain, table
 
@@ -27,6 +28,9 @@ LEASE: Final = 10.0
 def bench(options: Any) -> int:
     """Measure pairs of acquire and release, alternating with the same on bare sockets."""
     with Nodes.chosen(options) as nodes:
+        if any(isinstance(spelling_of(node.redis), Tagged) for node in nodes.nodes):
+            # Bare sockets would have to know where its slots are.
+            raise SetupError("a cluster is no node that bench measures: give it plain nodes", UNCONFIGURED)
         answers = nodes.ask(lambda client: median(_spent(client.ping) for _ in range(PINGS)))
         complain(answers)
         if status := nodes.status(answers):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from redsync.cli.asking import Answer, Nodes, count_existing, look_at, questions
+from redsync.cli.asking import Answer, Nodes, count_existing, look_at, questions, scan
 
 if TYPE_CHECKING:
     import redis
@@ -190,9 +190,7 @@ def _stepping(prefix: bytes, pattern: bytes) -> Callable[[_Place, redis.Redis], 
     patterns = key_patterns(prefix, pattern)
 
     def step(place: _Place, client: redis.Redis) -> _Step:
-        cursor: int
-        keys: Any
-        cursor, keys = client.scan(place.cursor, patterns[place.pattern], PAGE)
+        cursor, keys = scan(client, place.cursor, patterns[place.pattern], PAGE)
         following = _Place(place.pattern, cursor) if cursor else _Place(place.pattern + 1)
         found = {}
         before: dict[bytes, tuple[bytes, ...]] = {}

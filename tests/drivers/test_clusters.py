@@ -6,7 +6,7 @@ import redis
 import redis.asyncio
 
 from redsync import Client, ConfigurationError
-from redsync._drivers.clusters import ClusterLocator, lent, slots_of
+from redsync._drivers.clusters import ClusterLocator, lent
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.locators import Location, Witness
 
@@ -31,11 +31,6 @@ def locate(*answers, slot=100, nodes=3, replicas=0):
     for index, answer in enumerate(answers):
         locator.note(index, answer)
     return locator
-
-
-@pytest.mark.parametrize(("nodes", "slots"), [(1, [8192]), (3, [2730, 8192, 13653]), (2, [4096, 12288])])
-def test_slots_are_the_middles_of_equal_parts(nodes, slots):
-    assert slots_of(nodes) == slots
 
 
 @pytest.mark.parametrize(

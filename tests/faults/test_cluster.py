@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from redsync import Client, ConfigurationError
-from redsync._drivers.clusters import slots_of
+from redsync._core.spellings import slots_of
 from redsync.testing import LocalCluster
 from redsync.testing.harness.crew import Crew
 from redsync.testing.harness.exclusion import disorder, lost_updates, most_at_once, overlaps

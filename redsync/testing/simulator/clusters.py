@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync._core.scripts import Script
-from redsync._drivers.clusters import slots_of
+from redsync._core.spellings import slots_of
 from redsync._drivers.dialects import dialect_of
 from redsync.testing.simulator.checks import OF_CLUSTERS
 from redsync.testing.simulator.happenings import Faulted

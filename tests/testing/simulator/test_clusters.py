@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from redsync._drivers.clusters import ClusterLocator, slots_of
+from redsync._core.spellings import slots_of
+from redsync._drivers.clusters import ClusterLocator
 from redsync._drivers.locators import Location, Witness
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import OF_CLUSTERS, OF_GROUPS, Separation

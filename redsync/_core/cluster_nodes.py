@@ -1,0 +1,71 @@
+"""What CLUSTER NODES tells: one server's view of its cluster, with the number of each decision.
+
+CLUSTER SLOTS and CLUSTER SHARDS leave the numbers (`config-epoch`) out, and users need no further right for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from redsync._core.text import printable
+
+__all__ = ["ClusterServer", "masters_in", "owner_in", "read_cluster"]
+
+_SLOTS_FROM: Final = 8
+"""The first field of a line that is a slot or a range of slots."""
+
+
+class ClusterServer(NamedTuple):
+    """One server, as another one or itself knows it.
+
+    Attributes:
+        name: Its 40 digits.
+        host: Its name or address, empty if it was never told its own.
+        port: Its port.
+        is_master: Whether it is a master, with slots or without.
+        master: Whose replica it is, `-` for none.
+        epoch: The number of the decision that gave it its slots.
+        ranges: Its slots: `7`, `0-5460`; one that is on its way is there as well, in brackets.
+    """
+
+    name: str
+    host: str
+    port: int
+    is_master: bool
+    master: str
+    epoch: int
+    ranges: tuple[str, ...]
+
+    def owns(self, slot: int) -> bool:
+        """Whether that slot is one of its own."""
+        for each in self.ranges:
+            first, _, last = each.partition("-")
+            if not each.startswith("[") and int(first) <= slot <= int(last or first):
+                return True
+        return False
+
+
+def read_cluster(text: bytes) -> list[ClusterServer]:
+    """Return the servers that a reply to CLUSTER NODES lists.
+
+    Raises:
+        AttributeError, IndexError, ValueError: It is no such reply.
+    """
+    return [_read(printable(line).split()) for line in text.decode("utf-8", "replace").splitlines() if line]
+
+
+def _read(fields: Sequence[str]) -> ClusterServer:
+    host, _, port = fields[1].partition("@")[0].rpartition(":")
+    is_master, ranges = "master" in fields[2].split(","), tuple(fields[_SLOTS_FROM:])
+    return ClusterServer(fields[0], host, int(port), is_master, fields[3], int(fields[6]), ranges)
+
+
+def masters_in(servers: Sequence[ClusterServer]) -> list[ClusterServer]:
+    """Return the masters that have slots."""
+    return [server for server in servers if server.is_master and server.ranges]
+
+
+def owner_in(servers: Sequence[ClusterServer], slot: int) -> ClusterServer | None:
+    """Return the master that has a slot, None if nobody has it."""
+    return next((server for server in masters_in(servers) if server.owns(slot)), None)

@@ -1,0 +1,97 @@
+"""How keys and scripts are spelled on a node.
+
+A plain node has them as they are. A voter that a cluster lends keeps all its keys in one slot: each begins with a hash
+tag. It gets scripts of its own, in which the keys that scripts know by themselves have the tag as well, and messages go
+over channels of that slot. A cluster spreads a plain PUBLISH to all its servers, so one voter's message would look like
+one of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from binascii import crc_hqx
+from functools import cache
+from itertools import count
+from typing import Final
+
+from redsync._core.effects import Command
+from redsync._core.scripts import Script
+
+__all__ = ["SLOTS", "Spelling", "Tagged", "slots_of", "tag_of"]
+
+SLOTS: Final = 16384
+
+_OWN_KEY: Final = re.compile(rb"'(redsync_birth|redsync:client:)'")
+_PUBLISH: Final = re.compile(rb"redis\.call\('publish', ([^,]+), ([^\n]*)")
+
+
+class Spelling:
+    """Keys and scripts as they are."""
+
+    def key(self, key: bytes) -> bytes:
+        """Return a key as the node has it."""
+        return key
+
+    def plain(self, key: bytes) -> bytes:
+        """Return a key of the node as all nodes have it."""
+        return key
+
+    def script(self, script: Script) -> Script:
+        """Return a script as the node has it."""
+        return script
+
+    def command(self, command: Command) -> Command:
+        """Return a command as the node gets it."""
+        return command
+
+
+class Tagged(Spelling):
+    """Keys and scripts of one slot.
+
+    Args:
+        slot: The slot.
+    """
+
+    def __init__(self, slot: int) -> None:
+        self._tag: Final = b"{%b}" % tag_of(slot)
+        self._scripts: Final[dict[Script, Script]] = {}
+
+    def key(self, key: bytes) -> bytes:
+        return self._tag + key
+
+    def plain(self, key: bytes) -> bytes:
+        return key.removeprefix(self._tag)
+
+    def script(self, script: Script) -> Script:
+        ours = self._scripts.get(script)
+        if ours is None:
+            source = self._tagged(script.source)
+            sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+            self._scripts[script] = ours = Script(script.name, source, sha)
+        return ours
+
+    def command(self, command: Command) -> Command:
+        return Command(self.script(command.script), tuple(map(self.key, command.keys)), command.args)
+
+    def _tagged(self, source: bytes) -> bytes:
+        """Return a script whose own keys have the tag, and whose messages name keys without it."""
+        source = _OWN_KEY.sub(rb"'%b\1'" % self._tag, source)
+        untagged = b"string.sub(KEYS[1], %d)" % (len(self._tag) + 1)
+        return _PUBLISH.sub(
+            lambda found: (
+                b"redis.call('spublish', '%b' .. %b, %b" % (self._tag, found[1], found[2].replace(b"KEYS[1]", untagged))
+            ),
+            source,
+        )
+
+
+@cache
+def tag_of(slot: int) -> bytes:
+    """Return what stands in braces before all keys of a slot: the first of a series that the slot gets."""
+    return next(tag for number in count() if crc_hqx(tag := b"rs%d" % number, 0) % SLOTS == slot)
+
+
+def slots_of(nodes: int) -> list[int]:
+    """Return the slots of so many voters: the middle of equal parts."""
+    return [(2 * index + 1) * SLOTS // (2 * nodes) for index in range(nodes)]

@@ -1,0 +1,133 @@
+"""Looking at nodes without a fixed address: the voters of a real cluster, and a real Sentinel group."""
+
+import contextlib
+import uuid
+
+import pytest
+import redis
+
+from redsync import Client, NotOwnedError
+from redsync._core.spellings import slots_of, tag_of
+from redsync.testing import LocalCluster
+
+LEASE = 60.0
+VOTERS = slots_of(3)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(replicas=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster, eventually):
+    """A client whose voters may grant at once."""
+    with Client(cluster.url, lease=LEASE, restart_guard=0.0, node_timeout=1.0) as client:
+        eventually(lambda: all(node.state == "up" for node in client.nodes()))
+        yield client
+
+
+@pytest.fixture
+def environment(environment, cluster):
+    return environment | {"REDSYNC_URLS": cluster.url}
+
+
+@pytest.fixture
+def job(client, redsync, eventually):
+    """The name of a lock that is held, on all voters; another one for each test, for a failover may undo a release."""
+    lock = client.get_lock(f"job-{uuid.uuid4().hex[:8]}")
+    assert lock.acquire(timeout=20)
+    eventually(lambda: held_everywhere(redsync, lock.name))
+    yield lock.name
+    with contextlib.suppress(NotOwnedError):
+        lock.release()
+
+
+def labels(cluster):
+    return ["{}:{}/{} of 3".format(*cluster.servers[0], number) for number in (1, 2, 3)]
+
+
+def held_everywhere(redsync, name):
+    done = redsync("show", name, "--json")
+    return done.status == 0 and [node["kind"] for node in done.json["nodes"]] == ["lock"] * 3
+
+
+def test_ls_lists_what_voters_keep_and_no_other_keys(redsync, cluster, job, client):
+    host, port = cluster.slot_owner(VOTERS[1])
+    with redis.Redis(host, port) as owner:
+        owner.set(b"{%b}other:thing" % tag_of(VOTERS[1]), 1)
+    with redis.RedisCluster(*cluster.servers[0]) as others:
+        others.set("redsync:no-voters", 1)
+    with client.get_semaphore("seats", permits=2):
+        done = redsync("ls")
+        assert done.status == 0, done.err
+        rows = {line.split()[0]: line for line in done.out.splitlines()}
+        assert " lock " in rows[job]
+        assert " 3/3 " in rows[job]
+        assert " semaphore of 2 " in rows["seats"]
+        assert "thing" not in done.out
+        assert "no-voters" not in done.out
+        assert [entry["name"] for entry in redsync("ls", "--json", job).json["names"]] == [job]
+
+
+def test_show_tells_of_each_voter(redsync, cluster, job):
+    done = redsync("show", job)
+    rows = done.out.splitlines()
+    assert rows[0] == f"{job}: lock"
+    assert [row.startswith(label) for row, label in zip(rows[3:6], labels(cluster), strict=True)] == [True] * 3
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_show_follows_a_voter_to_its_new_master(redsync, cluster, job):
+    before = cluster.slot_owner(VOTERS[0])
+    assert cluster.failover(0) != before
+    assert held_everywhere(redsync, job)
+
+
+def test_top_follows_a_voter_while_it_runs(start, cluster, job):
+    top = start("top", job, "--json", "--interval", "0.1")
+    top.read_until('"nodes": 3, "quorum": true')
+    cluster.kill_master(2)
+    top.read_until("\n")
+    top.read_until(f'"node": "{labels(cluster)[2]}", "error": null}}], "names": [{{"name": "{job}"')
+    dead = next(i for i, server in enumerate(cluster._servers) if not server.is_alive())
+    cluster.restart(dead)
+    top.interrupt()
+    assert top.end() == 0
+
+
+def test_break_takes_a_claim_away_from_voters(redsync, job):
+    owner = redsync("show", job, "--json").json["nodes"][1]["holders"][0]["owner"]
+    done = redsync("break", job, "--owner", owner, "--yes")
+    assert done.out == "taken away on 3 of 3 nodes\n", done.err
+    assert redsync("ls", job, "--json").json["names"] == []
+
+
+def test_servers_that_are_no_cluster_are_told(redsync, nodes):
+    host = nodes.urls[0].split("//")[1].partition("/")[0]
+    done = redsync("ls", REDSYNC_URLS=f"redis+cluster://:secret@{host}?nodes=1")
+    assert done.status == 69
+    assert "no listed server tells who has the slot 8192" in done.err
+    assert "secret" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis+cluster://:secret@h1,h1?nodes=3", "node 1 names a server twice"),
+        ("redis+cluster://:secret@h1", "node 1 needs nodes="),
+        ("redis+cluster://:secret@h1?nodes=1&socket_timeout=soon", "node 1 is no URL"),
+    ],
+)
+def test_url_of_a_cluster_that_is_wrong_is_told(redsync, url, text):
+    done = redsync("ls", REDSYNC_URLS=url)
+    assert done.status == 78
+    assert text in done.err
+    assert "secret" not in done.err
+
+
+def test_bench_measures_no_cluster(redsync):
+    done = redsync("bench")
+    assert done.status == 78
+    assert "a cluster is no node that bench measures" in done.err
