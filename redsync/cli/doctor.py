@@ -8,7 +8,8 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.asking import Answer, Node, Nodes, execute
+from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
+from redsync.cli.asking import Answer, Node, Nodes, execute, spelling_of
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
@@ -20,6 +21,7 @@ from redsync.cli.doctor_checks import (
     checked,
     is_loopback,
 )
+from redsync.cli.doctor_groups import GROUP_HEADINGS, as_json, check_group, group_row, groups_among
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, write_json
 from redsync.cli.writing import print_table, told, wrapped
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import redis
+
+    from redsync.cli.places import Place, Said
 
 __all__ = ["doctor"]
 
@@ -42,18 +46,24 @@ def doctor(options: Any) -> int:
     """Check every node and how they fit together."""
     with Nodes.chosen(options) as nodes:
         guard = _restart_guard(nodes.nodes)
+        places = {node.redis: node.place for node in nodes.nodes}
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
         reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
+        if groups := groups_among(reports):
+            surveys = nodes.ask(lambda client: _survey(places[client]), [node for node in nodes.nodes if node.place])
+            for report, survey in zip(groups, surveys, strict=True):
+                report.said = survey.value or []
         # A single node promises little anyway, and nodes that are all on this machine are for trying out.
-        is_serious = len(reports) > 1 and not all(is_loopback(report.node) for report in reports)
+        is_serious = len(reports) > 1 and not all(is_loopback(report.place) for report in reports)
         for report in reports:
             report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
+            report.findings += check_group(report, guard)
         check_lives(reports, guard)
         general = check_deployment(reports)
         if options.json:
             write_json(_as_json(reports, general, nodes.quorum, guard))
         else:
-            _print(reports, general)
+            _print(reports, general, guard)
         everything = [*general, *(finding for report in reports for finding in report.findings)]
         trouble = any(finding.is_problem for finding in everything)
         return nodes.status(answers) or (BROKEN if trouble else FINE)
@@ -75,7 +85,12 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
 def _report(answer: Answer[Report], node: Node) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
     report.node, report.replicas = answer.node, node.replicas
+    report.witness = node.place.WITNESS if node.place else ""
     return report
+
+
+def _survey(place: Place | None) -> list[Said]:
+    return place.survey() if place else []
 
 
 def _examine(client: redis.Redis, prefix: bytes) -> Report:
@@ -95,7 +110,10 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     report.policy = report.info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
     report.snapshots = _setting(client, "save")
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
-    report.newborn_age = _newborn_age(client, str(info.get("run_id", "")))
+    report.birth, report.is_birth_known = _birth(client)
+    if report.birth is not None and report.birth.kind == NEWBORN and _run_id(report).startswith(report.birth.run_id):
+        # The next client replaces the record of another process; the uptime tells how long this process has run.
+        report.newborn_age = report.birth.age
     report.clients = _allowed(lambda: _clients(client))
     return report
 
@@ -133,20 +151,20 @@ def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-def _newborn_age(client: redis.Redis, run_id: str) -> float | None:
-    from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
+def _run_id(report: Report) -> str:
+    return str(report.info.get("run_id", ""))
 
-    record, stamp = _allowed(lambda: client.get(BIRTH_KEY)), _allowed(client.time)
+
+def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
+    """Return a node's birth record, and whether we are allowed to look at it."""
+    key = spelling_of(client).key(BIRTH_KEY)
+    record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
     if record is None or stamp is None:
-        return None
+        return None, False
     try:
-        birth = Birth.read(record, stamp[0] + stamp[1] / 1e6)
+        return Birth.read(record[0], stamp[0] + stamp[1] / 1e6), True
     except ValueError:
-        return None
-    if birth is None or birth.kind != NEWBORN or not run_id.startswith(birth.run_id):
-        # The next client replaces the record of another process; the uptime tells how long this process has run.
-        return None
-    return birth.age
+        return None, False
 
 
 def _clients(client: redis.Redis) -> dict[str, Heard] | None:
@@ -156,7 +174,7 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
 
     if client.dbsize() > KEYS_MAX:
         return None
-    begin = client_key("")
+    begin = spelling_of(client).key(client_key(""))
     keys = list(client.scan_iter(begin + b"*", count=1000))
     pipeline = client.pipeline(transaction=False)
     for key in keys:
@@ -172,8 +190,11 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
     return heard
 
 
-def _print(reports: list[Report], general: list[Finding]) -> None:
+def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
     print_table(HEADINGS, [_row(report) for report in reports])
+    if groups := groups_among(reports):
+        put("")
+        print_table(GROUP_HEADINGS, [group_row(report, guard) for report in groups])
     # A finding about several nodes is shown once.
     places: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
@@ -216,6 +237,7 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
             "uptime": report.uptime,
             "clock_offset": report.offset,
             "latency": report.latency,
+            **as_json(report, guard),
             "findings": findings(report.findings),
         }
         for report in reports

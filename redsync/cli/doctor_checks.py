@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from redsync._core.memory import Birth
+    from redsync.cli.places import Said
 
 __all__ = ["Finding", "Heard", "Report", "check_deployment", "check_lives", "check_node", "checked", "is_loopback"]
 
@@ -17,7 +21,9 @@ NOT_ALLOWED: Final = "not allowed to look"
 _NUMBERS: Final = frozenset(
     {"uptime_in_seconds", "connected_slaves", "maxmemory", "used_memory", "aof_enabled", "cluster_enabled", "loading"}
 )
-_WORDS: Final = frozenset({"server_name", "redis_version", "run_id", "role", "maxmemory_policy"})
+_WORDS: Final = frozenset({"server_name", "redis_version", "run_id", "master_replid", "role", "maxmemory_policy"})
+
+_PART: Final = "move a slot or fail one over, so that each has a master of its own; or name fewer nodes="
 
 OLDEST: Final = (6, 0)
 OFFSET_MAX: Final = 1.0
@@ -77,7 +83,11 @@ class Report:
         latency: The median time of a PING, in seconds; None if unknown.
         scripts: Why it does not run our scripts, None if it does.
         newborn_age: Seconds since it was found to be emptied, None if it was not.
-        replicas: How many replicas the URL gives to the Sentinel group; None for a node without Sentinels.
+        replicas: How many replicas the URL gives to the Sentinel group or voter; None for a plain node.
+        witness: What tells where its server is, for people.
+        said: What each witness says; empty for a plain node.
+        birth: Its birth record, None if it has none.
+        is_birth_known: Whether we are allowed to look at that.
         clients: The clients that keep their record there, by UUID; None if we can't tell.
         findings: What is wrong with it.
     """
@@ -92,6 +102,10 @@ class Report:
     scripts: str | None = None
     newborn_age: float | None = None
     replicas: int | None = None
+    witness: str = ""
+    said: Sequence[Said] = ()
+    birth: Birth | None = None
+    is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
     findings: list[Finding] = field(default_factory=list)
 
@@ -106,6 +120,23 @@ class Report:
     def role(self) -> str:
         """Master or replica."""
         return {"slave": "replica"}.get(role := str(self.info.get("role", NOT_ALLOWED)), role)
+
+    @property
+    def latest(self) -> Said | None:
+        """The latest decision about its server that a witness tells."""
+        return max((each for each in self.said if each.error is None), key=lambda each: each.epoch, default=None)
+
+    @property
+    def place(self) -> str:
+        """Where its server is, as far as we know."""
+        return self.node if self.latest is None else str(self.latest.server)
+
+    @property
+    def in_sync(self) -> int | None:
+        """How many replicas follow it and have its data; None if we are not allowed to look."""
+        count = self.info.get("connected_slaves")
+        lines = [line for name, line in self.info.items() if name.startswith("slave") and isinstance(line, Mapping)]
+        return None if count is None else count - sum(line.get("state") != "online" for line in lines)
 
     @property
     def persistence(self) -> str:
@@ -169,13 +200,17 @@ def _check_server(report: Report) -> list[Finding]:
     numbers = tuple(map(int, re.findall(r"\d+", str(report.info.get("redis_version", "")))[:2]))
     if numbers and numbers < OLDEST:
         found.append(Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey"))
-    if report.role == "replica":
+    if report.role == "replica" and report.replicas is not None:
+        text = "its server is a replica: another one was made the master a moment ago, or who tells that is behind"
+        found.append(Finding(text, "ask again"))
+    elif report.role == "replica":
         advice = "list masters only, each independent of the others"
         found.append(Finding("is a replica, which refuses to write and does not vote by itself", advice))
     else:
         found += _check_replicas(report)
-    if report.info.get("cluster_enabled") == 1:
-        found.append(Finding("is part of a cluster, which sends keys elsewhere", "use servers with cluster-enabled no"))
+    if report.info.get("cluster_enabled") == 1 and report.replicas is None:
+        advice = "use servers with cluster-enabled no, or let the cluster lend voters: redis+cluster://...?nodes=3"
+        found.append(Finding("is part of a cluster, which sends keys elsewhere", advice))
     if report.info.get("loading") == 1:
         found.append(Finding("is still loading its data", "wait until it has"))
     if report.scripts is not None:
@@ -200,9 +235,10 @@ def _check_replicas(report: Report) -> list[Finding]:
     if connected > report.replicas:
         text = f"has {connected} replicas, but replicas={report.replicas}: two masters might both gather {needed}"
         return [Finding(text, "give the number of all its replicas in every client's URL")]
-    if connected < report.replicas:
-        text = f"{connected} of its {report.replicas} replicas are connected; each vote needs {needed}"
-        return [Finding(text, "start the others again", is_problem=connected <= needed)]
+    in_sync = report.in_sync or 0
+    if in_sync < report.replicas:
+        text = f"{in_sync} of its {report.replicas} replicas are in sync; each vote needs {needed}"
+        return [Finding(text, "start the others again, or wait until they have its data", is_problem=in_sync <= needed)]
     return []
 
 
@@ -251,6 +287,9 @@ def _life(report: Report) -> tuple[str, float]:
     """Return what a node's memory began with, and how many seconds ago."""
     # A node subtracts two instants in whole seconds: its uptime may be 1 s too high, and clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
+    if report.replicas is not None:
+        # What it forgot is told by its record: after a restart another server may have been the master.
+        return "started", math.inf
     if report.newborn_age is not None and report.newborn_age <= started:
         return "was emptied", report.newborn_age
     return "started", started
@@ -271,8 +310,13 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     runs = Counter(report.info["run_id"] for report in reports if "run_id" in report.info)
     for run_id, times in runs.items():
         if times > 1:
-            names = ", ".join(report.node for report in reports if report.info.get("run_id") == run_id)
-            found.append(Finding(f"{names} are one server, listed {times} times", "list each server once"))
+            same = [report for report in reports if report.info.get("run_id") == run_id]
+            names = ", ".join(report.node for report in same)
+            if all(report.replicas is not None for report in same):
+                text, advice = f"{names} are on one server: one of them has a vote, the others are out", _PART
+            else:
+                text, advice = f"{names} are one server, listed {times} times", "list each server once"
+            found.append(Finding(text, advice))
     found += _check_machines(reports)
     _check_clients(reports)
     found += _check_lists(reports)
@@ -336,11 +380,11 @@ def _host(address: str) -> str:
 
 def _check_machines(reports: Sequence[Report]) -> list[Finding]:
     """Return the findings about nodes that share a machine: they fail together."""
-    if len(reports) > 1 and all(is_loopback(report.node) for report in reports):
+    if len(reports) > 1 and all(is_loopback(report.place) for report in reports):
         text = "all nodes run on this machine, and fail with it"
         return [Finding(text, "good for a try; else give each node a machine of its own", is_problem=False)]
     found = []
-    for host, times in Counter(_host(report.node) for report in reports).items():
+    for host, times in Counter(_host(report.place) for report in reports).items():
         if host and times > 1:
             text = f"{times} of {len(reports)} nodes run on {host}, and fail with it"
             fatal = len(reports) - times < len(reports) // 2 + 1

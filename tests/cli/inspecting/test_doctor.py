@@ -377,8 +377,8 @@ def test_url_of_a_group_that_is_wrong_is_told(redsync, group):
         (None, 1, "has replicas: a replica that is promoted may not know", False),
         (0, 2, "its votes wait for no replica", True),
         (2, 2, None, None),
-        (2, 1, "1 of its 2 replicas are connected; each vote needs 1", True),
-        (4, 3, "3 of its 4 replicas are connected; each vote needs 2", False),
+        (2, 1, "1 of its 2 replicas are in sync; each vote needs 1", True),
+        (4, 3, "3 of its 4 replicas are in sync; each vote needs 2", False),
         (2, 3, "has 3 replicas, but replicas=2: two masters might both gather 1", True),
     ],
 )

@@ -8,7 +8,7 @@ import redis
 
 from redsync import Client, NotOwnedError
 from redsync._core.spellings import slots_of, tag_of
-from redsync.testing import LocalCluster
+from redsync.testing import LocalCluster, LocalSentinel
 
 LEASE = 60.0
 VOTERS = slots_of(3)
@@ -22,8 +22,8 @@ def cluster():
 
 @pytest.fixture
 def client(cluster, eventually):
-    """A client whose voters may grant at once."""
-    with Client(cluster.url, lease=LEASE, restart_guard=0.0, node_timeout=1.0) as client:
+    """A client whose voters grant."""
+    with Client(cluster.url, lease=LEASE, restart_guard=1.0, node_timeout=1.0) as client:
         eventually(lambda: all(node.state == "up" for node in client.nodes()))
         yield client
 
@@ -104,6 +104,32 @@ def test_break_takes_a_claim_away_from_voters(redsync, job):
     assert redsync("ls", job, "--json").json["names"] == []
 
 
+def test_doctor_tells_the_server_of_each_voter_its_replicas_epoch_and_guard(redsync, cluster, job):
+    done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="3600")
+    assert done.status == 1, done.err
+    for slot, node in zip(VOTERS, done.json["nodes"], strict=True):
+        assert node["server"] == "{}:{}".format(*cluster.slot_owner(slot))
+        assert node["epoch"] > 0
+        assert (node["replicas"], node["in_sync"]) == (1, 1)
+        assert 0 < node["guard_left"] < 3600
+        assert [each["text"].partition(", ")[0] for each in node["findings"]] == ["its server became the master"]
+    shown = redsync("doctor", REDSYNC_RESTART_GUARD="0").out.split("\n\n")[1].splitlines()
+    assert shown[0].split("  ")[0] == "NODE"
+    assert [line.split("  ")[-1].strip() for line in shown] == ["GUARD LEFT", "none", "none", "none"]
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_doctor_tells_that_two_voters_live_on_one_master(redsync, cluster):
+    home, other = (cluster.servers.index(cluster.slot_owner(slot)) for slot in VOTERS[1::-1])
+    cluster.move_slot(VOTERS[1], other)
+    try:
+        found = [each["text"] for each in redsync("doctor", "--json").json["findings"] if each["problem"]]
+    finally:
+        cluster.move_slot(VOTERS[1], home)
+    one, two, _ = labels(cluster)
+    assert found == [f"{one}, {two} are on one server: one of them has a vote, the others are out"]
+
+
 def test_servers_that_are_no_cluster_are_told(redsync, nodes):
     host = nodes.urls[0].split("//")[1].partition("/")[0]
     done = redsync("ls", REDSYNC_URLS=f"redis+cluster://:secret@{host}?nodes=1")
@@ -131,3 +157,29 @@ def test_bench_measures_no_cluster(redsync):
     done = redsync("bench")
     assert done.status == 78
     assert "a cluster is no node that bench measures" in done.err
+
+
+# A Sentinel group.
+
+
+@pytest.fixture(scope="module")
+def group():
+    with LocalSentinel(replicas=2) as group:
+        yield group
+
+
+def test_doctor_tells_the_server_of_a_group_and_sentinels_and_replicas_that_are_missing(redsync, group, eventually):
+    with Client(group.url, restart_guard=1.0, node_timeout=1.0) as client:
+        eventually(lambda: client.nodes()[0].state == "up")
+        (node,) = redsync("doctor", "--json", REDSYNC_URLS=group.url, REDSYNC_RESTART_GUARD="0").json["nodes"]
+    assert node["server"] == "{}:{}".format(*group.master)
+    assert (node["epoch"], node["replicas"], node["in_sync"], node["guard_left"]) == (group.epoch, 2, 2, 0.0)
+    assert not [each for each in node["findings"] if each["problem"]]
+    group.kill_replica()
+    lonely = group.url.replace("//", "//127.0.0.1:1,")
+    done = redsync("doctor", "--json", REDSYNC_URLS=lonely, REDSYNC_RESTART_GUARD="0")
+    found = [each["text"] for each in done.json["nodes"][0]["findings"] if each["problem"]]
+    assert found == [
+        "1 of its 2 replicas are in sync; each vote needs 1",
+        "the Sentinel 127.0.0.1:1 does not answer: Connection refused",
+    ]

@@ -1,0 +1,94 @@
+"""The doctor's judgement of Sentinel groups and voters: what follows from what witnesses and birth records say."""
+
+import pytest
+
+from redsync._core.memory import BLANK, JOINING, NEWBORN, ORIGINAL, Birth
+from redsync.cli.doctor_checks import Report
+from redsync.cli.doctor_groups import as_json, check_group, group_row, groups_among, guard_left
+from redsync.cli.places import Said
+
+RUN_ID, HISTORY = "0123456789abcdef" + "0" * 24, "fedcba98" + "0" * 32
+SAID = Said("s1:26379", "10.0.0.1:6379", 7)
+OURS = b"0123456789abcdef@7.fedcba98"
+
+
+def report(*said, **fields):
+    info = {"run_id": RUN_ID, "master_replid": HISTORY, "connected_slaves": 2}
+    return Report("m@s1:26379", info=info, replicas=2, witness="Sentinel", said=said or [SAID], **fields)
+
+
+def born(kind, age, process=OURS):
+    return report(birth=Birth(kind, 0, process, age), is_birth_known=True)
+
+
+def texts(found):
+    return [each.text for each in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "age", "process", "left"),
+    [
+        (ORIGINAL, 3.0, OURS, 0.0),
+        (NEWBORN, 3.0, OURS, 27.0),
+        (NEWBORN, 31.0, OURS, 0.0),
+        (JOINING, 3.0, OURS, 30.0),
+        (BLANK, 3.0, OURS, None),
+        (NEWBORN, 31.0, b"0123456789abcdef@6.fedcba98", 30.0),
+        (ORIGINAL, 31.0, b"0123456789abcdef@7.00000000", 30.0),
+    ],
+)
+def test_guard_is_left_by_the_birth_record_of_the_present_decision(kind, age, process, left):
+    assert guard_left(born(kind, age, process), 30.0) == left
+
+
+def test_guard_is_unknown_where_the_node_does_not_tell():
+    silent = Said("s1:26379", error="timed out")
+    for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
+        assert guard_left(unknown, 30.0) is None
+    assert guard_left(report(is_birth_known=True), 30.0) == 30.0, "it has no record yet"
+
+
+def test_findings_tell_why_a_node_grants_nothing_new():
+    young, joining, strange = born(NEWBORN, 3.0), born(JOINING, 3.0), born(NEWBORN, 3.0, b"another@1.0")
+    assert "for at most 27 s (restart guard)" in texts(check_group(young, 30.0))[0]
+    assert texts(check_group(joining, 30.0))[0].startswith("no client has completed the birth record")
+    (note,) = check_group(strange, 30.0)
+    assert note.text.startswith("no client has come since its server became the master")
+    assert not note.is_problem
+    assert check_group(young, 0.0) == []
+    assert check_group(Report("h:6379"), 30.0) == []
+
+
+def test_witnesses_that_are_silent_or_behind_are_told():
+    behind, silent = Said("s2:26379", "10.0.0.2:6379", 6), Said("s3:26379", error="timed out")
+    asked = report(SAID, behind, silent)
+    assert texts(check_group(asked, 0.0)) == [
+        (
+            "the Sentinel s2:26379 says that 10.0.0.2:6379 is the master, epoch 6; "
+            "the latest decision is 10.0.0.1:6379, epoch 7"
+        ),
+        "the Sentinel s3:26379 does not answer: timed out",
+    ]
+    assert asked.place == "10.0.0.1:6379"
+    few = texts(check_group(report(SAID, silent, silent), 0.0))
+    assert few[0] == "1 of 3 listed Sentinels tell its master, 2 must: clients do not connect"
+    assert report(silent).latest is None
+    assert report(silent).place == "m@s1:26379"
+
+
+def test_row_and_json_tell_what_is_known():
+    known = born(NEWBORN, 3.0)
+    known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}
+    assert group_row(known, 30.0) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")
+    assert group_row(known, 1.0)[-1] == "none"
+    assert as_json(known, 30.0) == {
+        "server": "10.0.0.1:6379",
+        "epoch": 7,
+        "replicas": 2,
+        "in_sync": 1,
+        "guard_left": 27.0,
+    }
+    lost = Report("m@s1:26379", error="timed out", replicas=2, said=[Said("s1:26379", error="timed out")])
+    assert group_row(lost, 30.0) == ("m@s1:26379", "-", "-", "-", "-")
+    assert set(as_json(Report("h:6379"), 30.0).values()) == {None}
+    assert groups_among([lost, Report("h:6379")]) == [lost]
