@@ -147,6 +147,8 @@ class Nodes:
         """Close all connections."""
         for node in self.nodes:
             node.redis.close()
+            if node.place is not None:
+                node.place.close()
 
     def __enter__(self) -> Nodes:
         return self

@@ -214,7 +214,8 @@ def _check_server(report: Report) -> list[Finding]:
     if report.info.get("loading") == 1:
         found.append(Finding("is still loading its data", "wait until it has"))
     if report.scripts is not None:
-        advice = "allow the user scripts, and the keys: ACL SETUSER <user> +@all ~redsync* ~redisson* &*"
+        keys = "~{rs*" if report.info.get("cluster_enabled") == 1 else "~redsync* ~redisson*"
+        advice = f"allow the user scripts, and the keys: ACL SETUSER <user> +@all {keys} &*"
         found.append(Finding(f"does not run our scripts: {report.scripts}", advice))
     return found
 

@@ -69,6 +69,11 @@ class Place(ABC):
         """Return what each witness says."""
         return [self._said(address, client) for address, client in self._witnesses]
 
+    def close(self) -> None:
+        """Close the connections to all witnesses."""
+        for _, client in self._witnesses:
+            client.close()
+
     def _said(self, address: str, client: redis.Redis) -> Said:
         try:
             server, epoch = self._ask(address, client)
@@ -157,6 +162,10 @@ class VoterClient(redis.Redis):
         self._server = server
         with contextlib.suppress(redis.RedisError, OSError):
             old.disconnect()
+
+    def close(self) -> None:
+        """Close the connections; redis-py leaves a pool alone that it was given."""
+        self.connection_pool.disconnect()
 
 
 def named(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis, Place]]:
