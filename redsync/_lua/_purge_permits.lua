@@ -4,6 +4,12 @@
 -- 8,000. Uses at_most and what _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
 local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
 local foreign = first.err ~= nil or string.match(first[1] or '', '^[rw]:') ~= nil
+-- A node expires the three keys one by one, when it comes to them, and tells its replicas so. One that was promoted, by a
+-- clock that is behind, may have some of them: slots that nobody would ever give back. Then all permits have expired.
+if not foreign and redis.call('exists', KEYS[1], KEYS[4], KEYS[5]) % 3 > 0 then
+  redis.call('del', KEYS[1], KEYS[4], KEYS[5])
+  first = {}
+end
 if not foreign and first[1] and tonumber(first[2]) <= now then
   repeat
     local batch = math.min(at_most, 1000)

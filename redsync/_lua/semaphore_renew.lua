@@ -47,11 +47,18 @@ for i = 1, permits do
   if type(expiry) == 'table' then
     reply[i] = -1
   else
+    if not longest[j] then
+      -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
+      -- the script go on.
+      redis.call('zrem', claim, '')
+      -- Some of the keys without the others are what a master left to its replica by its own clock; see _purge_permits.
+      if redis.call('exists', claim, slots, taken) % 3 > 0 then
+        redis.call('del', claim, slots, taken)
+        expiry = false
+      end
+    end
     local text = expiry and redis.call('hget', slots, permit)
     reply[i] = text and tonumber(expiry) > now and 2 or 1
-    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the script go on.
-    if not longest[j] then redis.call('zrem', claim, '') end
     longest[j] = math.max(longest[j] or 0, lease)
     if text ~= wanted then
       local has = set(text)

@@ -225,6 +225,24 @@ def test_permit_that_has_expired_makes_room(sem):
     assert sem.is_sound()
 
 
+@pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
+def test_what_a_promoted_replica_has_of_permits_that_are_gone_blocks_nobody(sem, gone):
+    """A node expires its keys one by one, and tells its replicas, whose clocks may be behind."""
+    sem.ask(A, 3)
+    sem.redis.delete(gone)
+    assert sem.ask(B, 4) == b"0,1,2,3"
+    assert sem.is_sound()
+
+
+@pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
+def test_permit_is_healed_where_a_promoted_replica_has_some_of_its_keys(sem, gone):
+    sem.ask(A, 3)
+    sem.redis.delete(gone)
+    assert sem.renew((1, A, b"0,1,2", LEASE)) == [HEALED]
+    assert sem.slots() == {A: b"0,1,2"}
+    assert sem.is_sound()
+
+
 def test_many_that_have_expired_are_taken_away_a_few_at_a_time(sem):
     owners = [b"owner-%02d" % i for i in range(20)]
     for owner in owners:
