@@ -1,4 +1,4 @@
-"""Metrics and traces of clients: one instrument set, fed by what observers are told, with two exporters.
+"""Metrics of clients: one instrument set, fed by what observers are told, and its exporter for Prometheus.
 
 1. An exporter is one of the client's `listeners`: `Client(urls, listeners=[PrometheusMetrics()])`. One serves
    any number of clients.
@@ -9,9 +9,7 @@
 5. What is true at an instant (held, waiting, node states) is read at the collection, from holds and clients.
 6. A label is a synchronizer's kind, its *name group* (see `groups`), a node, an outcome, or a reason out of a short
    list: never a name, an owner or free text. A set never has more groups than `max_groups`.
-7. `prometheus` and `otel` import their libraries when they are imported, and nothing else imports them.
-8. Spans (`otel.OtelTracing`) begin and end in the thread or task that acquires, so its context is theirs. They carry
-   the name as an attribute. Sampling, processors and exporters belong to the application.
+7. An exporter imports its library when it is imported, and nothing else imports that.
 """
 
 from __future__ import annotations
