@@ -206,8 +206,10 @@ class LocalCluster(ServerGroup):
     def _settle(self) -> None:
         first, *others = self.servers
         try:
-            for (begin, end), master in zip(self._parts(), self.servers, strict=False):
-                command(master, "CLUSTER", "ADDSLOTSRANGE", begin, end)
+            for number, (begin, end) in enumerate(self._parts()):
+                # Else all masters begin with epoch 0, and the order of their ids decides which of them count theirs up.
+                command(self.servers[number], "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                command(self.servers[number], "CLUSTER", "ADDSLOTSRANGE", begin, end)
             for other in others:
                 self._meet(first, other)
             until(lambda: all(len(view) == len(self.servers) for view in self._views()), "all servers know each other")

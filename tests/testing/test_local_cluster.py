@@ -27,6 +27,13 @@ def test_all_slots_are_served_by_as_many_masters(cluster):
     assert roles == ["master"] * 3 + ["slave"] * 3
 
 
+def test_masters_begin_with_an_epoch_of_their_own(cluster):
+    for server in cluster.servers:
+        told = [line.split() for line in command(server, "CLUSTER", "NODES").splitlines()]
+        epochs = {int(words[1].partition("@")[0].rpartition(":")[2]): int(words[6]) for words in told if words[8:]}
+        assert epochs == {port: number for number, (_, port) in enumerate(cluster.servers[:3], 1)}
+
+
 def test_url_names_the_servers_that_were_masters_at_first(cluster):
     seeds = ",".join(f"{host}:{port}" for host, port in cluster.servers[:3])
     assert cluster.url == f"redis+cluster://{seeds}?nodes=3&replicas=1"
