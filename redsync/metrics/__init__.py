@@ -1,4 +1,4 @@
-"""Metrics of clients: one instrument set, fed by what observers are told, and its exporter for Prometheus.
+"""Metrics of clients: one instrument set, fed by what observers hear; exporters for Prometheus and OpenTelemetry.
 
 1. An exporter is one of the client's `listeners`: `Client(urls, listeners=[PrometheusMetrics()])`. One serves
    any number of clients.

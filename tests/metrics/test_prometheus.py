@@ -1,157 +1,20 @@
-"""The Prometheus collector, scraped over HTTP: exact values for a scripted history on real nodes."""
-
-import urllib.request
-from contextlib import suppress
+"""The Prometheus collector: its names, and its registry."""
 
 import pytest
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 
-from redsync import QuorumError
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.prometheus import PrometheusMetrics
-from tests.support.locks import SHORT, flush
 
 
-@pytest.fixture
-def metrics():
-    return PrometheusMetrics(registry=CollectorRegistry())
-
-
-@pytest.fixture
-def scrape(metrics):
-    """Scrape an HTTP endpoint; return the value of each series by its name and the values of its labels, sorted."""
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
-
-    def scrape():
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urllib.request.urlopen(url, timeout=20) as reply:
-            text = reply.read().decode()
-        return {
-            (sample.name, *sorted(sample.labels.values())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-
-    yield scrape
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-pytestmark = pytest.mark.usefixtures("all_nodes_met")
-
-
-@pytest.mark.usefixtures("both_flavours")
-@pytest.mark.asyncio_too
-def test_scripted_history_is_scraped_exactly(make_client, other, metrics, scrape, eventually):
-    lock = make_client(listeners=[metrics]).get_fair_lock("report:2026")
-    for _ in range(3):
-        with lock:
-            pass
-    with lock, lock:
-        assert not other.do(lock.acquire, False)
-        waiter = other.start(lock.acquire)
-        eventually(lambda: scrape().get(("redsync_acquire_waiting", "fair_lock", "report")))
-        assert scrape()["redsync_hold_active", "fair_lock", "report"] == 1
-    assert waiter.result(20)
-    other.do(lock.release)
-    found = scrape()
-    whose = "fair_lock", "report"
-    assert found["redsync_acquire_attempts_total", *whose, "won"] == 6
-    assert found["redsync_acquire_attempts_total", "busy", *whose] == 1
-    assert found["redsync_acquire_handovers_total", *whose] == 1
-    assert found["redsync_hold_duration_seconds_count", *whose] == 5
-    assert found["redsync_hold_duration_seconds_bucket", "+Inf", *whose] == 5
-    assert found["redsync_acquire_duration_seconds_count", *whose, "won"] == 6
-    assert 0 < found["redsync_acquire_duration_seconds_sum", *whose, "won"] < 60
-    assert ("redsync_hold_active", *whose) not in found
-    assert ("redsync_acquire_waiting", *whose) not in found
-
-
-@pytest.mark.usefixtures("both_flavours")
-def test_losses_and_renewals_are_scraped(make_client, raw, metrics, scrape, eventually):
-    lock = make_client(listeners=[metrics], lease=SHORT).get_lock("x")
-    lock.acquire()
-    renewed = "redsync_hold_renewals_total", "confirmed", "lock", "x"
-    eventually(lambda: scrape().get(renewed, 0) >= 2)
-    flush(raw)
-    eventually(lambda: scrape().get(("redsync_hold_losses_total", "lock", "taken", "x")) == 1)
-    found = scrape()
-    assert found["redsync_hold_renewal_margin_ratio_count", "lock", "x"] == found[renewed]
-    assert found["redsync_watchdog_lag_seconds_count",] >= 2
-
-
-@pytest.mark.usefixtures("both_flavours")
-@pytest.mark.asyncio_too
-def test_nodes_are_scraped(make_client, nodes, metrics, scrape, eventually):
-    client = make_client(listeners=[metrics], n=3)
-    first, second, third = (status.address for status in client.nodes())
-    lock = client.get_lock("x")
-    lock.acquire()
-    eventually(lambda: scrape()["redsync_node_state", second, "up"] == 1)
-    nodes.kill(0)
-    eventually(lambda: scrape()["redsync_node_state", *sorted([first, "down"])] == 1)
-    lock.release()
-    found = scrape()
-    assert found["redsync_node_state", *sorted([first, "up"])] == 0
-    assert found["redsync_node_state_changes_total", *sorted([first, "down"])] == 1
-    assert found["redsync_node_votes_failed_total", *sorted([first, "down"])] >= 1
-    assert found["redsync_node_releases_pending", first] >= 1
-    assert found["redsync_node_releases_pending", second] == 0
-    assert found["redsync_node_quarantine_remaining_seconds", third] == 0
-    assert found["redsync_node_round_trip_duration_seconds_count", second] >= 1
-    nodes.restart(0)
-    eventually(lambda: scrape()["redsync_node_releases_pending", first] == 0)
-    with suppress(QuorumError):
-        make_client(listeners=[metrics], n=3, restart_guard=300.0).get_lock("y").acquire(False)
-    eventually(lambda: 0 < scrape()["redsync_node_quarantine_remaining_seconds", first] <= 300)
-    eventually(lambda: scrape()["redsync_node_state", *sorted([first, "quarantined"])] == 1)
-
-
-@pytest.mark.usefixtures("both_flavours")
-@pytest.mark.asyncio_too
-def test_limiters_and_semaphores_are_scraped(make_client, metrics, scrape):
-    client = make_client(listeners=[metrics])
-    limiter = client.get_rate_limiter("api:2", 3, 60)
-    assert limiter.acquire(n=2)
-    assert not limiter.acquire(False, n=2)
-    assert limiter.retry_after(2) > 0
-    semaphore = client.get_semaphore("pool:1", 3)
-    with semaphore:
-        permit = semaphore.acquire(n=2)
-        found = scrape()
-        assert found["redsync_semaphore_permits_used", "pool"] == 3
-        assert found["redsync_semaphore_permits_limit", "pool"] == 3
-        permit.release()
-    assert found["redsync_limiter_permits_total", "admitted", "api"] == 2
-    assert found["redsync_limiter_permits_total", "api", "refused"] == 2
-    assert found["redsync_limiter_retry_after_seconds_count", "api"] == 1
-
-
-def test_ten_thousand_names_are_a_handful_of_series(make_client, metrics, scrape):
-    client = make_client(listeners=[metrics], n=1)
-    for n in range(10_000):
-        lock = client.get_lock(f"order:{n}:{n * 7919:x}")
-        assert lock.acquire(False)
-        lock.release()
-    found = scrape()
-    assert found["redsync_acquire_attempts_total", "lock", "order", "won"] == 10_000
-    series = {key for key in found if "order" in key}
-    # Two counters, and two histograms with their buckets, sums and counts.
-    assert len(series) <= 2 + 2 * 20
-    assert not [key for key in found if any("order:" in label for label in key)]
-
-
-def test_collector_names_its_metrics_before_anything_happened(metrics):
+def test_collector_names_its_metrics_before_anything_happened():
+    metrics = PrometheusMetrics(registry=None)
     described = {family.name for family in metrics.describe()}
     assert len(described) == len(INSTRUMENTS)
     assert described == {family.name for family in metrics.collect()}
 
 
-def test_registry_refuses_a_second_set(metrics):
+def test_registry_refuses_a_second_set():
     registry = CollectorRegistry()
     PrometheusMetrics(registry=registry)
     with pytest.raises(ValueError, match="Duplicated"):

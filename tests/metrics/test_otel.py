@@ -1,0 +1,95 @@
+"""OpenTelemetry's metrics: one snapshot for each collection, no false exemplars, and a provider of one's own."""
+
+import pytest
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+
+from redsync.metrics.instruments import INSTRUMENTS
+from redsync.metrics.metrics import _after_fork_in_child
+from redsync.metrics.otel import OpenTelemetryMetrics
+
+
+@pytest.fixture
+def reader():
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def provider(reader):
+    provider = MeterProvider([reader], exemplar_filter=AlwaysOnExemplarFilter())
+    yield provider
+    provider.shutdown()
+
+
+def read(reader):
+    """Return the SDK's metrics by name."""
+    data = reader.get_metrics_data()
+    found = [
+        metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    ]
+    return {metric.name: metric for metric in found}
+
+
+def test_metrics_have_the_names_units_and_buckets_of_the_instrument_set(reader, provider, make_client):
+    with make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)]).get_lock("x"):
+        found = read(reader)
+    known = {instrument.name: instrument for instrument in INSTRUMENTS}
+    assert found.keys() <= known.keys()
+    for name, metric in found.items():
+        assert (metric.unit, metric.description) == (known[name].unit, known[name].help)
+    [waited] = found["redsync.acquire.duration"].data.data_points
+    assert waited.explicit_bounds == known["redsync.acquire.duration"].buckets
+    [held] = found["redsync.hold.active"].data.data_points
+    assert dict(held.attributes) == {"redsync.kind": "lock", "redsync.name_group": "x"}
+
+
+def test_every_gauge_takes_its_part_of_one_snapshot(provider, reader, make_client):
+    class Counting(OpenTelemetryMetrics):
+        taken = 0
+
+        def _gauges(self):
+            self.taken += 1
+            return super()._gauges()
+
+    metrics = Counting(meter_provider=provider)
+    make_client(listeners=[metrics])
+    for collected in (1, 2, 3):
+        read(reader)
+        assert metrics.taken == collected
+
+
+def test_exemplar_never_names_the_span_of_the_reader(reader, provider, make_client):
+    lock = make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)]).get_lock("x")
+    with lock:
+        pass
+    with TracerProvider().get_tracer("test").start_as_current_span("scrape"):
+        [counted] = read(reader)["redsync.acquire.attempts"].data.data_points
+    assert counted.exemplars
+    assert all(exemplar.trace_id is None for exemplar in counted.exemplars)
+
+
+def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider, make_client):
+    metrics = OpenTelemetryMetrics(meter_provider=provider)
+    with make_client(listeners=[metrics]).get_lock("x"):
+        assert "redsync.hold.active" in read(reader)
+        metrics._snapshot.update(metrics._gauges())
+        _after_fork_in_child()
+        assert "redsync.hold.active" not in read(reader)
+
+
+def test_global_provider_may_be_set_later(reader, provider, make_client):
+    lock = make_client(listeners=[OpenTelemetryMetrics()]).get_lock("x")
+    with lock:
+        pass
+    set_meter_provider(provider)
+    [counted] = read(reader)["redsync.acquire.attempts"].data.data_points
+    assert counted.value == 1
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(TypeError, match="group_of is a function"):
+        OpenTelemetryMetrics(group_of="x")
+    with pytest.raises(ValueError, match="max_groups is a number"):
+        OpenTelemetryMetrics(max_groups=0)
