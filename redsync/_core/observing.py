@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _MOST_REPLIES = 65_536
-"""Round trips and failed votes kept for an observer that does not fetch them; then the oldest are dropped."""
+"""Round trips and failed votes kept for an observer until it fetches them; then the oldest are dropped."""
 
 _MOST_STEPS = 128
 """Steps kept of one acquire: one that waits for hours takes thousands."""
@@ -70,6 +70,7 @@ class AcquireRecord:
     """
 
     __slots__ = (
+        "_queued",
         "_round_at",
         "hand_overs",
         "kind",
@@ -91,7 +92,7 @@ class AcquireRecord:
         self.started = started
         self.steps: list[Step] = []
         self.rounds = self.splits = self.hand_overs = 0
-        self.waiting = False
+        self.waiting = self._queued = False
         self._round_at: float | None = None
 
     def note_round(self, tally: Tally) -> None:
@@ -107,9 +108,12 @@ class AcquireRecord:
         self.splits += 1
         self._note("split", at)
 
-    def note_queued(self, at: float) -> None:
-        """Record that it takes a place in the nodes' queues."""
-        self._note("queued", at)
+    def note_sleep(self, at: float, *, queued: bool) -> None:
+        """Record that it sleeps between two rounds; `queued`: with a place in the nodes' queues, which is told once."""
+        self.waiting = True
+        if queued and not self._queued:
+            self._queued = True
+            self._note("queued", at)
 
     def note_woken(self, at: float) -> None:
         """Record that nodes ended its sleep."""
@@ -200,15 +204,20 @@ class Ear:
         hear: Called with each event, in the thread or task in which it happens.
         took: For each node, the seconds that it took for replies that a round waited for; the observer removes them.
         failed: Failed votes, each as the node's index and the reason in words; the observer removes them.
+
+    Args:
+        replies: How many round trips per node, and failed votes, are kept for it.
     """
 
     __slots__ = ("__weakref__", "failed", "hear", "nodes", "took")
 
-    def __init__(self, nodes: Sequence[str], hear: Callable[[Event | Detail], object]) -> None:
+    def __init__(
+        self, nodes: Sequence[str], hear: Callable[[Event | Detail], object], *, replies: int = _MOST_REPLIES
+    ) -> None:
         self.nodes: Final = tuple(nodes)
         self.hear: Final = hear
-        self.took: Final = tuple(deque[float](maxlen=_MOST_REPLIES) for _ in nodes)
-        self.failed: Final = deque[tuple[int, str]](maxlen=_MOST_REPLIES)
+        self.took: Final = tuple(deque[float](maxlen=replies) for _ in nodes)
+        self.failed: Final = deque[tuple[int, str]](maxlen=replies)
 
     def note_votes(self, tally: Tally) -> None:
         """Record the failed votes of a round."""

@@ -142,8 +142,6 @@ class Attempt:
         if self.place.learn(tally):
             self._claim.queued()
             self._repeats = True
-            if self._request.record is not None:
-                self._request.record.note_queued(tally.at)
 
     # Rolling back.
 
@@ -203,7 +201,7 @@ class Attempt:
         """Return the sleep before the next try."""
         random = self._session.random()
         if self._request.record is not None:
-            self._request.record.waiting = True
+            self._request.record.note_sleep(now, queued=self.place.taken)
         if mute:
             self._failures += 1
             pause = retry_delay(self._failures, random, shortest=0.02, longest=0.25)

@@ -9,7 +9,8 @@
 5. What is true at an instant (held, waiting, node states) is read at the collection, from holds and clients.
 6. A label is a synchronizer's kind, its *name group* (see `groups`), a node, an outcome, or a reason out of a short
    list: never a name, an owner or free text. A set never has more groups than `max_groups`.
-7. An exporter imports its library when it is imported, and nothing else imports that.
+7. `traces` records spans, which carry names. It shares no code with metrics: a span is made where its context is.
+8. An exporter imports its library when it is imported, and nothing else imports that.
 """
 
 from __future__ import annotations

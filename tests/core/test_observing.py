@@ -21,7 +21,7 @@ def test_record_lists_what_happened_in_order():
     record = AcquireRecord("x", "lock", 1, None, 9.0)
     record.note_round(make_tally(1, 0, "down"))
     record.note_split(10.0)
-    record.note_queued(10.0)
+    record.note_sleep(10.0, queued=True)
     record.note_woken(11.0)
     record.note_handed_over(11.0)
     assert record.steps == [
@@ -32,6 +32,17 @@ def test_record_lists_what_happened_in_order():
         Step("handed over", 11.0),
     ]
     assert (record.rounds, record.splits, record.hand_overs) == (1, 1, 1)
+
+
+def test_record_tells_once_that_it_queued():
+    record = AcquireRecord("x", "lock", 1, None, 9.0)
+    assert not record.waiting
+    record.note_sleep(10.0, queued=False)
+    assert record.waiting
+    assert not record.steps
+    for at in (11.0, 12.0):
+        record.note_sleep(at, queued=True)
+    assert record.steps == [Step("queued", 11.0)]
 
 
 def test_record_counts_a_round_once():

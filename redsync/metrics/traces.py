@@ -1,0 +1,149 @@
+"""Traces for OpenTelemetry: a span for each acquire, and a span for each hold that it won.
+
+```python
+from redsync import Client
+from redsync.metrics.traces import OpenTelemetryTraces
+
+client = Client(urls, listeners=[OpenTelemetryTraces()])
+```
+
+Sampling, processors and exporters are the application's, through the tracer provider of its SDK.
+
+An acquire is told when it is over, in the thread or task that called it. So its span is a child of what that thread or
+task does, and gets its beginning and its events after the fact. A hold may end in any thread, and may even be told to
+have ended before the acquire that won it. Whichever of the two is told last ends the span: each first notes what it
+knows, then looks for the other. That needs no lock, so a signal's handler can't deadlock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+try:
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
+except ImportError as error:  # pragma: no cover
+    raise ImportError("redsync.metrics.traces needs `pip install redsync-toolkit[otel]`") from error
+
+from redsync._core.events import Event, HoldLost
+from redsync._core.holds import HoldState
+from redsync._core.observing import AcquireEnded, Detail, Ear, HoldEnded, Observer
+from redsync.metrics.reasons import loss_reason
+
+__all__ = ["OpenTelemetryTraces"]
+
+_MOST_ENDED = 256
+"""Ends of unknown holds that are remembered."""
+
+
+class _End(NamedTuple):
+    """How a hold ended: when, in nanoseconds of the epoch, and why before its release, if it did."""
+
+    at: int
+    lost: str | None
+
+
+class OpenTelemetryTraces(Observer):
+    """A listener of clients that records a span for each acquire and each hold; one serves any number of clients.
+
+    Spans are called `acquire lock`, `hold lock` and so on, by kind. They have the name as an attribute, never an owner.
+    A hold's span begins with the end of the acquire that won it, and links to it. A re-entry is an acquire, and no
+    second hold. The child of a fork has no holds, so it ends none of its parent's spans.
+
+    Args:
+        tracer_provider: Whose tracer to use; None: the global provider's.
+    """
+
+    def __init__(self, *, tracer_provider: TracerProvider | None = None) -> None:
+        self._tracer: Final = get_tracer("redsync", tracer_provider=tracer_provider)
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        self._open: dict[HoldState, Span] = {}
+        self._ended: OrderedDict[HoldState, _End] = OrderedDict()
+
+    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
+        """Return the ear for a client; see `Observer`."""
+
+        def hear(event: Event | Detail) -> None:
+            wall = time.time_ns()
+            match event:
+                case AcquireEnded():
+                    self._trace_acquire(event, wall, wall - round(now() * 1e9))
+                case HoldEnded(hold):
+                    self._trace_end(hold, _End(wall, hold.lost))
+                case HoldLost(state=hold, reason=reason):
+                    self._trace_end(hold, _End(wall, reason))
+
+        return Ear(nodes, hear, replies=0)
+
+    def _trace_acquire(self, event: AcquireEnded, wall: int, epoch: int) -> None:
+        record, outcome, hold = event.record, event.outcome, event.hold
+        whose = {"redsync.kind": record.kind, "redsync.name": _text(record.name)}
+        span = self._tracer.start_span(
+            f"acquire {record.kind}",
+            kind=SpanKind.CLIENT,
+            attributes={**whose, "redsync.outcome": outcome, "redsync.rounds": record.rounds},
+            start_time=epoch + round(record.started * 1e9),
+        )
+        for step in record.steps:
+            votes = dict(zip(("redsync.granted", "redsync.refused", "redsync.failed"), step.votes or (), strict=False))
+            span.add_event(step.what, votes, epoch + round(step.at * 1e9))
+        if event.error:
+            span.set_attribute("error.type", event.error)
+            span.set_status(Status(StatusCode.ERROR, event.error))
+        span.end(wall)
+        if hold is not None and record.rounds:
+            self._trace_hold(hold, whose, wall, span)
+
+    def _trace_hold(self, hold: HoldState, whose: dict[str, str], wall: int, acquire: Span) -> None:
+        span = self._tracer.start_span(
+            f"hold {whose['redsync.kind']}",
+            attributes={**whose, "redsync.lease": hold.lease},
+            links=[Link(acquire.get_span_context())],
+            start_time=wall,
+        )
+        if hold.fencing_token is not None:
+            span.set_attribute("redsync.fencing_token", hold.fencing_token)
+        self._open[hold] = span
+        if (end := self._ended.pop(hold, None)) is not None:
+            self._finish(hold, end)
+
+    def _trace_end(self, hold: HoldState, end: _End) -> None:
+        if not self._finish(hold, end):
+            self._ended[hold] = end
+            if self._finish(hold, end):
+                self._ended.pop(hold, None)
+            elif len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+
+    def _finish(self, hold: HoldState, end: _End) -> bool:
+        """End the span of a hold if it is known; return whether it was."""
+        span = self._open.pop(hold, None)
+        if span is None:
+            return False
+        if end.lost is not None:
+            span.add_event("lost", {"redsync.reason": loss_reason(end.lost)}, end.at)
+            span.set_status(Status(StatusCode.ERROR, end.lost))
+        span.end(end.at)
+        return True
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+
+
+_all: weakref.WeakSet[OpenTelemetryTraces] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for traces in list(_all):
+        traces._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

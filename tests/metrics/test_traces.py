@@ -1,0 +1,268 @@
+"""Traces: exact spans of a scripted history on real nodes, their parents, and ends that are told late."""
+
+import asyncio
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from types import SimpleNamespace
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from redsync import AsyncClient, HoldLost
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
+from redsync.exceptions import QuorumError
+from redsync.metrics.traces import _MOST_ENDED, OpenTelemetryTraces
+from tests.aio_support import run
+from tests.support.locks import SHORT, flush
+
+
+@pytest.fixture
+def provider():
+    provider = TracerProvider()
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def spans(provider):
+    """Return the ended spans so far, and forget them."""
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def spans():
+        ended = exporter.get_finished_spans()
+        exporter.clear()
+        return ended
+
+    return spans
+
+
+@pytest.fixture
+def traces(provider):
+    return OpenTelemetryTraces(tracer_provider=provider)
+
+
+@pytest.fixture
+def tracer(provider):
+    return provider.get_tracer("application")
+
+
+def steps(span):
+    return [event.name for event in span.events]
+
+
+@pytest.mark.usefixtures("all_nodes_met")
+def test_acquire_and_hold_are_a_span_each(make_client, traces, spans):
+    lock = make_client(listeners=[traces], lease=20.0).get_fenced_lock("order:4711")
+    with lock as hold:
+        [acquired] = spans()
+    [held] = spans()
+    assert (acquired.name, held.name) == ("acquire fenced_lock", "hold fenced_lock")
+    assert acquired.kind is SpanKind.CLIENT
+    whose = {"redsync.kind": "fenced_lock", "redsync.name": "order:4711"}
+    assert dict(acquired.attributes) == {**whose, "redsync.outcome": "won", "redsync.rounds": 1}
+    assert dict(held.attributes) == {**whose, "redsync.lease": 20.0, "redsync.fencing_token": hold.fencing_token}
+    [voted] = acquired.events
+    assert voted.name == "round"
+    assert voted.attributes["redsync.granted"] >= 3
+    assert voted.attributes["redsync.refused"] == voted.attributes["redsync.failed"] == 0
+    assert acquired.start_time <= voted.timestamp <= acquired.end_time == held.start_time <= held.end_time
+    assert acquired.status.status_code is held.status.status_code is StatusCode.UNSET
+    [link] = held.links
+    assert link.context.span_id == acquired.context.span_id
+
+
+@pytest.mark.usefixtures("all_nodes_met")
+def test_waiter_is_queued_and_handed_over(make_client, traces, spans, other, eventually):
+    client = make_client(listeners=[traces])
+    lock = client.get_fair_lock("x")
+    lock.acquire()
+    assert not other.do(lock.acquire, False)
+    waiter = other.start(lock.acquire)
+    eventually(lambda: any(record.waiting for record in client.runner.session.acquiring))
+    lock.release()
+    assert waiter.result(20)
+    _, busy, waited = [span for span in spans() if span.name == "acquire fair_lock"]
+    assert busy.attributes["redsync.outcome"] == "busy"
+    assert busy.status.status_code is StatusCode.UNSET
+    assert waited.attributes["redsync.outcome"] == "won"
+    assert {"round", "queued", "handed over"} <= set(steps(waited))
+    other.do(lock.release)
+
+
+def test_no_quorum_is_an_error(make_client, nodes, traces, spans):
+    client = make_client(listeners=[traces], n=3)
+    nodes.kill(0)
+    nodes.kill(1)
+    with pytest.raises(QuorumError):
+        client.get_lock("x").acquire(False)
+    [failed] = spans()
+    assert failed.attributes["redsync.outcome"] == "no_quorum"
+    assert failed.attributes["error.type"] == "QuorumError"
+    assert failed.status.status_code is StatusCode.ERROR
+
+
+def test_lost_hold_tells_why(make_client, raw, traces, spans, eventually):
+    lock = make_client(listeners=[traces], lease=SHORT).get_lock("x")
+    lock.acquire()
+    spans()
+    flush(raw)
+    ended = []
+    eventually(lambda: ended.extend(spans()) or ended)
+    [held] = ended
+    assert steps(held) == ["lost"]
+    assert held.events[0].attributes["redsync.reason"] == "taken"
+    assert held.status.status_code is StatusCode.ERROR
+    assert "nodes" in held.status.description
+
+
+def test_reentry_is_an_acquire_and_no_second_hold(make_client, traces, spans):
+    lock = make_client(listeners=[traces]).get_lock("x")
+    with lock, lock:
+        first, second = spans()
+        assert first.name == second.name == "acquire lock"
+        assert second.attributes["redsync.rounds"] == 0
+    assert [span.name for span in spans()] == ["hold lock"]
+
+
+def test_context_is_that_of_each_thread(make_client, traces, tracer, spans):
+    client = make_client(listeners=[traces])
+
+    def work(number):
+        with tracer.start_as_current_span(f"job {number}") as job, client.get_lock(f"x{number}"):
+            return job.get_span_context().span_id
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = list(pool.map(work, range(8)))
+    check_parents(spans(), jobs)
+
+
+def test_context_is_that_of_each_task(nodes, traces, tracer, spans):
+    async def main():
+        async with AsyncClient(nodes.urls, restart_guard=0.0, listeners=[traces]) as client:
+
+            async def work(number):
+                with tracer.start_as_current_span(f"job {number}") as job:
+                    async with client.get_lock(f"x{number}"):
+                        return job.get_span_context().span_id
+
+            return await asyncio.gather(*map(work, range(8)))
+
+    check_parents(jobs=run(main), ended=spans())
+
+
+def check_parents(ended, jobs):
+    found = {(span.name, span.attributes["redsync.name"]): span for span in ended if "redsync.name" in span.attributes}
+    for number, job in enumerate(jobs):
+        for what in ("acquire lock", "hold lock"):
+            assert found[what, f"x{number}"].parent.span_id == job
+
+
+def test_hold_that_another_thread_releases_keeps_its_parent(make_client, traces, tracer, spans, other):
+    client = make_client(listeners=[traces])
+    with tracer.start_as_current_span("job") as job:
+        permit = client.get_semaphore("x", 3).acquire()
+    with tracer.start_as_current_span("elsewhere"):
+        other.do(copy_context().run, permit.release)
+    [held] = [span for span in spans() if span.name == "hold semaphore"]
+    assert held.parent.span_id == job.get_span_context().span_id
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_of_a_fork_ends_no_span_of_its_parent(nodes, traces, spans):
+    with nodes.client(listeners=[traces]) as client, client.get_lock("x"):
+        spans()
+        child = os.fork()
+        if not child:
+            with client.get_lock("y"):
+                pass
+            os._exit([span.name for span in spans()] != ["acquire lock", "hold lock"] or bool(traces._open))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert spans() == ()
+    assert [span.name for span in spans()] == ["hold lock"]
+
+
+class Told:
+    """A client's ear and clock, for what real nodes seldom do."""
+
+    def __init__(self, traces):
+        self.now = 100.0
+        self.ear = traces.listen(["a:1"], lambda: self.now)
+
+    def won(self, hold, name="x", rounds=1):
+        record = AcquireRecord(name, "lock", 1, None, self.now)
+        record.rounds = rounds
+        self.ear.hear(AcquireEnded(record, "won", hold))
+
+
+@pytest.fixture
+def told(traces):
+    return Told(traces)
+
+
+def hold():
+    class Hold(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    return Hold(lease=30.0, fencing_token=None, lost=None)
+
+
+def test_end_that_is_told_before_its_acquire_ends_the_hold(told, spans):
+    early = hold()
+    told.ear.hear(HoldLost("x", "owner", "its lease ended", early))
+    assert spans() == ()
+    told.won(early)
+    acquired, held = spans()
+    assert steps(held) == ["lost"]
+    assert held.events[0].attributes["redsync.reason"] == "lease_ended"
+    assert acquired.name == "acquire lock"
+
+
+def test_end_that_is_told_twice_ends_one_span(told, traces, spans):
+    twice = hold()
+    told.won(twice)
+    told.ear.hear(HoldEnded(twice, "released"))
+    told.ear.hear(HoldEnded(twice, "released"))
+    assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
+    assert not traces._open
+
+
+def test_ends_of_unknown_holds_are_bounded(told, traces):
+    for _ in range(_MOST_ENDED + 50):
+        told.ear.hear(HoldEnded(hold(), "released"))
+    assert len(traces._ended) == _MOST_ENDED
+
+
+def test_names_in_bytes_are_shown(told, spans):
+    told.won(hold(), name=b"\xff:1")
+    assert spans()[0].attributes["redsync.name"] == "\\xff:1"
+
+
+def test_nothing_is_kept_that_nobody_fetches(told):
+    told.ear.took[0].append(math.pi)
+    told.ear.failed.append((0, "down"))
+    assert not told.ear.took[0]
+    assert not told.ear.failed
+
+
+def test_interleaved_ends_find_each_other(told, traces, spans):
+    # The thread that tells the end is overtaken between its first look and its note.
+    late = hold()
+    finish = traces._finish
+
+    def first_look(found, end):
+        del traces._finish
+        assert not finish(found, end)
+        told.won(late)
+        return False
+
+    traces._finish = first_look
+    told.ear.hear(HoldEnded(late, "released"))
+    assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
+    assert not traces._open
+    assert not traces._ended
