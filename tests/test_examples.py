@@ -95,6 +95,7 @@ SAYS = {
         free: 200 \{"paid":"order 1"\}
         held by another machine: 423 \{"detail":"somebody else is at it"\}
         lost on the way: 503 \{"detail":"the lock service is out of reach"\}
+        too many: 429 \{"detail":"too many requests"\}
         """,
     "cron_once.py": r"""
         the report, written on machine 1

@@ -1,0 +1,192 @@
+"""FastAPI served by uvicorn: locks, limits, and a node that is killed in between."""
+
+import asyncio
+import threading
+from typing import Annotated
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.sweep  # they need the extra `examples`
+uvicorn = pytest.importorskip("uvicorn")
+fastapi = pytest.importorskip("fastapi")
+
+from redsync import AsyncHold, ConfigurationError  # noqa: E402
+from redsync.contrib.fastapi import Redsync  # noqa: E402
+
+
+class Site:
+    """An application that uvicorn serves in a thread, with a lock, a limit, and a door that requests wait at."""
+
+    def __init__(self, urls):
+        self.redsync = Redsync(urls, restart_guard=0.0)
+        self.app = fastapi.FastAPI(lifespan=self.redsync.lifespan)
+        self.inside = threading.Event()
+        self.door = threading.Event()
+        self._add_paths()
+        config = uvicorn.Config(self.app, port=0, log_config=None, lifespan="on", ws="none")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+
+    def _add_paths(self):
+        app, redsync = self.app, self.redsync
+        paying = Annotated[AsyncHold, redsync.lock("order:{number}", timeout=0.2)]
+
+        @app.post("/orders/{number}")
+        async def pay(number: int, hold: paying):
+            return {"paid": number, "valid": hold.remaining() > 0, "name": hold.name}
+
+        @app.post("/slow/{number}", dependencies=[redsync.lock("slow:{number}", timeout=0.0, busy=409)])
+        async def slow(number: int):
+            self.inside.set()
+            while not self.door.is_set():  # noqa: ASYNC110  (another thread opens it)
+                await asyncio.sleep(0.005)
+            return {"done": number}
+
+        @app.get("/limited/{user}", dependencies=[redsync.limit("user:{user}", 2, per=60)])
+        async def limited(user: str):
+            return {"hello": user}
+
+        @app.get("/wrong", dependencies=[redsync.lock("order:{number}")])
+        async def wrong():
+            raise AssertionError("never reached")
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.door.set()
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    @property
+    def started(self):
+        return self._server.started
+
+
+@pytest.fixture
+def site(nodes, eventually):
+    with Site(nodes.urls[:3]) as site:
+        eventually(lambda: site.started)
+        yield site
+
+
+@pytest.fixture
+def web(site):
+    with httpx.Client(base_url=site.url, timeout=20) as web:
+        yield web
+
+
+def test_lock_is_held_while_the_request_is_at_work(web, make_client):
+    reply = web.post("/orders/7")
+    assert (reply.status_code, reply.json()) == (200, {"paid": 7, "valid": True, "name": "order:7"})
+    rival = make_client(n=3).get_lock("order:7")
+    with rival:
+        busy = web.post("/orders/7")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (423, "1")
+        assert busy.json() == {"detail": "somebody else is at it"}
+        assert web.post("/orders/8").status_code == 200
+    assert web.post("/orders/7").status_code == 200
+    assert rival.acquire(False)
+
+
+def test_second_request_is_told_that_the_first_is_at_work(site, web, other):
+    first = other.start(web.post, "/slow/1")
+    assert site.inside.wait(20)
+    assert web.post("/slow/1").status_code == 409
+    site.door.set()
+    assert first.result(20).json() == {"done": 1}
+    assert web.post("/slow/1").status_code == 200
+
+
+def test_loss_is_a_503(site, web, other, make_client):
+    request = other.start(web.post, "/slow/2")
+    assert site.inside.wait(20)
+    make_client(n=3).get_lock("slow:2").force_release()
+    lost = request.result(20)
+    assert (lost.status_code, lost.json()) == (503, {"detail": "the lock service is out of reach"})
+
+
+def test_limit_is_told_in_header_fields(web):
+    for _ in range(2):
+        reply = web.get("/limited/ada")
+        assert reply.status_code == 200
+        assert reply.headers["RateLimit-Policy"] == '"user:{user}";q=2;w=60'
+        assert "RateLimit" not in reply.headers
+    refused = web.get("/limited/ada")
+    assert (refused.status_code, refused.json()) == (429, {"detail": "too many requests"})
+    seconds = int(refused.headers["Retry-After"])
+    assert 59 <= seconds <= 61  # a limiter may be late by a hundredth
+    assert refused.headers["RateLimit"] == f'"user:{{user}}";r=0;t={seconds}'
+    assert refused.headers["RateLimit-Policy"] == '"user:{user}";q=2;w=60'
+    assert web.get("/limited/bob").status_code == 200
+
+
+def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, site, web):
+    assert web.post("/orders/1").status_code == 200
+    nodes.kill(0)
+    assert web.post("/orders/1").status_code == 200
+    assert web.get("/limited/eve").status_code == 200
+    nodes.kill(1)
+    for reply in (web.post("/orders/1"), web.get("/limited/eve")):
+        assert (reply.status_code, reply.json()) == (503, {"detail": "the lock service is out of reach"})
+
+
+def test_field_that_the_path_lacks_is_an_error_with_its_name(site):
+    app = httpx.ASGITransport(site.app)
+
+    async def ask():
+        async with httpx.AsyncClient(transport=app, base_url="http://shop") as web:
+            await web.get("/wrong")
+
+    with pytest.raises(LookupError, match="needs number, but the request has client"):
+        asyncio.run(ask())
+
+
+def test_bad_configuration_stops_the_application_at_its_start(monkeypatch):
+    monkeypatch.delenv("REDSYNC_URLS", raising=False)
+
+    async def start(redsync):
+        async with redsync.lifespan():
+            raise AssertionError("never reached")
+
+    with pytest.raises(ConfigurationError, match="REDSYNC_URLS"):
+        asyncio.run(start(Redsync()))
+    with pytest.raises(ValueError, match="lease"):
+        asyncio.run(start(Redsync(["redis://127.0.0.1:1"], lease=-1)))
+
+
+def test_bad_options_are_refused_where_they_are_written():
+    redsync = Redsync()
+    for name in ("", "{}"):
+        with pytest.raises(ValueError, match="name"):
+            redsync.lock(name)
+        with pytest.raises(ValueError, match="name"):
+            redsync.limit(name, 1, per=1)
+    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+        redsync.lock("x", timeout=-1)
+    with pytest.raises(ValueError, match="busy is the status of an error"):
+        redsync.lock("x", busy=200)
+
+
+def test_client_is_there_during_the_lifespan_alone(nodes):
+    redsync = Redsync(nodes.urls, restart_guard=0.0)
+
+    async def main():
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="lifespan=redsync"):
+                redsync.client  # noqa: B018
+            async with redsync.lifespan():
+                assert await redsync.client.get_lock("x").acquire(False)
+                with pytest.raises(RuntimeError, match="begun already"):
+                    async with redsync.lifespan():
+                        raise AssertionError("never reached")
+                assert redsync.client
+
+    asyncio.run(main())
