@@ -163,8 +163,8 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
 
         A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
-        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, or a
-        node's clock runs slow, ask again then.
+        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, where
+        rounds are slow, or if a node's clock is, ask again then.
 
         Raises:
             QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
@@ -275,8 +275,8 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
 
         A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
-        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, or a
-        node's clock runs slow, ask again then.
+        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, where
+        rounds are slow, or if a node's clock is, ask again then.
 
         Raises:
             QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
