@@ -6,64 +6,12 @@ Runs by itself, on throwaway servers: three for the locks, and one for the cache
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from dogpile.cache import CacheRegion, make_region
-from dogpile.cache.api import CacheMutex
-from dogpile.cache.proxy import ProxyBackend
 
-from redsync import Client, Mutex, NotOwnedError, QuorumError
+from redsync import Client
+from redsync.contrib.dogpile import RedsyncProxy
 from redsync.testing import LocalNodes
-
-PATIENCE = 10.0
-"""Seconds to wait for somebody else's value, before computing one's own."""
-
-
-class CreationMutex(CacheMutex):
-    """Lets one at a time compute an entry, as long as that can be had: a cache must not fail because of its lock."""
-
-    def __init__(self, mutex: Mutex) -> None:
-        self._mutex = mutex
-        self._guard = threading.Lock()
-        self._without = 0
-
-    def acquire(self, wait: bool = True) -> bool:
-        try:
-            if self._mutex.acquire(False):  # an error here comes at once, that of a call that waits only in the end
-                return True
-            if not wait:
-                return False  # there is an old value
-            if self._mutex.acquire(timeout=PATIENCE):
-                return True
-        except QuorumError:
-            pass
-        # dogpile.cache computes now, and calls `release` after it: that must not give back what another thread has.
-        with self._guard:
-            self._without += 1
-        return True
-
-    def release(self) -> None:
-        with self._guard:
-            if self._without:
-                self._without -= 1
-                return
-        with suppress(NotOwnedError):  # the hold was lost: the entry may have been computed twice
-            self._mutex.release()
-
-    def locked(self) -> bool:
-        return self._mutex.locked()
-
-
-class RedsyncProxy(ProxyBackend):
-    """Gives a backend of dogpile.cache mutexes that all processes share."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__()
-        self._client = client
-
-    def get_mutex(self, key: str) -> CacheMutex:
-        # Of a process that dies the mutex is free after the lease; of one that hangs it must be free some time, too.
-        return CreationMutex(self._client.get_mutex(f"dogpile:{key}", max_hold=60.0))
 
 
 def make_cache(url: str, client: Client) -> CacheRegion:

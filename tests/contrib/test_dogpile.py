@@ -1,0 +1,116 @@
+"""dogpile.cache with mutexes of all processes: who computes, who waits, and what goes on without nodes."""
+
+import threading
+
+import pytest
+
+pytestmark = pytest.mark.sweep  # they need the extra `examples`
+make_region = pytest.importorskip("dogpile.cache").make_region
+
+from redsync.contrib.dogpile import RedsyncProxy  # noqa: E402
+
+
+@pytest.fixture
+def make_cache(make_client):
+    """Return a region of another machine; all have one store."""
+    store = {}
+
+    def make_cache(**options):
+        proxy = RedsyncProxy(make_client(n=3), **options)
+        return make_region().configure("dogpile.cache.memory", arguments={"cache_dict": store}, wrap=[proxy])
+
+    return make_cache
+
+
+def test_one_machine_computes_and_the_others_wait_for_it(make_cache, make_worker, make_client, eventually):
+    caches = [make_cache() for _ in range(3)]
+    computed, go_on = [], threading.Event()
+
+    def compute():
+        computed.append("report")
+        assert go_on.wait(20)
+        return len(computed)
+
+    readers = [make_worker().start(cache.get_or_create, "report", compute) for cache in caches]
+    watcher = make_client(n=3)
+    eventually(lambda: len(watcher.inspect("dogpile:report").waiters) == 2)
+    go_on.set()
+    assert [reader.result(20) for reader in readers] == [1, 1, 1]
+
+
+def test_old_value_is_served_while_a_new_one_is_computed(make_cache, other):
+    one, two = make_cache(), make_cache()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute():
+        begun.set()
+        assert go_on.wait(20)
+        return "new"
+
+    one.set("report", "old")
+    renewing = other.start(one.get_or_create, "report", compute, expiration_time=0)
+    assert begun.wait(20)
+    assert two.get_or_create("report", compute, expiration_time=0) == "old"
+    go_on.set()
+    assert renewing.result(20) == "new"
+    assert two.get("report") == "new"
+
+
+def test_dead_nodes_cost_no_entry(nodes, make_cache):
+    cache = make_cache()
+    for killed in range(3):
+        nodes.kill(killed)
+        assert cache.get_or_create(f"report {killed}", lambda: "value") == "value"
+    # Those who went ahead without the mutex gave nothing back.
+    mutex = cache.backend.get_mutex("report")
+    assert mutex.acquire()
+    mutex.release()
+    assert mutex._without == 0
+
+
+def test_reader_that_is_out_of_patience_computes_and_leaves_the_mutex_alone(make_cache, make_client):
+    cache = make_cache(patience=0.05)
+    creator = make_client(n=3).get_mutex("dogpile:report")
+    assert creator.acquire(False)
+    assert cache.get_or_create("report", lambda: "mine") == "mine"
+    creator.release()  # raises if the reader had released it
+
+
+def test_lost_mutex_costs_no_entry(make_cache, make_client):
+    cache = make_cache()
+
+    def compute():
+        make_client(n=3).get_mutex("dogpile:report").force_release()
+        return "value"
+
+    assert cache.get_or_create("report", compute) == "value"
+
+
+def test_mutex_tells_whether_it_is_held(make_cache):
+    mutex, same = (make_cache().backend.get_mutex("x") for _ in range(2))
+    assert not mutex.locked()
+    assert mutex.acquire(wait=False)
+    assert same.locked()
+    assert not same.acquire(wait=False)
+    mutex.release()
+    assert not same.locked()
+
+
+def test_keys_of_any_length_have_a_mutex_each(make_cache):
+    cache = make_cache()
+    first, same, second = (cache.backend.get_mutex(letter * 5000) for letter in "aab")
+    assert first.acquire(wait=False)
+    assert not same.acquire(wait=False)
+    assert second.acquire(wait=False)
+    first.release()
+    second.release()
+
+
+def test_bad_options_are_refused_at_once(make_client):
+    client = make_client(n=1)
+    with pytest.raises(ValueError, match="patience is a number of seconds"):
+        RedsyncProxy(client, patience=-1)
+    with pytest.raises(ValueError, match="max_hold"):
+        RedsyncProxy(client, max_hold=0)
+    with pytest.raises(ValueError, match="bytes"):
+        RedsyncProxy(client, prefix="x" * 300)
