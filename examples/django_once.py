@@ -3,8 +3,8 @@
 A whole project in one file. Runs by itself, on throwaway servers; with your own, set REDSYNC_URLS.
 """
 
-import functools
 import os
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,22 +18,19 @@ from django.test import Client as Browser
 from django.urls import path
 from django.views.decorators.http import require_POST
 
-from redsync import AcquireTimeout, Client
+from redsync import AcquireTimeout
+from redsync.contrib.django import get_client, single_run
 from redsync.testing import LocalNodes
 
 directory = tempfile.TemporaryDirectory()
 settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{directory.name}/shop.sqlite3"}},
+    INSTALLED_APPS=["redsync.contrib.django"],
+    # REDSYNC={"URLS": ["redis://10.0.0.1", ...]}, or the variable REDSYNC_URLS
     ROOT_URLCONF=__name__,
 )
 django.setup()
-
-
-@functools.cache
-def locks() -> Client:
-    """Return the client of this process, made when it is first used: after the fork of a server with workers."""
-    return Client.from_env()
 
 
 class Order(models.Model):
@@ -50,16 +47,13 @@ class Order(models.Model):
 class Command(BaseCommand):
     help = "Send all orders that were paid, on one machine at a time."
 
+    @single_run("send_orders")
     def handle(self, **options: object) -> None:
-        try:
-            with locks().get_lock("send_orders", timeout=0) as hold:
-                for order in Order.objects.filter(paid=True, sent=False):
-                    hold.check()  # stop if the lock was lost: another machine may be at it
-                    order.sent = True
-                    order.save()
-                    self.stdout.write(f"sent order {order.pk}")
-        except AcquireTimeout:
-            self.stdout.write("another machine sends the orders")
+        for order in Order.objects.filter(paid=True, sent=False):
+            self.hold.check()  # stop if the lock was lost: another machine may be at it
+            order.sent = True
+            order.save()
+            self.stdout.write(f"sent order {order.pk}")
 
 
 # In a project this is shop/views.py.
@@ -69,7 +63,7 @@ class Command(BaseCommand):
 @require_POST
 def pay(request: HttpRequest, number: int) -> HttpResponse:
     try:
-        with locks().get_lock(f"order:{number}", timeout=2.0) as hold, transaction.atomic():
+        with get_client().get_lock(f"order:{number}", timeout=2.0) as hold, transaction.atomic():
             order = Order.objects.get(pk=number)
             if order.paid:
                 return HttpResponse("paid already", status=409)
@@ -109,12 +103,12 @@ def main() -> None:
             print("while another machine has it:", browse(2), sep="\n  ")
 
         with another_machine.get_lock("send_orders"):
-            call_command(Command())
+            call_command(Command(stderr=sys.stdout))
         call_command(Command())
         call_command(Command())
 
         connection.close()
-        locks().close()
+        get_client().close()
     directory.cleanup()
 
 

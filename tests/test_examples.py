@@ -80,7 +80,7 @@ SAYS = {
         409 paid already
         while another machine has it:
         423 somebody else is at this order
-        another machine sends the orders
+        not run: another machine is at it, and holds 'send_orders'
         sent order 1
         """,
     "celery_once.py": r"""

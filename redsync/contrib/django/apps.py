@@ -1,0 +1,34 @@
+"""The application that Django installs: it checks the settings when a project starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+
+from redsync import ConfigurationError
+from redsync.contrib.django.settings import make_client
+
+__all__ = ["RedsyncConfig"]
+
+
+class RedsyncConfig(AppConfig):  # type: ignore[misc]  # Django has no types
+    """Registers the system check."""
+
+    name = "redsync.contrib.django"
+    label = "redsync"
+    verbose_name = "redsync"
+
+    def ready(self) -> None:
+        """Register it; called by Django once."""
+        checks.register(check_settings)
+
+
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    """Return an error for settings that make no client. No node is asked: they may be down while a project starts."""
+    try:
+        make_client().close()
+    except (ConfigurationError, TypeError, ValueError) as error:
+        return [checks.Error(str(error), hint="See REDSYNC in settings.py, or REDSYNC_URLS.", id="redsync.E001")]
+    return []
