@@ -8,7 +8,6 @@ Runs by itself, on throwaway servers and with a worker of its own. With your own
 REDSYNC_URLS, and start `celery --app celery_once worker`.
 """
 
-import functools
 import os
 import sqlite3
 import subprocess
@@ -18,41 +17,23 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from celery import Celery, Task
-from celery.signals import worker_process_shutdown
+from celery import Celery
 
-from redsync import AcquireTimeout, Client
+from redsync.contrib.celery import OnceTask
 from redsync.testing import LocalNodes
 
 BROKER_URL = os.environ.get("BROKER_URL", "redis://")
 app = Celery("celery_once", broker=BROKER_URL, backend=BROKER_URL)
 
 
-@functools.cache
-def locks() -> Client:
-    """Return the client of this process, made by the first task that it runs: after the fork of the worker."""
-    return Client.from_env()
-
-
-@worker_process_shutdown.connect
-def give_back(**_: object) -> None:
-    if locks.cache_info().currsize:
-        locks().close()
-
-
-@app.task(bind=True, acks_late=True, max_retries=None)
-def charge(self: Task, order: int) -> str:
-    try:
-        with locks().get_lock(f"charge:{order}", timeout=0) as hold:
-            if is_charged(order):
-                return "charged already"
-            time.sleep(0.5)  # asks a bank
-            hold.check()
-            note_charged(order)
-            return "charged"
-    except AcquireTimeout:
-        # Somebody is at it, who may yet die: look again, and leave this worker free for other tasks until then.
-        raise self.retry(countdown=0.5) from None
+@app.task(bind=True, base=OnceTask, once="charge:{order}", once_countdown=0.5, acks_late=True)
+def charge(self: OnceTask, order: int) -> str:
+    if is_charged(order):
+        return "charged already"
+    time.sleep(0.5)  # asks a bank
+    self.hold.check()
+    note_charged(order)
+    return "charged"
 
 
 # The record: a table with a unique key, in whatever database the shop has.

@@ -13,7 +13,6 @@ time, and is what happened before.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from contextlib import suppress
 from typing import Final
@@ -25,11 +24,9 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.dogpile needs `pip install redsync-toolkit[dogpile]`") from error
 
 from redsync import Client, Mutex, NotOwnedError, QuorumError
+from redsync.contrib.names import LONGEST, shortened
 
 __all__ = ["RedsyncProxy"]
-
-_LONGEST: Final = 256
-"""How many bytes of a key may be part of a name; of a longer one its hash is."""
 
 
 class RedsyncProxy(ProxyBackend):
@@ -53,7 +50,7 @@ class RedsyncProxy(ProxyBackend):
         super().__init__()  # type: ignore[no-untyped-call]  # of dogpile.cache
         if not patience >= 0:
             raise ValueError(f"patience is a number of seconds from 0 on, not {patience!r}")
-        client.get_mutex(f"{prefix}{'x' * _LONGEST}", max_hold=max_hold)  # refuses a bad limit, or prefix, now
+        client.get_mutex(f"{prefix}{'x' * LONGEST}", max_hold=max_hold)  # refuses a bad limit, or prefix, now
         self._client: Final = client
         self._patience: Final = patience
         self._max_hold: Final = max_hold
@@ -61,9 +58,7 @@ class RedsyncProxy(ProxyBackend):
 
     def get_mutex(self, key: str) -> CacheMutex:
         """Return the mutex of an entry; called by dogpile.cache."""
-        if len(key.encode()) > _LONGEST:
-            key = hashlib.sha256(key.encode()).hexdigest()
-        mutex = self._client.get_mutex(f"{self._prefix}{key}", max_hold=self._max_hold)
+        mutex = self._client.get_mutex(f"{self._prefix}{shortened(key)}", max_hold=self._max_hold)
         return _CreationMutex(mutex, self._patience)
 
 

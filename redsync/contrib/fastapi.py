@@ -31,7 +31,8 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
 from redsync import AcquireTimeout, AsyncClient, AsyncHold, LeaseLostError, QuorumError
-from redsync.contrib.http import BUSY, LIMITED, UNAVAILABLE, NameTemplate, Policy
+from redsync.contrib.http import BUSY, LIMITED, UNAVAILABLE, Policy
+from redsync.contrib.names import NameTemplate
 
 __all__ = ["Redsync"]
 

@@ -1,17 +1,42 @@
-"""One client for each process, made when it is first used: so after the fork of a server with workers."""
+"""One client for each process, made from settings when it is first used: so after the fork of a server with workers."""
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from redsync import Client
+from redsync import Client, ConfigurationError
 
-__all__ = ["ProcessClient"]
+__all__ = ["ProcessClient", "make_client"]
+
+
+def make_client(setting: str, given: Any, case: Callable[[str], str]) -> Client:
+    """Return a new client as a setting says; what it leaves out comes from where `Client.from_env` has it.
+
+    Args:
+        setting: The setting's name, for messages.
+        given: Its value: a mapping of `URLS` and the options of `Client`.
+        case: Makes of `urls` or an option's name the key, such as `str.upper`.
+
+    Raises:
+        ConfigurationError: The setting is no mapping, has an unknown key, or a value that a client refuses.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{setting} is a dictionary such as {{{case('urls')!r}: [...]}}, not {given!r}")
+    options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
+    if unknown := [key for key in given if key not in options]:
+        raise ConfigurationError(f"{setting}[{unknown[0]!r}] is no setting; there are {', '.join(sorted(options))}")
+    values = {options[key]: value for key, value in given.items()}
+    urls = values.pop("urls", ())
+    try:
+        return Client.from_env([urls] if isinstance(urls, str) else urls, **values)
+    except (ConfigurationError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{setting}: {error}") from error
 
 
 class ProcessClient:
@@ -31,7 +56,7 @@ class ProcessClient:
         """Return the client; a child of a fork goes on with the object of its parent, as another client.
 
         Raises:
-            ConfigurationError: The settings are no client's; so are `TypeError` and `ValueError`.
+            ConfigurationError: The settings make no client.
         """
         with self._lock:
             if self._client is None:
@@ -49,7 +74,8 @@ class ProcessClient:
 _all: weakref.WeakSet[ProcessClient] = weakref.WeakSet()
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Close the clients of this process, for one that ends without the finalizers of Python."""
     for client in list(_all):
         client.close()
 
@@ -59,5 +85,5 @@ def _after_fork_in_child() -> None:
         client._renew_lock()
 
 
-atexit.register(_close_all)
+atexit.register(close_all)
 os.register_at_fork(after_in_child=_after_fork_in_child)

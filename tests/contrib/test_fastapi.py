@@ -145,7 +145,7 @@ def test_field_that_the_path_lacks_is_an_error_with_its_name(site):
         async with httpx.AsyncClient(transport=app, base_url="http://shop") as web:
             await web.get("/wrong")
 
-    with pytest.raises(LookupError, match="needs number, but the request has client"):
+    with pytest.raises(LookupError, match="needs number, but there is client"):
         asyncio.run(ask())
 
 

@@ -1,38 +1,6 @@
-"""What modules of web frameworks share: names out of requests, and header fields as the drafts have them."""
+"""Header fields of a rate limiter, as the drafts have them."""
 
-import pytest
-
-from redsync.contrib.http import NameTemplate, Policy
-
-
-def test_name_is_filled_in_from_the_request():
-    template = NameTemplate("order:{number}:{client}")
-    assert template.fields == {"number", "client"}
-    assert template.fill({"number": 7, "client": "::1", "more": 1}) == "order:7:::1"
-    assert NameTemplate("plain").fill({}) == "plain"
-    assert NameTemplate("{{x}}").fill({}) == "{x}"
-
-
-def test_value_that_the_request_lacks_is_told():
-    with pytest.raises(LookupError, match=r"'order:\{number\}' needs number, but the request has client, id$"):
-        NameTemplate("order:{number}").fill({"id": 1, "client": 2})
-    with pytest.raises(LookupError, match=r"but the request has nothing$"):
-        NameTemplate("order:{number}").fill({})
-
-
-def test_values_are_no_templates():
-    assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
-
-
-@pytest.mark.parametrize("text", ["", "{}", "{0}", "{a.b}", "{a[0]}", "x{", "x}"])
-def test_bad_template_is_refused(text):
-    with pytest.raises(ValueError, match="name"):
-        NameTemplate(text)
-
-
-def test_name_that_is_no_string_is_refused():
-    with pytest.raises(TypeError, match=r"not b'x'"):
-        NameTemplate(b"x")
+from redsync.contrib.http import Policy
 
 
 def test_fields_are_structured_fields():

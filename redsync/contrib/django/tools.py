@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from redsync import AcquireTimeout, Client, LeaseLostError, NotOwnedError, QuorumError
 from redsync.contrib.django.settings import CLIENT
+from redsync.contrib.names import shortened
 
 __all__ = ["get_client", "get_or_compute", "single_run"]
 
@@ -125,7 +126,7 @@ def get_or_compute(
     found = store.get(key, _MISSING, version=version)
     if found is not _MISSING:
         return found  # type: ignore[no-any-return]
-    mutex = get_client().get_mutex(f"cache:{cache}:{store.make_key(key, version=version)}")
+    mutex = get_client().get_mutex(f"cache:{cache}:{shortened(store.make_key(key, version=version))}")
     try:
         if not mutex.acquire(False):  # An error comes at once here, that of a call that waits only in the end.
             mutex.acquire(timeout=patience)

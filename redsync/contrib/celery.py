@@ -1,0 +1,167 @@
+"""Celery: a task that at most one worker runs at a time, for the same arguments.
+
+```python
+from redsync.contrib.celery import OnceTask
+
+app.conf.redsync = {"urls": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
+
+
+@app.task(bind=True, base=OnceTask, once="charge:{order}", acks_late=True)
+def charge(self, order): ...
+```
+
+1. A broker delivers a task at least once. The lock keeps two deliveries apart that come at the same time; only a
+   record of what was done, made under the lock, stops one that comes later.
+2. A delivery that finds the lock held does not wait: it is sent again, for later, and the worker is free until then.
+   That does not count as a retry of the task. With `once_busy="skip"` it is dropped instead.
+3. A retry of the task itself gives the lock back, and acquires it anew.
+4. When a worker is lost, its lock is free after the lease, and the delivery that the broker repeats (`acks_late`) runs
+   then. That delivery must not be dropped, so `once_busy="skip"` and `acks_late` exclude each other.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from typing import Any, ClassVar, Final
+
+try:
+    from celery import Celery, Task
+    from celery.exceptions import Ignore, ImproperlyConfigured, Retry
+    from celery.signals import worker_process_shutdown
+    from celery.utils.log import get_task_logger
+except ImportError as error:  # pragma: no cover
+    raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
+
+from redsync import AcquireTimeout, Client, Hold, QuorumError
+from redsync.contrib.names import NameTemplate, shortened
+from redsync.contrib.process_client import ProcessClient, close_all, make_client
+
+__all__ = ["OnceTask", "get_client"]
+
+log: Final = get_task_logger("redsync.celery")
+
+_clients: Final[weakref.WeakKeyDictionary[Any, ProcessClient]] = weakref.WeakKeyDictionary()
+
+
+def get_client(app: Celery) -> Client:
+    """Return the client of this process, made from the setting `redsync` of an application when it is first used.
+
+    Raises:
+        ConfigurationError: The setting makes no client, and neither does the environment.
+    """
+    client = _clients.get(app)
+    if client is None:
+        known = weakref.ref(app)
+        client = _clients.setdefault(app, ProcessClient(lambda: _make_client(known())))
+    return client.get()
+
+
+def _make_client(app: Celery) -> Client:
+    return make_client("redsync", app.conf.get("redsync", {}), str.lower)
+
+
+class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
+    """The base of a task that at most one worker runs at a time for the same arguments: `base=OnceTask`.
+
+    In the task `self.hold` is the hold: call `self.hold.check()` before what must not happen twice. A task whose lock
+    is lost fails with `LeaseLostError`. One that is called directly, or eagerly, raises `AcquireTimeout` if others hold
+    it.
+
+    Attributes:
+        once: The lock's name; `{order}` in it stands for the task's argument of that name. Empty: the task's name and
+            all of its arguments.
+        once_per_queue: Whether each queue has a lock of its own.
+        once_busy: What becomes of a delivery that finds the lock held: "retry", or "skip".
+        once_countdown: After how many seconds it is delivered again. Also if too few nodes answer; with "skip" that
+            raises `QuorumError`.
+        once_options: Options of `Client.get_lock`, such as `{"max_hold": 600.0}`.
+    """
+
+    abstract = True
+
+    once: ClassVar[str] = ""
+    once_per_queue: ClassVar[bool] = False
+    once_busy: ClassVar[str] = "retry"
+    once_countdown: ClassVar[float] = 1.0
+    once_options: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Check the attributes; called by Celery when the task is made.
+
+        Raises:
+            ImproperlyConfigured: One of them can't be.
+        """
+        super().on_bound(app)
+        if cls.once_busy not in ("retry", "skip"):
+            raise ImproperlyConfigured(f"task {cls.name}: once_busy is 'retry' or 'skip', not {cls.once_busy!r}")
+        if not cls.once_countdown >= 0:
+            raise ImproperlyConfigured(f"task {cls.name}: once_countdown is in seconds, not {cls.once_countdown!r}")
+        if cls.once_busy == "skip" and cls.acks_late:
+            raise ImproperlyConfigured(
+                f"task {cls.name}: with acks_late the delivery that replaces a lost worker's must not be skipped, "
+                "so once_busy='skip' would lose its work"
+            )
+        if cls.once:
+            _check_name(cls)
+
+    @property
+    def hold(self) -> Hold:
+        """The hold, while the task runs."""
+        return self.request.redsync_hold  # type: ignore[no-any-return]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task while the lock is held; called by the worker."""
+        lock = get_client(self.app).get_lock(self._name(args, kwargs), timeout=0.0, **self.once_options)
+        acquired = False
+        try:
+            with lock as hold:
+                acquired = True
+                self.request.redsync_hold = hold
+                return super().__call__(*args, **kwargs)
+        except (AcquireTimeout, QuorumError) as error:
+            if acquired or self.request.called_directly or self.request.is_eager:
+                raise
+            self._put_off(error)
+
+    def _name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        bound = inspect.signature(self.run).bind(*args, **kwargs)
+        bound.apply_defaults()
+        if self.once:
+            name = NameTemplate(self.once).fill(bound.arguments)
+        else:
+            name = f"{self.name}:{shortened(repr(sorted(bound.arguments.items())))}"
+        queue = (self.request.delivery_info or {}).get("routing_key")
+        return f"{queue}:{name}" if self.once_per_queue and queue else name
+
+    def _put_off(self, error: AcquireTimeout | QuorumError) -> None:
+        if self.once_busy == "skip":
+            if isinstance(error, QuorumError):
+                raise error
+            log.info("skipped: %s", error)
+            raise Ignore
+        log.info("to be delivered again in %g s: %s", self.once_countdown, error)
+        request = self.request
+        again = self.signature_from_request(
+            request, request.args, request.kwargs, countdown=self.once_countdown, retries=request.retries
+        )
+        again.apply_async()
+        raise Retry(exc=error, when=self.once_countdown, sig=again) from None
+
+
+def _check_name(task: type[OnceTask]) -> None:
+    try:
+        template = NameTemplate(task.once)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"task {task.name}: once: {error}") from None
+    known = inspect.signature(task.run).parameters
+    if unknown := sorted(template.fields - known.keys()):
+        raise ImproperlyConfigured(f"task {task.name}: once: the task has no argument {', '.join(unknown)}")
+
+
+def _close(**_: Any) -> None:
+    close_all()  # Worker processes end without the finalizers of Python.
+
+
+worker_process_shutdown.connect(_close)

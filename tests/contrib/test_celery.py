@@ -1,0 +1,277 @@
+"""A Celery worker with a real broker: tasks that run once at a time, retries, lost workers, a dead node."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from redsync import AcquireTimeout, Client, ConfigurationError
+from redsync.testing import LocalNodes
+
+pytestmark = pytest.mark.sweep  # they need the extra `examples`
+celery = pytest.importorskip("celery")
+
+from celery.exceptions import ImproperlyConfigured  # noqa: E402
+from kombu import pools  # noqa: E402
+
+from redsync.contrib.celery import OnceTask, get_client  # noqa: E402
+
+TASKS = """
+import json, os, time
+from pathlib import Path
+from celery import Celery
+from redsync.contrib.celery import OnceTask
+
+app = Celery("tasks", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
+app.conf.update(redsync=json.loads(os.environ["TASKS_REDSYNC"]), broker_connection_retry_on_startup=True)
+app.conf.worker_prefetch_multiplier = 1
+
+def note(what):
+    with Path("notes").open("a") as file:
+        file.write(what + "\\n")
+
+def wait_for(name):
+    while not Path(name).exists():
+        time.sleep(0.005)
+
+@app.task(bind=True, base=OnceTask, once="charge:{order}", once_countdown=0.05, max_retries=0)
+def charge(self, order, by="bank"):
+    self.hold.check()
+    note(f"begin {order} {os.getpid()}")
+    wait_for(f"door {order}")
+    note(f"end {order} {os.getpid()}")
+    return self.hold.name
+
+@app.task(bind=True, base=OnceTask, once_busy="skip")
+def report(self, day):
+    note(f"report {day}")
+    wait_for(f"door {day}")
+
+@app.task(bind=True, base=OnceTask, once="retries", max_retries=1)
+def fails_first(self):
+    note(f"try {self.request.retries}")
+    if not self.request.retries:
+        raise self.retry(countdown=0.05)
+    return self.request.retries
+
+@app.task(bind=True, base=OnceTask, once="lost", acks_late=True, reject_on_worker_lost=True, once_countdown=0.05)
+def dies_first(self):
+    first = not Path("died").exists()
+    Path("died").touch()
+    note(f"pid {os.getpid()}")
+    if first:
+        wait_for("never")
+    return "done"
+"""
+
+
+def close(app):
+    """Close what Celery leaves open until the process ends."""
+    if app.conf.result_backend:
+        app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
+    app.close()
+    pools.reset()
+
+
+class Site:
+    """A broker, a worker with two processes, and the application of whoever sends tasks."""
+
+    def __init__(self, directory, nodes, broker):
+        self.directory = directory
+        (directory / "tasks.py").write_text(TASKS)
+        setting = {"urls": nodes.urls[:3], "restart_guard": 0.0, "lease": 1.0}
+        self.environment = {
+            **os.environ,
+            "BROKER": broker.urls[0],
+            "TASKS_REDSYNC": json.dumps(setting),
+            "PYTHONPATH": os.pathsep.join([str(directory), str(Path(__file__).parents[2])]),
+        }
+        self.app = celery.Celery("tasks", broker=broker.urls[0], backend=broker.urls[0])
+        self.log = (directory / "log").open("w")
+        command = [sys.executable, "-m", "celery", "--app", "tasks", "worker", "--concurrency", "2"]
+        self.worker = subprocess.Popen(
+            [*command, "--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"],
+            cwd=directory,
+            env=self.environment,
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def send(self, task, *arguments, **options):
+        return self.app.send_task(f"tasks.{task}", arguments, **options)
+
+    def notes(self, what=""):
+        path = self.directory / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.startswith(what)]
+
+    def logged(self, text):
+        return (self.directory / "log").read_text().count(text)
+
+    def open(self, name):
+        (self.directory / f"door {name}").touch()
+
+    def close(self):
+        self.worker.terminate()
+        try:
+            self.worker.wait(30)
+        except subprocess.TimeoutExpired:
+            self.worker.kill()
+            self.worker.wait()
+        self.log.close()
+        close(self.app)
+
+
+@pytest.fixture
+def site(tmp_path, nodes):
+    with LocalNodes(1) as broker:
+        site = Site(tmp_path, nodes, broker)
+        yield site
+        site.close()
+    assert site.worker.returncode == 0
+
+
+def test_deliveries_of_the_same_arguments_take_turns(site, eventually):
+    first, second, other = site.send("charge", 7), site.send("charge", 7), site.send("charge", 8)
+    # The second one leaves its worker process free for the other order.
+    eventually(lambda: len(site.notes("begin")) == 2)
+    eventually(lambda: site.logged("to be delivered again in 0.05 s: 'charge:7' was still held by others"))
+    assert len(site.notes("begin 7")) == 1
+    site.open(7)
+    assert [first.get(timeout=20), second.get(timeout=20)] == ["charge:7"] * 2
+    assert [line.split()[:2] for line in site.notes() if " 7 " in line] == [["begin", "7"], ["end", "7"]] * 2
+    site.open(8)
+    assert other.get(timeout=20) == "charge:8"
+
+
+def test_delivery_may_be_skipped_instead(site, eventually):
+    first = site.send("report", "monday")
+    eventually(lambda: site.notes("report"))
+    site.send("report", "monday")
+    eventually(lambda: site.logged("skipped: "))
+    site.open("monday")
+    assert first.get(timeout=20) is None
+    assert site.notes() == ["report monday"]
+
+
+def test_retry_of_the_task_gives_the_lock_back_and_counts(site):
+    assert site.send("fails_first").get(timeout=20) == 1
+    assert site.notes() == ["try 0", "try 1"]
+
+
+def test_task_of_a_lost_worker_runs_again_when_its_lease_is_over(site, eventually, make_client):
+    result = site.send("dies_first")
+    eventually(lambda: site.notes("pid"))
+    [line] = site.notes("pid")
+    assert make_client(n=3).get_lock("lost").locked()
+    os.kill(int(line.split()[1]), signal.SIGKILL)
+    assert result.get(timeout=30) == "done"
+    assert len(set(site.notes("pid"))) == 2
+    assert site.logged("to be delivered again") >= 1
+
+
+def test_dead_node_changes_nothing_and_without_a_quorum_tasks_wait_for_one(site, nodes, eventually):
+    site.open(1)
+    nodes.kill(0)
+    assert site.send("charge", 1).get(timeout=20) == "charge:1"
+    nodes.kill(1)
+    waiting = site.send("charge", 1)
+    eventually(lambda: site.logged("to be delivered again") >= 2)
+    nodes.restart(1)
+    assert waiting.get(timeout=20) == "charge:1"
+
+
+# Without a worker.
+
+
+@pytest.fixture
+def app(nodes):
+    app = celery.Celery("shop", set_as_current=False)
+    app.conf.redsync = {"urls": nodes.urls, "restart_guard": 0.0}
+    yield app
+    get_client(app).close()
+    close(app)
+
+
+def test_direct_call_holds_the_lock_and_tells_when_it_is_busy(app, make_client):
+    @app.task(bind=True, base=OnceTask, once="charge:{order}:{by}")
+    def charge(self, order, by="bank"):
+        return self.hold.name
+
+    assert charge(7) == "charge:7:bank"
+    with make_client().get_lock("charge:7:card"):
+        assert charge(7) == "charge:7:bank"
+        with pytest.raises(AcquireTimeout):
+            charge(7, by="card")
+        assert isinstance(charge.apply(args=[7, "card"]).result, AcquireTimeout)
+
+
+def test_name_is_the_task_and_its_arguments_however_they_are_given(app):
+    @app.task(bind=True, base=OnceTask)
+    def charge(self, order, by="bank"):
+        return self.hold.name
+
+    assert charge(7) == charge(order=7) == charge(7, "bank") == charge(by="bank", order=7)
+    assert charge(7) != charge(8)
+    assert charge(7).startswith(f"{__name__}.charge:")
+    assert len(charge("x" * 5000)) < 512
+
+
+def test_each_queue_may_have_a_lock_of_its_own(app):
+    @app.task(bind=True, base=OnceTask, once="x", once_per_queue=True)
+    def work(self):
+        return self.hold.name
+
+    work.push_request(delivery_info={"routing_key": "north"}, called_directly=True)
+    try:
+        assert work._name((), {}) == "north:x"
+    finally:
+        work.pop_request()
+    assert work() == "x"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"once": "x:{nummer}"}, "task shop.bad: once: the task has no argument nummer"),
+        ({"once": "x:{}"}, "task shop.bad: once: "),
+        ({"once": 7}, "task shop.bad: once: a name is a string"),
+        ({"once_busy": "wait"}, "task shop.bad: once_busy is 'retry' or 'skip', not 'wait'"),
+        ({"once_busy": "skip", "acks_late": True}, "task shop.bad: with acks_late"),
+        ({"once_countdown": -1}, "task shop.bad: once_countdown"),
+    ],
+)
+def test_bad_attribute_is_an_error_when_the_task_is_made(app, options, said):
+    def bad(number):
+        raise AssertionError("never called")
+
+    with pytest.raises(ImproperlyConfigured, match=said):
+        app.task(name="shop.bad", base=OnceTask, lazy=False, **options)(bad)
+
+
+def test_bad_setting_is_told_by_its_name(monkeypatch):
+    monkeypatch.delenv("REDSYNC_URLS", raising=False)
+    app = celery.Celery("shop", set_as_current=False)
+    for setting, said in [
+        (
+            {"urls": ["redis://127.0.0.1:1"], "leese": 1},
+            r"redsync\['leese'\] is no setting; there are drift_factor",
+        ),
+        ({}, "redsync: REDSYNC_URLS is not set"),
+    ]:
+        app.conf.redsync = setting
+        with pytest.raises(ConfigurationError, match=said):
+            get_client(app)
+
+
+def test_applications_have_a_client_each(app, nodes):
+    other = celery.Celery("other", set_as_current=False)
+    other.conf.redsync = {"urls": nodes.urls}
+    assert isinstance(get_client(app), Client)
+    assert get_client(app) is get_client(app) is not get_client(other)
+    get_client(other).close()

@@ -1,0 +1,43 @@
+"""Names that are made of what a framework has."""
+
+import pytest
+
+from redsync.contrib.names import LONGEST, NameTemplate, shortened
+
+
+def test_name_is_filled_in_from_the_request():
+    template = NameTemplate("order:{number}:{client}")
+    assert template.fields == {"number", "client"}
+    assert template.fill({"number": 7, "client": "::1", "more": 1}) == "order:7:::1"
+    assert NameTemplate("plain").fill({}) == "plain"
+    assert NameTemplate("{{x}}").fill({}) == "{x}"
+
+
+def test_value_that_the_request_lacks_is_told():
+    with pytest.raises(LookupError, match=r"'order:\{number\}' needs number, but there is client, id$"):
+        NameTemplate("order:{number}").fill({"id": 1, "client": 2})
+    with pytest.raises(LookupError, match=r"but there is nothing$"):
+        NameTemplate("order:{number}").fill({})
+
+
+def test_values_are_no_templates():
+    assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{0}", "{a.b}", "{a[0]}", "x{", "x}"])
+def test_bad_template_is_refused(text):
+    with pytest.raises(ValueError, match="name"):
+        NameTemplate(text)
+
+
+def test_name_that_is_no_string_is_refused():
+    with pytest.raises(TypeError, match=r"not b'x'"):
+        NameTemplate(b"x")
+
+
+def test_long_text_is_its_hash():
+    assert shortened("x" * LONGEST) == "x" * LONGEST
+    longer, other = shortened("x" * LONGEST + "y"), shortened("x" * LONGEST + "z")
+    assert len(longer) == len(other) == 64
+    assert longer != other
+    assert len(shortened("ä" * LONGEST)) == 64
