@@ -97,6 +97,13 @@ SAYS = {
         lost on the way: 503 \{"detail":"the lock service is out of reach"\}
         too many: 429 \{"detail":"too many requests"\}
         """,
+    "flask_lock.py": r"""
+        free: 200 OK
+        held by another machine: 423 LOCKED
+        search: 200 OK "search:\{client\}";q=2;w=60 ?
+        search: 200 OK "search:\{client\}";q=2;w=60 ?
+        search: 429 TOO MANY REQUESTS "search:\{client\}";q=2;w=60 "search:\{client\}";r=0;t=6[01]
+        """,
     "cron_once.py": r"""
         the report, written on machine 1
         machine 2 wrote '' and ended with status 0
@@ -133,7 +140,14 @@ SAYS = {
 }
 
 
-FRAMEWORKS = {"celery_once.py", "django_once.py", "dogpile_mutex.py", "fastapi_lock.py", "gunicorn_workers.py"}
+FRAMEWORKS = {
+    "celery_once.py",
+    "django_once.py",
+    "dogpile_mutex.py",
+    "fastapi_lock.py",
+    "flask_lock.py",
+    "gunicorn_workers.py",
+}
 """They need the extra `examples`."""
 
 LONG = {"cron_once.py", "leader_election.py", "rate_limited_client.py"}

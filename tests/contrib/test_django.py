@@ -2,14 +2,14 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
+
+from tests.support.gunicorn import gunicorn
 
 pytestmark = pytest.mark.sweep  # they need the extra `examples`
 pytest.importorskip("django")
@@ -108,9 +108,9 @@ class Project:
         names = {"PYTHONPATH": paths, "DJANGO_SETTINGS_MODULE": "shop.settings"}
         return {**os.environ, **names, "SHOP_REDSYNC": json.dumps(self.redsync)}
 
-    def start(self, *arguments, module="django"):
+    def start(self, *arguments):
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", "django", *arguments],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.PIPE,
@@ -204,16 +204,8 @@ def test_good_settings_pass_the_check_without_any_node(project):
 @pytest.fixture
 def web(project):
     """Gunicorn with two workers; yields a client of it."""
-    arguments = ["--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0", "--no-control-socket", "shop.wsgi"]
-    with project.start(*arguments, module="gunicorn") as server:
-        line = next(line for line in server.stderr if "Listening at: " in line)
-        url = line.partition("Listening at: ")[2].split()[0]
-        # Each connection of its own may meet another worker.
-        with httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(max_keepalive_connections=0)) as web:
-            yield web
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
-    assert server.returncode == 0
+    with gunicorn("shop.wsgi", project.directory, project.environment) as web:
+        yield web
 
 
 def test_workers_of_gunicorn_exclude_each_other_while_a_node_dies(web, nodes):

@@ -1,0 +1,180 @@
+"""Flask with locks and limits as decorators, by its test client, and by gunicorn with two workers while a node dies."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from redsync import ConfigurationError
+from tests.support.gunicorn import gunicorn
+
+pytestmark = pytest.mark.sweep  # they need the extra `examples`
+flask = pytest.importorskip("flask")
+pytest.importorskip("gunicorn")
+
+from redsync.contrib.flask import Redsync  # noqa: E402
+
+SHOP = """
+import json, os, time
+from pathlib import Path
+from flask import Flask
+from redsync.contrib.flask import Redsync
+
+app = Flask(__name__)
+app.config["REDSYNC"] = json.loads(os.environ["SHOP_REDSYNC"])
+redsync = Redsync(app)
+
+@app.get("/count")
+@redsync.lock("counter", timeout=20.0)
+def count():
+    # Not atomic but for the lock.
+    file = Path("counter")
+    number = int(file.read_text() if file.exists() else "0") + 1
+    time.sleep(0.005)
+    file.write_text(str(number))
+    return str(number), {"Worker": os.getpid()}
+"""
+
+
+@pytest.fixture
+def app(nodes):
+    redsync = Redsync()
+    app = flask.Flask(__name__)
+    app.config["REDSYNC"] = {"URLS": nodes.urls[:3], "RESTART_GUARD": 0.0}
+    redsync.init_app(app)
+
+    @app.post("/orders/<int:number>")
+    @redsync.lock("order:{number}", timeout=0.1)
+    def pay(number):
+        return {"paid": number, "name": redsync.hold.name}
+
+    @app.post("/loses/<int:number>")
+    @redsync.lock("order:{number}", busy=409)
+    def loses(number):
+        redsync.client.get_lock(f"order:{number}").force_release()
+        redsync.hold.check()
+
+    @app.post("/nested")
+    @redsync.lock("outer")
+    @redsync.lock("inner", timeout=0.0, busy=409)
+    def nested():
+        return redsync.hold.name
+
+    @app.get("/limited/<user>")
+    @redsync.limit("user:{user}", 2, per=60)
+    def limited(user):
+        return user, 201
+
+    @app.get("/wrong")
+    @redsync.lock("order:{number}")
+    def wrong():
+        raise AssertionError("never reached")
+
+    yield app
+    app.extensions["redsync"].close()
+
+
+@pytest.fixture
+def web(app):
+    return app.test_client()
+
+
+def test_lock_is_held_while_the_view_runs(web, make_client):
+    assert web.post("/orders/7").json == {"paid": 7, "name": "order:7"}
+    with make_client(n=3).get_lock("order:7"):
+        busy = web.post("/orders/7")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (423, "1")
+        assert b"somebody else is at it" in busy.data
+        assert web.post("/loses/7").status_code == 409
+        assert web.post("/orders/8").status_code == 200
+    assert web.post("/orders/7").status_code == 200
+
+
+def test_loss_is_a_503(web):
+    lost = web.post("/loses/2")
+    assert lost.status_code == 503
+    assert b"the lock service is out of reach" in lost.data
+
+
+def test_hold_is_that_of_the_innermost_lock(web, make_client):
+    assert web.post("/nested").data == b"inner"
+    with make_client(n=3).get_lock("inner"):
+        assert web.post("/nested").status_code == 409
+    assert make_client(n=3).get_lock("outer").acquire(False)
+
+
+def test_limit_is_told_in_header_fields(web):
+    for _ in range(2):
+        reply = web.get("/limited/ada")
+        assert (reply.status_code, reply.data) == (201, b"ada")
+        assert reply.headers["RateLimit-Policy"] == '"user:{user}";q=2;w=60'
+        assert "RateLimit" not in reply.headers
+    refused = web.get("/limited/ada")
+    assert refused.status_code == 429
+    seconds = int(refused.headers["Retry-After"])
+    assert 59 <= seconds <= 61  # a limiter may be late by a hundredth
+    assert refused.headers["RateLimit"] == f'"user:{{user}}";r=0;t={seconds}'
+    assert web.get("/limited/bob").status_code == 201
+
+
+def test_error_handler_of_the_application_sees_the_refusal(app, web):
+    def explain(error):
+        return {"error": error.description}, 429, {"Retry-After": error.get_response().headers["Retry-After"]}
+
+    app.register_error_handler(429, explain)
+    replies = [web.get("/limited/eve") for _ in range(3)]
+    assert replies[-1].json == {"error": "too many requests"}
+    assert "Retry-After" in replies[-1].headers
+
+
+def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, web):
+    nodes.kill(0)
+    assert web.post("/orders/1").status_code == 200
+    nodes.kill(1)
+    for reply in (web.post("/orders/1"), web.get("/limited/eve")):
+        assert reply.status_code == 503
+
+
+def test_field_that_the_view_lacks_is_an_error_with_its_name(app, web):
+    app.testing = True
+    with pytest.raises(LookupError, match="needs number, but there is client"):
+        web.get("/wrong")
+
+
+def test_bad_setting_stops_the_application_at_its_start(monkeypatch):
+    monkeypatch.delenv("REDSYNC_URLS", raising=False)
+    app = flask.Flask(__name__)
+    with pytest.raises(ConfigurationError, match="REDSYNC: REDSYNC_URLS is not set"):
+        Redsync(app)
+    app.config["REDSYNC"] = {"URLS": "redis://127.0.0.1:1", "LEESE": 1}
+    with pytest.raises(ConfigurationError, match=r"REDSYNC\['LEESE'\] is no setting"):
+        Redsync(app)
+    with app.app_context(), pytest.raises(RuntimeError, match="does not know redsync"):
+        Redsync().client  # noqa: B018
+
+
+def test_bad_options_are_refused_where_they_are_written():
+    redsync = Redsync()
+    for make in (redsync.lock, lambda name: redsync.limit(name, 1, per=1)):
+        with pytest.raises(ValueError, match="name"):
+            make("{}")
+    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+        redsync.lock("x", timeout=-1)
+    with pytest.raises(ValueError, match="busy is the status of an error"):
+        redsync.lock("x", busy=200)
+
+
+def test_workers_of_gunicorn_exclude_each_other_while_a_node_dies(tmp_path, nodes):
+    (tmp_path / "shop.py").write_text(SHOP)
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    setting = json.dumps({"URLS": nodes.urls[:3], "RESTART_GUARD": 0})
+    environment = {**os.environ, "PYTHONPATH": paths, "SHOP_REDSYNC": setting}
+    with gunicorn("shop:app", tmp_path, environment) as web, ThreadPoolExecutor(8) as browsers:
+        requests = [browsers.submit(web.get, "/count") for _ in range(40)]
+        nodes.kill(0)
+        requests += [browsers.submit(web.get, "/count") for _ in range(40)]
+        replies = [request.result() for request in requests]
+    assert sorted(int(reply.text) for reply in replies) == list(range(1, 81))
+    assert len({reply.headers["Worker"] for reply in replies}) == 2
