@@ -97,6 +97,9 @@ SAYS = {
         lost on the way: 503 \{"detail":"the lock service is out of reach"\}
         too many: 429 \{"detail":"too many requests"\}
         """,
+    "apscheduler_once.py": r"""
+        5 firings on two machines, 5 runs
+        """,
     "flask_lock.py": r"""
         free: 200 OK
         held by another machine: 423 LOCKED

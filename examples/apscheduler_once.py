@@ -1,0 +1,49 @@
+"""APScheduler: the same schedule on two machines, and each firing of a job runs on one of them.
+
+Runs by itself, on throwaway servers; two schedulers in one process stand for two machines.
+"""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from redsync import Client
+from redsync.contrib.apscheduler import RedsyncExecutor
+from redsync.testing import LocalNodes
+
+FIRINGS = 5
+
+
+def make_scheduler(client: Client) -> BackgroundScheduler:
+    return BackgroundScheduler(executors={"default": RedsyncExecutor(client)}, timezone=UTC)
+
+
+# The rest is the demonstration.
+
+
+def main() -> None:
+    ran: list[str] = []
+    done = threading.Event()
+
+    def report(machine: str) -> None:
+        ran.append(machine)
+        if len(ran) >= FIRINGS:
+            done.set()
+
+    with LocalNodes(3) as nodes, nodes.client() as one, nodes.client() as two:
+        begin = datetime.now(UTC) + timedelta(seconds=0.5)
+        schedulers = {"one": make_scheduler(one), "two": make_scheduler(two)}
+        for machine, scheduler in schedulers.items():
+            end = begin + timedelta(seconds=0.2 * FIRINGS - 0.1)
+            every = {"seconds": 0.2, "start_date": begin, "end_date": end}
+            scheduler.add_job(report, "interval", **every, id="report", args=[machine], misfire_grace_time=60)
+            scheduler.start()
+        done.wait(30)
+        for scheduler in schedulers.values():
+            scheduler.shutdown()
+    print(f"{FIRINGS} firings on two machines, {len(ran)} runs")
+
+
+if __name__ == "__main__":
+    main()
