@@ -40,6 +40,7 @@ NOT_RUN = {
     "conf": "a server's settings: test_acl.py runs servers with them",
     "go": "what a program was before its migration; there is no compiler here",
     "java": "as Go",
+    "toml": "a project's settings: the tests of the module that reads them have them",
     "sql": "for a database that is not here",
 }
 SWEEPS = {

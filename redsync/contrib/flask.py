@@ -78,7 +78,7 @@ class Redsync:
         """Check the settings of an application, and be its extension; the client is made at its first use.
 
         `REDSYNC` is a dictionary of `URLS` and the options of `Client`, in capitals. What it leaves out comes from
-        `REDSYNC_URLS` and the other variables that `Client.from_env` reads. No node is asked.
+        `REDSYNC_URLS` and the other variables that `Client.from_env` reads. It waits for no node.
 
         Raises:
             ConfigurationError: The settings make no client.

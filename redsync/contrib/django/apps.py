@@ -26,7 +26,7 @@ class RedsyncConfig(AppConfig):  # type: ignore[misc]  # Django has no types
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Return an error for settings that make no client. No node is asked: they may be down while a project starts."""
+    """Return an error for settings that make no client. It waits for no node: these may be down."""
     try:
         make_client().close()
     except (ConfigurationError, TypeError, ValueError) as error:

@@ -1,0 +1,94 @@
+"""One client for each process: made once, closed at the end, and there after a fork."""
+
+import os
+import threading
+
+import pytest
+
+from redsync import Client, ConfigurationError
+from redsync.contrib import process_client
+from redsync.contrib.process_client import ProcessClient, make_client
+
+ANYWHERE = "redis://127.0.0.1:1"
+
+
+def test_client_is_made_once_however_many_threads_ask_first():
+    made = []
+
+    def make():
+        made.append(Client([ANYWHERE]))
+        return made[-1]
+
+    client = ProcessClient(make)
+    barrier = threading.Barrier(8)
+
+    def ask():
+        barrier.wait()
+        client.get()
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    client.close()
+    assert made[0].runner.closed
+    assert client.get() is made[1]
+    process_client.close_all()
+    assert made[1].runner.closed
+
+
+def test_close_of_what_was_never_made_does_nothing():
+    ProcessClient(lambda: pytest.fail("made")).close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_of_a_fork_may_ask_while_another_thread_of_its_parent_does():
+    asked, go_on = threading.Event(), threading.Event()
+
+    def make():
+        asked.set()
+        assert go_on.wait(20)
+        return Client([ANYWHERE])
+
+    client = ProcessClient(make)
+    thread = threading.Thread(target=client.get)
+    thread.start()
+    assert asked.wait(20)
+    child = os.fork()
+    if not child:
+        go_on.set()
+        os._exit(not isinstance(client.get(), Client))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on.set()
+    thread.join()
+    client.close()
+
+
+def test_settings_become_options(monkeypatch):
+    monkeypatch.setenv("REDSYNC_LEASE", "7.0")
+    given = {"URLS": [ANYWHERE], "PREFIX": "shop:"}
+    with make_client("REDSYNC", given, str.upper) as client:
+        assert [node.address for node in client.nodes()] == ["127.0.0.1:1"]
+        assert client.prefix == b"shop:"
+        assert client.runner.session.timing.lease == 7.0
+    with make_client("redsync", {"urls": ANYWHERE}, str.lower):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], r"REDSYNC is a dictionary such as {'URLS': \[...\]}, not \[\]"),
+        ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is no setting; there are DRIFT_FACTOR, LEASE, .*, URLS"),
+        ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is no setting"),
+        ({"URLS": ANYWHERE, "LEASE": 0}, "REDSYNC: .*lease"),
+        ({"URLS": ANYWHERE, "LEASE": "x"}, "REDSYNC: .*"),
+        ({}, "REDSYNC: REDSYNC_URLS is not set"),
+    ],
+)
+def test_bad_setting_is_told_by_its_name(given, said, monkeypatch):
+    monkeypatch.delenv("REDSYNC_URLS", raising=False)
+    with pytest.raises(ConfigurationError, match=said):
+        make_client("REDSYNC", given, str.upper)
